@@ -23,8 +23,8 @@ pub enum Error {
     /// A row can't be used, and the spec's `bad_rows` is [`BadRows::Fail`](crate::BadRows::Fail).
     #[error("{0:#}; `bad_rows: skip` leaves out single bad rows and counts them")]
     BadRow(BadRowReport),
-    /// The share of bad rows exceeds [`Spec::bad_rows_max`](crate::Spec::bad_rows_max) after 10,000
-    /// lines, or every row of the run is bad.
+    /// More than the share [`Spec::bad_rows_max`](crate::Spec::bad_rows_max) of the lines are of
+    /// bad rows. The run checks this from 10,000 lines on, and at its end if every row is bad.
     #[error(
         "{bad_lines} of the first {lines} lines are of bad rows, more than the share of {limit} that `bad_rows_max` allows; \
          the first: {}; fields have settings for spellings of missing values (`missing`) and whole floats \
@@ -34,7 +34,7 @@ pub enum Error {
     TooManyBadRows {
         /// Lines that the bad rows span.
         bad_lines: u64,
-        /// The bad lines plus the good rows.
+        /// All lines so far: the lines of the bad rows and one for each good row.
         lines: u64,
         /// The largest share that the spec allows.
         limit: f64,
@@ -111,7 +111,7 @@ pub enum Error {
         /// Bytes of a row.
         row_bytes: usize,
     },
-    /// A vocabulary of the bank has a value that the pipeline's columns can't have.
+    /// A vocabulary of the bank has a value above all values that the pipeline's columns can have.
     #[error(
         "vocabulary {name:?} of the bank gives value {value} id {id}, and the pipeline's values are below {range}: it \
          was made with another modulus; use that one, or a vocabulary of another name"
@@ -139,8 +139,8 @@ pub enum Error {
         /// The change, as a phrase that follows the vocabulary's name.
         what: String,
     },
-    /// A pass that counted values failed, or keeping the frequent values failed after it. Another
-    /// pass would count rows twice. The text says what failed and what to do.
+    /// Counting the values again would count rows twice. Either a pass that counted has failed, or
+    /// keeping the frequent values failed after the pass. The text says which, and what to do.
     #[error("the counts of vocabularies can't be added to: {0}")]
     CountedInPart(String),
     /// A vocabulary was renumbered while an [evaluation](crate::Pipeline::evaluation) used its ids.
@@ -154,8 +154,8 @@ pub enum Error {
         /// The vocabulary's name.
         name: String,
     },
-    /// A vocabulary that gives no new ids in this run met a value that it lacks, and it has no id
-    /// for unknown values.
+    /// A vocabulary that gives no new ids in this run met a value that it lacks, and the vocabulary
+    /// has no `unknown_id`.
     #[error(
         "{input}: column {column:?} has value {value} in row {row} of the run, and vocabulary {name:?} does not have it \
          and {}, or make the vocabulary anew with an id for such values (first_id=1, unknown_id=0)",
@@ -236,8 +236,8 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The system refused a thread that the call needs. A run itself needs no certain number of
-    /// workers: it goes on with the ones that started.
+    /// The system refused a thread that the call needs. A run does not fail if the system refuses
+    /// some of its worker threads: it goes on with the threads that have started.
     #[error("the thread of the {thread} can't be started: {source}; {}", embank::THREADS_ADVICE)]
     ThreadRefused {
         /// The thread's use: "feed", "server" or "client" (of a feed over the network), or "run"
@@ -260,7 +260,7 @@ pub enum Error {
 /// Result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Returns [`Error::Spec`] with the reason `why`.
+/// Makes an [`Error::Spec`] with the reason `why`, and returns it as an `Err`.
 pub(crate) fn refused<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::Spec(why.into()))
 }

@@ -18,23 +18,28 @@ pub enum Format {
         separator: Separator,
         /// Meaning of the first line of each input.
         header: Header,
-        /// The byte that encloses fields which contain separators or line ends, as in RFC 4180.
-        /// Doubled inside such a field, it stands for itself. It can't be a separator or a line
-        /// end, and it needs a separator of one byte. With `None`, quotes have no meaning, and
-        /// several threads can read one input at different places.
+        /// The quote: the byte before and after a field that contains separators or line ends, as
+        /// in RFC 4180. Inside such a field, two quotes stand for one. The quote can't be a
+        /// separator or a line end, and it needs a separator of one byte. With `None`, no byte is a
+        /// quote, and several threads can read one input at different places.
         quote: Option<u8>,
     },
     /// Fields of 32 bits, little-endian, without gaps: PIPER's Config III.
     Packed,
     /// Parquet and Arrow files (IPC files or streams), told apart by their first bytes. A field is
-    /// the column of its name. Needs the crate's feature `parquet`.
+    /// read from the column that has its name. Needs the crate's feature `parquet`.
     Columns,
-    /// The format that the extensions of a run's inputs imply, in upper or lower case. `.csv` is
-    /// [`CSV`](Self::CSV). `.tsv` and `.tab` are [`TSV`](Self::TSV). `.bin` is
-    /// [`Packed`](Self::Packed). `.parquet`, `.pq`, `.arrow`, `.arrows`, `.feather` and `.ipc` are
-    /// [`Columns`](Self::Columns). Other extensions imply no format. If no name implies one, the
-    /// format is [`TSV`](Self::TSV). Names that imply different formats are an error, and so are
-    /// extensions of formats that no pipeline reads.
+    /// The format that the names of a run's inputs imply by their extensions, in upper or lower
+    /// case:
+    ///
+    /// - `.csv`: [`CSV`](Self::CSV)
+    /// - `.tsv`, `.tab`: [`TSV`](Self::TSV)
+    /// - `.bin`: [`Packed`](Self::Packed)
+    /// - `.parquet`, `.pq`, `.arrow`, `.arrows`, `.feather`, `.ipc`: [`Columns`](Self::Columns)
+    ///
+    /// Other extensions imply no format. If no name implies a format, the format is
+    /// [`TSV`](Self::TSV). It is an error if two names imply different formats, or if an extension
+    /// is that of a format that no pipeline reads.
     ByName(TextSettings),
 }
 
@@ -65,12 +70,12 @@ pub struct TextSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Header {
-    /// The line names the columns. A field is the column of its name, in any order; other columns
-    /// are not read. A header that lacks a field, or has its name twice, is an error. An input of
-    /// no bytes has no rows.
+    /// The line names the columns. A field is read from the column that has its name. Columns may
+    /// be in any order, and columns without a field are not read. It is an error if no column, or
+    /// more than one, has the name of a field. An input of no bytes has no rows.
     Names,
-    /// The line is skipped. Columns are in the order of the fields. For headers whose names differ
-    /// from the fields' names.
+    /// The line is skipped, and the columns must be in the order of the fields. This is for headers
+    /// whose names are not those of the fields.
     Skip,
     /// The line is a row. Columns are in the order of the fields.
     None,
@@ -158,8 +163,9 @@ impl Format {
     /// Returns this format with some settings replaced.
     ///
     /// # Errors
-    /// [`Error::Spec`] if text settings are given for a format that is no text, or a quote for a
-    /// separator of several bytes.
+    /// [`Error::Spec`] if this format is [`Packed`](Self::Packed) or [`Columns`](Self::Columns) and
+    /// `settings` is not empty. Also if the result would have a line end as separator or quote, a
+    /// quote that is the separator, or a quote and a separator of several bytes.
     pub fn with(self, settings: TextSettings) -> Result<Self> {
         let Self::Text { separator, header, quote } = self else {
             if let Self::ByName(own) = self {
@@ -183,8 +189,8 @@ impl Format {
     }
 
     /// # Errors
-    /// [`Error::Spec`] if the separator or the quote is a line end, or if a quote can't be told
-    /// from the separator.
+    /// [`Error::Spec`] if the separator or the quote is a line end. Also if the quote is the
+    /// separator, or the separator has several bytes beside a quote.
     pub(crate) fn check(self) -> Result<()> {
         let Self::Text { separator, quote, .. } = self else { return Ok(()) };
         let wrong = |why: &str| Err(Error::Spec(why.to_owned()));

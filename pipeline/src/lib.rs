@@ -1,10 +1,10 @@
 //! Tabular preprocessing for embedding tables: decode, transform, number categories, feed.
 //!
 //! A [`Spec`] lists the fields of a row, the operators on each column, and the outputs. A
-//! [`Pipeline`] runs it over its inputs in one pass. Threads decode lines with vector instructions,
-//! transform blocks of columns in the processor's cache, and number categories in order of first
-//! appearance. The ids are the same with any number of threads. Vocabularies last as long as the
-//! pipeline, or live in a bank ([`Pipeline::with_bank`]).
+//! [`Pipeline`] runs a spec over its inputs in one pass. Threads decode lines with vector
+//! instructions, transform blocks of columns in the processor's cache, and number categories in
+//! order of first appearance. The ids do not depend on the number of threads. Vocabularies last as
+//! long as the pipeline, or live in a bank ([`Pipeline::with_bank`]).
 //!
 //! # Where to look
 //!

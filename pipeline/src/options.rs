@@ -11,12 +11,13 @@ use crate::format::Format;
 const CHUNK_BYTES: usize = 512 << 10;
 /// Largest number of threads of a run. No machine has as many cores.
 const THREADS_MAX: usize = 4096;
-/// Largest chunk. Offsets in a chunk, and in a long line after it, must fit in 32 bits.
+/// Largest chunk. Offsets within a chunk, and within a long line that begins in it, must fit in 32
+/// bits.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
-/// Most rows of a batch, and most rows of a shuffle buffer.
+/// Most rows of a batch. Also most rows of a shuffle buffer.
 const ROWS_MAX: usize = 1 << 31;
 
-/// Most batches in a feed's channel. The channel allocates memory for each place, filled or not.
+/// Most batches in a feed's channel. The channel allocates memory for each place when it is made.
 const BATCHES_AHEAD_MAX: usize = 1 << 16;
 
 /// Options of a pipeline's runs.
@@ -39,7 +40,7 @@ pub struct RunOptions {
     /// Bytes of a chunk. A thread works on one chunk at a time, and a batch holds the rows of one
     /// chunk. Default: 512 KiB.
     pub chunk_bytes: usize,
-    /// Whether to measure the time of each stage. A traced run takes some percent longer. Default:
+    /// Whether to measure the time of each stage. A traced run takes a few percent longer. Default:
     /// false.
     pub trace: bool,
 }
@@ -101,16 +102,18 @@ impl RunOptions {
 pub struct FeedOptions {
     /// Rows of a batch. Default: 4096.
     pub batch_rows: usize,
-    /// Whether to drop the rows at the end that do not fill a batch. Default: false; these rows are
-    /// then a last, shorter batch.
+    /// Whether to drop the last rows if they do not fill a batch. Default: false, which returns
+    /// these rows as a last, shorter batch.
     pub drop_last: bool,
-    /// Rows that the shuffle buffer holds. Each new row takes the place of a random row in the
-    /// buffer, and that row goes out. Default: 0, which keeps the order of the input.
+    /// Rows that the shuffle buffer holds. Each new row takes the place of a random row of the
+    /// buffer, and the feed returns the row that was there. Default: 0, which keeps the order of
+    /// the input.
     pub shuffle_rows: usize,
     /// Seed of the shuffle. Default: 0.
     pub seed: u64,
-    /// Rows at the beginning of the feed that are made but not handed out. With another feed's
-    /// [`next_row`](crate::Feed::next_row), this feed continues where that one stopped. Default: 0.
+    /// Rows at the beginning of the feed that it skips. If this is another feed's
+    /// [`next_row`](crate::Feed::next_row), this feed continues where the other one stopped.
+    /// Default: 0.
     pub skip_rows: u64,
     /// Batches that may be ready beside the one that the caller uses. Default: 2.
     pub batches_ahead: usize,
@@ -167,12 +170,12 @@ impl FeedOptions {
 pub struct FlightOptions {
     /// How batches are made. A client may ask for another seed and another first row.
     pub feed: FeedOptions,
-    /// Most bytes of values in a message. A larger batch goes out as several messages. Needed for
-    /// clients that limit a message's size; clients in Rust take 4 MiB by default, headers
-    /// included. Default: `None`, each batch is one message.
+    /// Most bytes of values in a message. A larger batch is sent as several messages. This is for
+    /// clients that limit the size of a message. A client in Rust takes 4 MiB by default, headers
+    /// included. Default: `None`, which sends each batch as one message.
     pub message_bytes: Option<usize>,
     /// How long a client waits while another client has the feed. After this time the server
-    /// refuses it. Default: 10 s.
+    /// refuses the waiting client. Default: 10 s.
     pub wait: Duration,
 }
 

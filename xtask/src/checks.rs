@@ -100,7 +100,7 @@ const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
 /// Returns a run of every test program. The store's programs run a second time with
 /// `EMBANK_PINS=portable`, which makes the store use the pins of kernels without membarrier(2). The
 /// programs of `embank` run a second time with `EMBANK_TEST_PART_KEYS=64`, which makes a bank
-/// divide even their small batches among threads.
+/// divide the small batches of these tests among threads.
 fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let longest = LONGEST.map(|folder| root.join(folder));
     let turn = |program: &&Program| {

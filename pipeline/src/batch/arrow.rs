@@ -14,8 +14,8 @@ use crate::spec::Dtype;
 const COLUMNS: &str = "embank.columns";
 
 /// Returns the Arrow schema of batches with these outputs. Each output is a column of lists without
-/// nulls. A list has as many values as the matrix has columns. The column's metadata
-/// `embank.columns` is a JSON list of their names.
+/// nulls. A list is one row of the output's matrix, so it has as many values as the matrix has
+/// columns. The metadata `embank.columns` is a JSON list of the names of the matrix's columns.
 ///
 /// # Examples
 /// ```

@@ -101,8 +101,9 @@ impl Batch {
         self.first_row
     }
 
-    /// Bytes of the run's inputs that were read up to the batch's end. Compressed inputs count
-    /// compressed. The run's total is [`RunReport::bytes`](crate::RunReport::bytes).
+    /// Bytes of the run's inputs that the run had read at the end of this batch. For a compressed
+    /// input, compressed bytes count. The total of the run is
+    /// [`RunReport::bytes`](crate::RunReport::bytes).
     #[must_use]
     pub fn input_bytes(&self) -> u64 {
         self.input_bytes
@@ -165,21 +166,24 @@ impl Batch {
         of_dtype.then(|| self.words(output)).flatten().map(bytemuck::cast_slice)
     }
 
-    /// As [`f32`](Self::f32), for dtype [`I32`](Dtype::I32).
+    /// Returns the matrix of output number `output`, row by row. `None` unless its dtype is
+    /// [`I32`](Dtype::I32).
     #[must_use]
     pub fn i32(&self, output: usize) -> Option<&[i32]> {
         let of_dtype = self.infos.get(output)?.dtype == Dtype::I32;
         of_dtype.then(|| self.words(output)).flatten().map(bytemuck::cast_slice)
     }
 
-    /// As [`f32`](Self::f32), for dtype [`Bits32`](Dtype::Bits32).
+    /// Returns the matrix of output number `output`, row by row. `None` unless its dtype is
+    /// [`Bits32`](Dtype::Bits32).
     #[must_use]
     pub fn bits32(&self, output: usize) -> Option<&[u32]> {
         let of_dtype = self.infos.get(output)?.dtype == Dtype::Bits32;
         of_dtype.then(|| self.words(output)).flatten()
     }
 
-    /// As [`f32`](Self::f32), for dtype [`I64`](Dtype::I64).
+    /// Returns the matrix of output number `output`, row by row. `None` unless its dtype is
+    /// [`I64`](Dtype::I64).
     #[must_use]
     pub fn i64(&self, output: usize) -> Option<&[i64]> {
         match self.matrices.get(output)? {
@@ -194,7 +198,7 @@ impl Batch {
 
 /// Moves rows from one batch to another, for feeds.
 impl Batch {
-    /// The matrices' values, each with the number of values in a row.
+    /// Returns the values of each matrix, with the number of the matrix's columns.
     pub(crate) fn matrices_mut(&mut self) -> impl Iterator<Item = (&mut Values, usize)> {
         self.matrices.iter_mut().zip(self.infos.iter().map(|info| info.columns.len()))
     }
@@ -213,7 +217,7 @@ impl Batch {
         }
     }
 
-    /// Appends the rows of another batch at `places`.
+    /// Appends the rows of `from` that are at `places`, in the order of `places`.
     pub(crate) fn gather(&mut self, from: &Self, places: &[u32]) {
         fn gather<T: Copy>(into: &mut Vec<T>, from: &[T], places: &[u32], width: usize) {
             for &place in places {
@@ -230,7 +234,7 @@ impl Batch {
         }
     }
 
-    /// Replaces the rows at `places` by rows of `with`, starting with its row `first`.
+    /// Replaces the rows at `places` by successive rows of `with`, from its row `first` on.
     pub(crate) fn replace(&mut self, places: &[u32], with: &Self, first: usize) {
         fn replace<T: Copy>(held: &mut [T], places: &[u32], with: &[T], width: usize) {
             for (i, &place) in places.iter().enumerate() {
@@ -251,8 +255,8 @@ impl Batch {
         }
     }
 
-    /// For each of `places`, appends the row of `held` at that place, and puts the next row of
-    /// `with` there. The rows of `with` start with row `first`.
+    /// For each of `places`, appends the row of `held` at that place, and overwrites it in `held`
+    /// by the next row of `with`. The first row of `with` to use is `first`.
     pub(crate) fn exchange(&mut self, held: &mut Self, places: &[u32], with: &Self, first: usize) {
         fn exchange<T: Copy>(
             into: &mut Vec<T>,

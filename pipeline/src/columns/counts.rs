@@ -1,11 +1,11 @@
-//! Refuses Parquet pages that declare more values than they can have, because a decoder would
-//! allocate memory for all of them.
+//! Refuses a Parquet page that declares more values than it can have. A decoder would allocate
+//! memory for the declared number.
 //!
 //! Decoders of the `parquet` crate allocate memory for the number of values that a page declares,
-//! before they look for the values. They do so for dictionaries, and for the lengths in
+//! before they look for the values. They do this for dictionaries, and for the lists of lengths in
 //! `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY`. In `DELTA_BYTE_ARRAY` a value begins with a
-//! part of the value before it, so a few bits can also stand for a long value. These readers check
-//! each page before the decoders get it.
+//! part of the value before it, so a few bits can also stand for a long value. The readers of this
+//! module check each page before a decoder gets it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,13 +21,15 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::PAGE_BYTES_MAX;
 
-/// Most lengths of a page. Two lists of i32 of this length take as much memory as the largest page.
-/// Writers make pages of a MiB.
+/// Most lengths of a page. `DELTA_BYTE_ARRAY` has two lists of lengths, which are i32. Two lists
+/// with this number of lengths take as much memory as the largest page. Writers make pages of a
+/// MiB, far below this limit.
 const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
-/// Most values of a block. Writers use 128 or 2,048. Larger numbers could overflow in the crate.
+/// Most values of a block of lengths. Writers use 128 or 2,048 values. With larger numbers than
+/// this limit, the crate's arithmetic could overflow.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
-/// Fewest bytes of a value in a dictionary, unless the type has a shorter fixed length. A byte
-/// string has its length before it, and numbers have at least 32 bits.
+/// Fewest bytes that a value takes in a dictionary: a byte string has its length before it, and a
+/// number has at least 32 bits. A type of a shorter fixed length has its own minimum.
 const DICTIONARY_VALUE_BYTES: usize = 4;
 
 /// All row groups of a file, with checked pages.
@@ -138,8 +140,8 @@ fn refused<T>(why: String) -> Result<T> {
     Err(ParquetError::General(why))
 }
 
-/// Checks a page of a column with these largest repetition and definition levels. A value needs at
-/// least `value_bytes` bytes in a dictionary.
+/// Checks a page of a column. The pair is the column's largest repetition level and largest
+/// definition level. In a dictionary, a value takes at least `value_bytes` bytes.
 fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) -> Result<()> {
     let delta = |encoding: &Encoding| {
         matches!(encoding, Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY)
@@ -155,7 +157,7 @@ fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) 
             return Ok(());
         }
         Page::DataPage { buf, num_values, encoding, def_level_encoding, .. } if delta(encoding) => {
-            // Columns of lists belong to no field.
+            // A field is never read from a column of lists.
             if repetition > 0 {
                 return refused("a page of lists".to_owned());
             }
@@ -181,7 +183,7 @@ fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) 
     check_lengths(lengths, u64::from(*values), *encoding == Encoding::DELTA_BYTE_ARRAY)
 }
 
-/// Returns the bytes of the levels before the values, in a page of version 1.
+/// Returns how many bytes the levels take that precede the values in a page of version 1.
 #[expect(deprecated, reason = "old files have the encoding")]
 fn levels_v1(page: &Bytes, values: u32, most: i16, encoding: Encoding) -> Option<usize> {
     match encoding {
@@ -198,8 +200,9 @@ fn levels_v1(page: &Bytes, values: u32, most: i16, encoding: Encoding) -> Option
     }
 }
 
-/// Checks the lengths at the beginning of a page's values. If `shared`, there are two lists: how
-/// many bytes each value shares with the value before it, and the lengths of the rest.
+/// Checks the lengths at the beginning of a page's values. If `shared`, the page has two lists. The
+/// first says how many bytes each value shares with the value before it, the second how many more
+/// bytes the value has.
 fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     let most = values.min(LENGTHS_MAX);
     let header = |bytes| match Header::read(bytes) {
@@ -218,8 +221,8 @@ fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     }
     let mut expanded = bytes.len() as u64;
     let rest = prefixes.lengths(|length| {
-        // A value has at most as many bytes as the page. The part that another value shares with it
-        // therefore has no more either.
+        // A value is made of bytes of the page, each used once, so it is no longer than the page.
+        // The part of it that the next value shares is therefore no longer than the page either.
         expanded = expanded.saturating_add(u64::try_from(length).ok()?.min(bytes.len() as u64));
         Some(())
     });
@@ -275,7 +278,8 @@ impl<'a> Header<'a> {
             let widths = rest.get(..miniblocks)?;
             rest = &rest[miniblocks..];
             for &width in widths {
-                // The last block may end before its last miniblocks, whatever widths they declare.
+                // The last block may have no bytes for its last miniblocks, although it declares
+                // widths for them.
                 if left == 0 {
                     break;
                 }
@@ -297,7 +301,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Returns the number of `width` bits, at most 32, that begins at bit `at`.
+/// Returns the number that begins at bit `at` and has `width` bits, at most 32.
 fn bits(bytes: &[u8], at: usize, width: u8) -> u32 {
     let mut word = [0; 8];
     let from = &bytes[at / 8..bytes.len().min(at / 8 + 8)];

@@ -1,11 +1,12 @@
-//! Reads Arrow files and streams, one record batch at a time. Checks every declared size against
-//! the existing bytes.
+//! Reads Arrow files and streams, one record batch at a time. Before it allocates memory for a
+//! declared size, it checks that the file has enough bytes for that size.
 //!
-//! This module finds each message, and the `arrow` crates decode it. Alone, the crates would
-//! allocate as much memory as a file declares, and the system ends a process that asks for too
-//! much. A message must lie within the file, so it is no longer than the file. A compressed buffer
-//! declares its decompressed length, which must be possible for its codec. Columns without a field
-//! are not decoded, and neither are their dictionaries.
+//! This module finds each message, and the `arrow` crates decode it. Without this module, the
+//! crates would allocate as much memory as a file declares, and the system kills a process that
+//! takes too much. The module checks two things. A message must lie within the file, so it is no
+//! longer than the file. A compressed buffer declares its decompressed length, and its codec must
+//! be able to reach that length. The module decodes neither a column that no field uses nor that
+//! column's dictionary.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
@@ -23,11 +24,13 @@ const CONTINUATION: [u8; 4] = [0xFF; 4];
 const PREFIX_BYTES: usize = 8;
 /// Bytes at a file's end: the length of its footer, and its magic.
 const TRAILER_BYTES: u64 = 10;
-/// Most decompressed bytes for a byte of LZ4.
+/// Most bytes to which one byte of LZ4 can decompress.
 const LZ4_RATIO_MAX: u64 = 255;
-/// Most decompressed bytes for a byte of zstd, roughly: a block of 128 KiB has at least four bytes.
+/// Most bytes to which one byte of zstd can decompress, roughly: a block of up to 128 KiB takes at
+/// least four bytes.
 const ZSTD_RATIO_MAX: u64 = 1 << 16;
-/// Decompressed bytes allowed in addition, for a codec's own header.
+/// Decompressed bytes that are allowed beyond the ratio, because a short buffer is mostly the
+/// codec's header.
 const COMPRESSED_SLACK_BYTES: u64 = 64;
 
 /// The record batches of a file or stream.
@@ -171,7 +174,7 @@ impl<R: Read + Seek> Ipc<R> {
     }
 }
 
-/// Makes a decoder for the columns that `project` selects. Also returns the ids of their
+/// Makes a decoder for the columns that `project` selects. Also returns the ids of these columns'
 /// dictionaries.
 fn decoder(
     schema: arrow_ipc::Schema<'_>,

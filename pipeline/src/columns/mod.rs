@@ -1,15 +1,15 @@
 //! Reads Parquet and Arrow files. Columns are found by name, for the fields of a pipeline.
 //!
-//! The thread that claims the next chunk reads it, as for compressed text
-//! ([`crate::input::stream`]). A chunk is some rows of a record batch. When an input is opened, the
-//! reader checks that required fields have columns and that the columns' types fit the fields.
-//! Later it checks only whether each value fits.
+//! As for compressed text ([`crate::input::stream`]), the thread that claims the next chunk also
+//! reads it. A chunk is some rows of a record batch. When an input is opened, this module checks
+//! that required fields have columns and that the columns' types fit the fields. For each value, it
+//! then checks only that the value fits.
 //!
 //! **Hostile files.** The `parquet` and `arrow` crates return errors for most damage, but panic for
 //! some. This module catches the panic, drops the input's decoder, and returns an error that names
-//! the input. Declared sizes are checked against the existing bytes before memory is allocated
-//! ([`ipc`], [`pages`], [`counts`]). Byte strings of Parquet are read as views. A value that is
-//! once in a page's dictionary is then once in memory, whatever the number of its rows.
+//! the input. Before memory is allocated for a declared size, this module checks that the file has
+//! enough bytes for it ([`ipc`], [`pages`], [`counts`]). Byte strings of Parquet are read as views.
+//! A view points into the page's dictionary, so a value that many rows have is in memory once.
 
 mod cell;
 mod counts;
@@ -40,7 +40,8 @@ use ipc::Ipc;
 use pages::Pages;
 use types::{check, views};
 
-/// Most rows of a chunk, so that a chunk of few small columns stays a small piece of work.
+/// Most rows of a chunk. If a file has few small columns, this limit keeps a chunk a small piece of
+/// work.
 const CHUNK_ROWS_MAX: usize = 1 << 16;
 /// Approximate bytes of a value in a chunk.
 const VALUE_BYTES: usize = 8;
@@ -182,8 +183,8 @@ impl<'a> ColumnStream<'a> {
     }
 }
 
-/// Runs code that may panic on a hostile file. Unwind safe: after an error, the caller does not use
-/// data that the code has changed.
+/// Runs code that may panic on a hostile file, and turns a panic into an error. Unwind safe: after
+/// an error, the caller does not use data that the code may have changed.
 fn guarded<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());

@@ -1,8 +1,8 @@
-//! Checks that the pages of a Parquet file can't demand more memory than they can fill.
+//! Checks that the pages of a Parquet file can't declare far more memory than their bytes can fill.
 //!
 //! A page's header declares its decompressed and its compressed length. The `parquet` crate
-//! allocates that much memory before it looks at the page, so this module reads each header first.
-//! A header is in Thrift's compact protocol. Every writer puts the page's type and the two lengths
+//! allocates these lengths before it looks at the page, so this module reads each header first. A
+//! header is in Thrift's compact protocol. Every writer puts the page's type and the two lengths
 //! into its first three fields.
 
 use bytes::Bytes;
@@ -11,8 +11,8 @@ use parquet::file::reader::{ChunkReader, Length};
 
 /// Most bytes of a decompressed page. Writers make pages of a MiB.
 pub(super) const PAGE_BYTES_MAX: u64 = 512 << 20;
-/// Most decompressed bytes for a compressed byte. zstd is the densest codec: a block of 128 KiB has
-/// at least four bytes.
+/// Most bytes to which one compressed byte can decompress. zstd is the densest codec: a block of up
+/// to 128 KiB takes at least four bytes.
 const RATIO_MAX: u64 = 1 << 16;
 /// Most bytes of the first three fields: each has a byte for its type and up to five for its value.
 const HEADER_BYTES: u64 = 18;

@@ -42,7 +42,8 @@ pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec
         columns.push(place);
     }
     if columns.is_empty() {
-        // Without any column, the number of rows would be whatever the file declares.
+        // If no column of a file were read, its number of rows would be whatever the file declares.
+        // Such a file is an error.
         return Err(match absent.first() {
             Some(name) => {
                 format!(
@@ -149,10 +150,10 @@ fn is_int96(metadata: &ArrowReaderMetadata, name: &str) -> bool {
         .any(|column| column.path().parts() == [name])
 }
 
-/// Returns the file's schema with some types replaced. Byte strings of `columns` become views.
-/// Dictionaries become their values, which need less memory and only one way to read them. 96-bit
-/// times, which Spark writes, become microseconds, because the reader's nanoseconds silently wrap
-/// before 1677 and after 2262.
+/// Returns the file's schema with some types of `columns` replaced. Byte strings become views. A
+/// dictionary becomes a column of its values, which takes less memory, and then the column is read
+/// as any other. The 96-bit times of Spark become microseconds, because the reader's nanoseconds
+/// wrap without an error before 1677 and after 2262.
 pub(super) fn views(metadata: &ArrowReaderMetadata, columns: &[usize]) -> Schema {
     let view = |(place, field): (usize, &FieldRef)| {
         let kind = match value_type(field.data_type()) {

@@ -55,8 +55,8 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
     newlines
 }
 
-/// Returns the values of the hexadecimal digits in the `filled` bytes of `x`, and a mask of filled
-/// bytes that are no such digits.
+/// Returns the values of the hexadecimal digits in the `filled` bytes of `x`. The mask that it also
+/// returns marks the filled bytes that are no hexadecimal digits.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn hex_values(x: __m256i, filled: __m256i) -> (__m256i, __m256i) {
@@ -75,8 +75,8 @@ fn hex_values(x: __m256i, filled: __m256i) -> (__m256i, __m256i) {
     (_mm256_and_si256(value, filled), _mm256_andnot_si256(good, filled))
 }
 
-/// Joins eight hexadecimal digits, one in each byte, first digit in the lowest byte, into a number;
-/// four numbers at once.
+/// Joins eight hexadecimal digits, one in each byte, first digit in the lowest byte, into a number.
+/// Does this for four numbers at once.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn join_hex(values: __m256i) -> __m256i {
@@ -85,8 +85,8 @@ fn join_hex(values: __m256i) -> __m256i {
     _mm256_or_si256(_mm256_slli_epi64(halves, 16), _mm256_srli_epi64(halves, 32))
 }
 
-/// Joins eight decimal digits, one in each byte, first digit in the lowest byte, into a number;
-/// four numbers at once.
+/// Joins eight decimal digits, one in each byte, first digit in the lowest byte, into a number.
+/// Does this for four numbers at once.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn join_decimal(values: __m256i) -> __m256i {
@@ -124,7 +124,7 @@ unsafe fn four(text: *const u8, ends: [u32; 4], lens: __m256i, kind: StepKind) -
             let first = _mm256_andnot_si256(rest, filled);
             let minus = _mm256_cmpeq_epi8(x, _mm256_set1_epi8(b'-' as i8));
             let sign = _mm256_and_si256(minus, first);
-            // A field that has only a sign has no digit, so it is bad.
+            // A field with only a sign has no digit left, so the check below finds it bad.
             let digits = _mm256_andnot_si256(sign, filled);
             let empty = _mm256_cmpeq_epi64(digits, _mm256_setzero_si256());
             let lone = _mm256_and_si256(empty, sign);
@@ -174,8 +174,9 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
         let begin = ends[at].wrapping_add(1) as usize;
         let end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
-            // The carriage return belongs to the line's end, so it is cut from the last field. That
-            // field is not empty: before an empty field is a separator.
+            // The carriage return belongs to the line's end, so the last field becomes one byte
+            // shorter. It had at least that byte: before an empty field stands a separator, not a
+            // carriage return.
             let last = _mm256_set1_epi32(1 << (step.count - 1));
             lens = _mm256_add_epi32(lens, _mm256_cmpeq_epi32(last, bits));
             stops[step.count - 1] -= 1;

@@ -109,15 +109,16 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut Group<'_>) -> u8 {
     match step.kind {
-        // SAFETY: `convert_kind` has the same duties as this function, and the caller meets them.
+        // SAFETY: `convert_kind` has the requirements of this function, and the caller meets them.
         StepKind::Decimal => unsafe { convert_kind::<true>(text, ends, step, group) },
-        // SAFETY: `convert_kind` has the same duties as this function, and the caller meets them.
+        // SAFETY: `convert_kind` has the requirements of this function, and the caller meets them.
         StepKind::Hex => unsafe { convert_kind::<false>(text, ends, step, group) },
     }
 }
 
 /// # Safety
-/// The duties of [`convert`].
+/// The caller must meet the requirements of [`convert`]: the processor has the instructions that it
+/// lists, and `group` belongs to this text and structure.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 unsafe fn convert_kind<const SIGNED: bool>(
@@ -151,8 +152,9 @@ unsafe fn convert_kind<const SIGNED: bool>(
         let begin = ends[at].wrapping_add(1) as usize;
         let mut end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
-            // The carriage return belongs to the line's end, so it is cut from the last field. That
-            // field is not empty: before an empty field is a separator.
+            // The carriage return belongs to the line's end, so the last field becomes one byte
+            // shorter. It had at least that byte: before an empty field stands a separator, not a
+            // carriage return.
             end -= 1;
             let last = 1 << (step.count - 1);
             lens = _mm256_mask_sub_epi32(lens, last, lens, _mm256_set1_epi32(1));
@@ -173,8 +175,8 @@ unsafe fn convert_kind<const SIGNED: bool>(
         let separator = _mm512_cmpeq_epi8_mask(x, separators);
         let kept = within & !separator;
         let digits = _mm512_permutex2var_epi8(table_low, x, table_high);
-        // The look-up uses only seven bits of a byte. A byte with the eighth bit set is no digit
-        // either.
+        // The look-up uses only the lower seven bits of a byte. A byte with the eighth bit set is
+        // no digit, so it is marked as bad too.
         let mut bad = _mm512_movepi8_mask(_mm512_or_si512(digits, x)) & kept;
 
         let slots = _mm_shuffle_epi8(filled, _mm256_cvtepi32_epi8(lens));

@@ -1,7 +1,7 @@
 //! Collects the bad rows of a chunk: their number, and the first few.
 //!
-//! A chunk of empty lines has half a million bad rows, but a report shows only ten. A list
-//! therefore keeps at most ten.
+//! A chunk of empty lines has half a million bad rows, but a report shows at most ten. A list
+//! therefore keeps only the first ten and counts all.
 
 use super::field::BadField;
 
@@ -83,8 +83,8 @@ impl BadList {
         }
     }
 
-    /// Moves the rows of another list to this one; no row may be on both. Calls `place` for each
-    /// kept row, to convert its place.
+    /// Moves the rows of another list to this one. No row may be on both lists. Calls `place` for
+    /// each row that this list keeps, to convert the row's place.
     pub(crate) fn add_all(&mut self, other: &mut Self, mut place: impl FnMut(&mut BadRow)) {
         self.count += other.count - other.first.len();
         let kept: usize = other.first.iter().map(|bad| bad.lines).sum();
@@ -97,8 +97,9 @@ impl BadList {
         }
     }
 
-    /// Moves `rows` to this list, which must not have them yet. If `rows` has a row several times,
-    /// its first fault counts. Calls `place` for each kept row, to convert its place.
+    /// Moves `rows` to this list, which must not have any of them yet. If a row occurs several
+    /// times in `rows`, its first fault counts. Calls `place` for each row that this list keeps, to
+    /// convert the row's place.
     pub(crate) fn add_block(&mut self, rows: &mut Vec<BadRow>, mut place: impl FnMut(&mut BadRow)) {
         rows.sort_by_key(|bad| bad.line);
         rows.dedup_by_key(|bad| bad.line);
@@ -130,8 +131,8 @@ mod tests {
     fn the_first_of_many_in_any_order() {
         let mut list = BadList::default();
         let mut other = BadList::default();
-        // Adds odd lines one by one from the last, a block that has each even line twice, and the
-        // lines of another list.
+        // Adds three sets of lines: the odd lines one by one from the last to the first, a block
+        // that has each even line twice, and the lines of another list.
         (0..500).rev().for_each(|line| list.add(bad(2 * line + 1)));
         let mut block: Vec<_> = (0..500).flat_map(|line| [bad(2 * line), bad(2 * line)]).collect();
         list.add_block(&mut block, |bad| bad.line += 4);

@@ -1,10 +1,11 @@
 //! Decoded rows, as columns of a block that fits in the processor's cache.
 
-/// Most rows of a block. 40 columns of 32 bits then take 160 KiB, which fits in the second-level
-/// cache together with the text. A multiple of the rows that a kernel converts together.
+/// Most rows of a block. With 40 columns of 32 bits, a block of this length takes 160 KiB, which
+/// fits in the second-level cache together with the text. It is a multiple of the number of rows
+/// that a kernel converts together.
 pub(crate) const BLOCK_ROWS: usize = 1024;
-/// Values from the start of one column to the next. Not a multiple of 4 KiB: that would map all
-/// values of a row to the same set of the first-level cache.
+/// Values from the start of one column to the start of the next. The distance is not a multiple of
+/// 4 KiB. Otherwise all values of a row would map to one set of the first-level cache.
 pub(crate) const COLUMN_STRIDE: usize = BLOCK_ROWS + 16;
 
 /// Width and index of a column in a block.

@@ -17,10 +17,10 @@ pub(crate) struct Decoder {
     level: Level,
     structure: Structure,
     runs: Vec<Run>,
-    /// Index in `runs` of the run from which the next block comes. A run that is decoded in part
-    /// stays here until its last row.
+    /// Index in `runs` of the run from which the next block comes. It stays at a run until the
+    /// run's last row is decoded.
     next_run: usize,
-    /// Rows of that run that are decoded.
+    /// Number of rows of run `next_run` that are decoded.
     rows_done: usize,
     kept: Vec<bool>,
 }
@@ -45,8 +45,8 @@ impl Decoder {
         self.begin_indexed(text, bad, |_| 1)
     }
 
-    /// As [`begin`](Self::begin), for a text whose quotes were removed. The line of a bad row is
-    /// its row number.
+    /// As [`begin`](Self::begin), for a text whose quotes were removed. A bad row then has the
+    /// row's number in place of its line.
     pub(crate) fn begin_unquoted(
         &mut self,
         unquoted: &mut super::Unquoted,
@@ -80,9 +80,10 @@ impl Decoder {
         self.runs.iter().map(|run| run.rows).sum()
     }
 
-    /// Fills `block` with the next rows of `text`, which must be the text that was begun. Returns
-    /// false at its end. Bad rows go to `bad`, a row with several faults several times. They are
-    /// removed from the block, which may then have no row.
+    /// Fills `block` with the next rows of `text`, which must be the text given to
+    /// [`begin`](Self::begin). Returns false at the text's end. Bad rows go to `bad`; a row with
+    /// several faults may go there several times. Bad rows are removed from the block, which may
+    /// then have no row.
     pub(crate) fn next(&mut self, text: &[u8], block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
         block.clear();
         let Some(run) = self.runs.get(self.next_run) else { return false };
@@ -139,8 +140,8 @@ impl Decoder {
             Level::Avx2 | Level::Avx512 => block.rows.div_ceil(GROUP_ROWS),
         };
         for group in 0..groups {
-            // The last group begins earlier if fewer than `GROUP_ROWS` rows are left. Some rows are
-            // then decoded twice.
+            // If fewer than `GROUP_ROWS` rows are left, the last group begins earlier, at rows that
+            // an earlier group has already decoded. These rows are decoded twice.
             let first_row = (group * GROUP_ROWS).min(block.rows - GROUP_ROWS);
             let done = group * GROUP_ROWS - first_row;
             let mut careful = 0;
@@ -167,7 +168,7 @@ impl Decoder {
                 let known = bad.len();
                 self.careful_row(text, first_end, first_line, row, block, bad);
                 if row < first_row + done {
-                    // The row was decoded before, so its fault is on the list already.
+                    // An earlier group has decoded this row and put its fault on the list.
                     bad.truncate(known);
                 }
                 careful &= careful - 1;
@@ -196,7 +197,7 @@ impl Decoder {
         }
     }
 
-    /// Reads the 32-bit fields of one row without vector instructions, by the functions in `field`.
+    /// Reads the 32-bit fields of one row by the functions in `field`, without vector instructions.
     #[inline(never)]
     fn careful_row(
         &self,
@@ -314,7 +315,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the bytes of a field, without the carriage return of the line's end.
+    /// Returns the bytes of a field. If a carriage return before the line's end follows the field,
+    /// it is left out.
     #[inline]
     fn field<'a>(&self, text: &'a [u8], first_end: usize, row: usize, field: usize) -> &'a [u8] {
         let fields = self.layout.fields.len();

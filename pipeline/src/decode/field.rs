@@ -1,5 +1,5 @@
-//! Decodes one field of a text. This is the reference for the kernels, and only this code decides
-//! what is an error.
+//! Decodes one field of a text. The kernels must give the results of this code. What is an error is
+//! decided only here.
 
 use std::fmt;
 
@@ -76,7 +76,8 @@ pub(crate) fn int64(field: &[u8]) -> Result<Option<i64>, BadField> {
     let mut value = 0_i64;
     for &digit in digits {
         let digit = i64::from(digit - b'0');
-        // Counts downwards, because i64 has one more negative number than positive ones.
+        // Accumulates the negated digits, because i64 has one more negative number than positive
+        // numbers.
         value = value
             .checked_mul(10)
             .and_then(|value| value.checked_sub(digit))

@@ -22,7 +22,7 @@ pub(crate) struct FieldLayout {
     pub(crate) time_unit: TimeUnit,
 }
 
-/// The column of a field's values, and the bits that mark missing ones.
+/// The column that receives a field's values, and the bit that marks the missing ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) slot: Slot,
@@ -78,8 +78,9 @@ impl Layout {
         layout
     }
 
-    /// Distributes neighbouring fields of one kind evenly over as few steps as possible. Returns
-    /// the number of fields.
+    /// Plans the steps that read `count` neighbouring fields of one kind, from field `first` on.
+    /// There are as few steps as possible, and their numbers of fields differ by at most one.
+    /// Returns `count`.
     fn plan_steps(&mut self, first: usize, count: usize, kind: StepKind) -> usize {
         let steps = count.div_ceil(STEP_FIELDS_MAX);
         let mut at = first;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The vector instructions that decoding may use. Results are the same at every level.
+/// The vector instructions that decoding may use. Every level gives equal results.
 ///
 /// # Examples
 /// ```

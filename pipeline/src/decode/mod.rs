@@ -1,9 +1,9 @@
 //! Decodes text into columns.
 //!
 //! `structure` finds the ends of fields. `narrow` plans how neighbouring fields are converted
-//! together to 32-bit numbers. `avx2` and `avx512` have the kernels for both. `field` reads one
-//! field without vector instructions. [`Decoder`] combines these modules. The level of a decoder
-//! decides which kernels run; the columns are the same at each level.
+//! together to 32-bit numbers. `avx2` and `avx512` have the kernels for both tasks. `field` reads
+//! one field without vector instructions. [`Decoder`] combines these modules. Its level decides
+//! which kernels run; the columns are equal at each level.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

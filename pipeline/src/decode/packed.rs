@@ -1,7 +1,8 @@
 //! Reads packed rows of 32-bit numbers: PIPER's Config III.
 //!
-//! A row is its fields, little-endian, without gaps in or between rows. There is nothing to check
-//! or parse. The rows are only transposed into columns, in tiles of eight by eight.
+//! A row is its fields, little-endian, without gaps between fields or between rows. There is
+//! nothing to check or parse. The rows are only transposed into columns, in tiles of eight by
+//! eight.
 
 use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, Slot};
 use super::layout::Layout;
@@ -15,7 +16,7 @@ pub(crate) fn row_bytes(fields: usize) -> usize {
     fields * 4
 }
 
-/// Fills `block` with as many of the first rows as fit. Returns their number.
+/// Fills `block` with as many rows from the start of `rows` as fit. Returns their number.
 pub(crate) fn unpack(rows: &[u8], layout: &Layout, level: Level, block: &mut Block) -> usize {
     let fields = layout.fields();
     let count = (rows.len() / row_bytes(fields)).min(BLOCK_ROWS);

@@ -1,11 +1,11 @@
-//! Rewrites texts with quoted fields (RFC 4180), or with separators of several bytes, for the
-//! kernels.
+//! Rewrites a text with quoted fields (RFC 4180), or with a separator of several bytes, so that the
+//! kernels can read it.
 //!
-//! A text with quoted fields is copied without quotes, together with its index. The index gives the
-//! end of each field, so fields may contain separators and line ends. The kernels convert the copy
-//! as any other text. A separator of several bytes is replaced by its first byte. This code walks
-//! from field to field, some ten times slower than the index of the kernels. Chunks without quotes
-//! or long separators are not copied.
+//! [`Unquoted`] copies a text without its quotes, and makes an index of the copy. The index gives
+//! the end of each field, so a field may contain separators and line ends. The kernels convert the
+//! copy like any other text. In the copy, a separator of several bytes is only its first byte. This
+//! code walks from field to field, and takes about ten times as long as the index of the kernels. A
+//! chunk without quotes and without a separator of several bytes is not copied.
 
 use super::bad::{BadList, BadRow, Fault, SNIPPET_BYTES};
 use super::field::{BadField, FieldKind};
@@ -157,9 +157,9 @@ fn push_value(into: &mut Vec<u8>, mut value: &[u8], quote: Option<u8>) {
 }
 
 impl Unquoted {
-    /// Copies complete rows without their quotes. Returns the number of lines. Bad rows are not
-    /// copied: rows with a wrong quote, and rows with a number that contains a separator or line
-    /// end. They go to `bad`, with their lines in the text.
+    /// Copies the complete rows of `text` without their quotes. Returns the number of lines. A row
+    /// is bad and not copied if a quote is at a wrong place or if a number contains a separator or
+    /// a line end. Bad rows go to `bad`, with their lines in `text`.
     pub(crate) fn read(
         &mut self,
         text: &[u8],
@@ -186,7 +186,8 @@ impl Unquoted {
                 let wrong = if found.wrong {
                     Some(BadField::Quote)
                 } else {
-                    // Checked here, because the kernels would take these bytes for the field's end.
+                    // Checks this here. In the copy, the kernels would take a separator or line end
+                    // for the field's end.
                     let kind = layout.kind(field).unwrap_or(FieldKind::Skip);
                     let number = !matches!(kind, FieldKind::Bytes | FieldKind::Skip);
                     let value = &text[found.begin..found.end];
@@ -231,8 +232,8 @@ impl Unquoted {
         let value = &text[found.begin..found.end];
         push_value(&mut self.text, value, syntax.quote.filter(|_| found.doubled));
         if found.ends_row && found.quoted && value.last() == Some(&b'\r') {
-            // This carriage return belongs to the field. The decoder removes one at a row's end, so
-            // the copy gets a second one.
+            // This carriage return belongs to the field. The decoder removes one carriage return at
+            // a row's end, so the copy gets a second one.
             self.text.push(b'\r');
         }
         self.ends.push(self.text.len() as u32);
@@ -249,7 +250,8 @@ impl Unquoted {
         self.places.len()
     }
 
-    /// Converts the place of a bad row from the copy to the quoted text. Reads the row once.
+    /// Converts the place of a bad row from the copy to the quoted text. For this, it walks through
+    /// the row in the quoted text again.
     pub(crate) fn place(&self, text: &[u8], syntax: Syntax, bad: &mut BadRow) {
         let Place { begin, lines_before, .. } = self.places[bad.line];
         bad.line = lines_before;

@@ -1,9 +1,9 @@
 //! Other forms of a field's values: spellings of a missing value, and integers written as floats.
 //!
-//! The kernels and parsers read only the normal form of a kind. This code sees only the values that
-//! they can't read, so the settings cost nothing for normal values. A spelling may itself be a
-//! value of the kind (`-1`, or any spelling of a text field). It must then be compared first, and
-//! the field is read value by value without a kernel.
+//! The kernels and parsers read only the usual form of a value. They hand the values that they
+//! can't read to this code, so these settings cost nothing for usual values. But a spelling may
+//! also be a value of the field's kind (`-1`, or any spelling in a text field). Such a field must
+//! be compared with the spellings first. It is therefore read value by value, without a kernel.
 
 use super::field::{BadField, FieldKind, float32, hex32, int32, int64, uint64};
 
@@ -85,8 +85,8 @@ impl Spelling {
     }
 }
 
-/// True if a field with [`whole_floats`](crate::Field::whole_floats) can read the text as a whole
-/// number.
+/// True if the text is a whole number written as a float. A field with
+/// [`whole_floats`](crate::Field::whole_floats) could read it.
 pub(crate) fn is_whole_float(field: &[u8]) -> bool {
     whole_digits(field).is_some()
 }
@@ -118,7 +118,7 @@ fn whole_digits(field: &[u8]) -> Option<Vec<u8>> {
     if digits.iter().skip(whole).any(|&digit| digit != b'0') {
         return None;
     }
-    // A number with more digits is far out of range, so the rest can be cut.
+    // A number with this many more digits is far out of range, so further digits do not matter.
     digits.resize(whole.min(digits.len() + DIGITS_MAX), b'0');
     Some([sign, &digits].concat())
 }

@@ -1,19 +1,19 @@
 //! Finds the ends of a text's fields.
 //!
-//! **Problem.** A loop over the bytes of a row must find the end of a field before it can start the
-//! next field.
+//! **Problem.** A loop over the bytes of a row must find the end of a field before it can start
+//! with the next field.
 //!
-//! **Approach.** As simdjson does for JSON (Langdale and Lemire 2019). A first pass classifies 64
-//! bytes at a time and records the places of separators and line ends. Each block of 64 bytes needs
-//! only the number of places found before it. After this pass, the place of every field is known,
-//! and no field's conversion waits for another.
+//! **Approach.** The approach is that of simdjson for JSON (Langdale and Lemire 2019). A first pass
+//! classifies 64 bytes at a time and records the places of separators and line ends. For each block
+//! of 64 bytes, the pass needs only the number of places that it found before. After this pass, the
+//! place of every field is known, so no conversion of a field waits for another.
 //!
 //! **Layout.** [`Structure::ends`] starts with a sentinel: the place before the text's first byte,
 //! in wrapping arithmetic. Field `i` is therefore always the bytes from `ends[i] + 1` to before
 //! `ends[i + 1]`.
 
-/// Longest text that a [`Structure`] can index: places are u32, and kernels work on 64 bytes at a
-/// time.
+/// Longest text that a [`Structure`] can index. Places are u32, and kernels work on 64 bytes at a
+/// time, so the limit is 64 bytes below the largest u32.
 pub(crate) const TEXT_BYTES_MAX: usize = u32::MAX as usize - 64;
 /// Ends that the vector kernels may write beyond the last valid one.
 const SLACK: usize = 64;

@@ -86,7 +86,8 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
         }
         let mut row = Vec::new();
         let mut column = 0;
-        // A row with several faults reports a fault of a field that the kernels read first.
+        // If a row has several faults, its report shows one in a field that the kernels read, if
+        // there is one.
         let narrow = |kind| matches!(kind, FieldKind::Int32 | FieldKind::Hex32);
         let mut fault = None;
         for (i, (&field, &kind)) in fields.iter().zip(kinds).enumerate() {
@@ -194,7 +195,7 @@ fn more_rows_than_a_block_has() {
     check(text.as_bytes(), &kinds, &[]);
 }
 
-/// A field, mostly a good one, of many lengths.
+/// Makes a field, usually a good one. The lengths vary widely.
 fn any_field() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => "[0-9a-f]{8}",

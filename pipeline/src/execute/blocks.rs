@@ -22,7 +22,8 @@ pub(super) struct Blocks<'a, 'i> {
     /// Scratch space for look-ups in tables.
     found: Box<[u32; BLOCK_ROWS]>,
     bank: BankLookUp,
-    /// Counts for each vocabulary; `None` if the run does not count its values in memory.
+    /// Counts for each vocabulary. `None` for a vocabulary whose values this run does not count in
+    /// memory.
     pub(super) counts: Vec<Option<ValueCounts>>,
 }
 
@@ -104,7 +105,8 @@ impl<'a, 'i> Blocks<'a, 'i> {
     }
 }
 
-/// Makes the counts of a vocabulary. `None` if the run does not count it, or if a bank counts.
+/// Makes the counts of a vocabulary. `None` if the run does not count its values, or if a bank
+/// counts them.
 fn counts(name: &str, numbering: &RunNumbering) -> Result<Option<ValueCounts>> {
     let RunIds::Direct { table, .. } = &numbering.ids else { return Ok(None) };
     if !numbering.counts {

@@ -18,8 +18,8 @@ use crate::spec::BadRows;
 use crate::trace::{Stage, Stopwatch};
 use crate::vocabulary::Numbering;
 
-/// Lines below which a run that has good rows does not check the share of bad ones. A small sample
-/// says little.
+/// A run that has good rows checks the share of bad lines only from this number of lines on,
+/// because a small sample says little.
 const ROWS_BEFORE_SHARE: u64 = 10_000;
 
 /// How many bad rows a run may leave out.
@@ -98,8 +98,8 @@ impl<'c> Committer<'c> {
         self.come_to(claim.input);
         let committed = outcome.and_then(|mut work| {
             self.commit_work(setup, claim, &mut work)?;
-            // The consumer may have swapped in another batch; a batch of another shape can't be
-            // reused.
+            // The consumer may have put another batch into the place of this one. If its shape
+            // differs, the batch can't be reused.
             if !Arc::ptr_eq(&work.batch.infos, setup.infos) {
                 work.batch = Batch::new(Arc::clone(setup.infos));
             }
@@ -109,7 +109,8 @@ impl<'c> Committer<'c> {
             Ok(work) => Some(work),
             Err(mut error) => {
                 if let Error::LineTooLong { line, .. } = &mut error {
-                    // The reader counted the lines of this chunk only.
+                    // The line's number counts the lines of this chunk only, so the lines of
+                    // earlier chunks are added.
                     *line += self.input_lines;
                 }
                 self.failure = Some(error);
@@ -131,7 +132,8 @@ impl<'c> Committer<'c> {
         claim: &Claim<'_>,
         work: &mut Work,
     ) -> Result<()> {
-        // Relaxed: any later commit may see it.
+        // Relaxed: nothing else depends on the flag, and it does not matter which commit is the
+        // first to see it.
         if self.options.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
@@ -201,13 +203,14 @@ impl<'c> Committer<'c> {
         if lines < ROWS_BEFORE_SHARE { Ok(()) } else { self.check_share_of(lines) }
     }
 
-    /// Called at the end of a run. Fails if every row is bad, however few rows there are: their
-    /// format is then not the one that the run read, and the run has no result.
+    /// Called at the end of a run. Fails if every row is bad and the allowed share is below 1, even
+    /// if there are fewer than 10,000 lines. The inputs then probably have another format than the
+    /// run's, and the run has no result.
     pub(super) fn check_any_good(&self) -> Result<()> {
         if self.rows > 0 { Ok(()) } else { self.check_share_of(self.bad_lines) }
     }
 
-    /// Fails if more than the allowed share of `lines` is of bad rows.
+    /// Fails if bad rows make up more than the allowed share of `lines`.
     fn check_share_of(&self, lines: u64) -> Result<()> {
         let BadRowLimit { policy, share_max } = self.options.bad_rows;
         if policy == BadRows::Fail || self.bad_lines as f64 <= share_max * lines as f64 {
@@ -222,8 +225,9 @@ impl<'c> Committer<'c> {
     }
 }
 
-/// Describes the fault of a row. With `advises`, the text also names the setting that reads rows
-/// with this fault. Only the first report of a run advises, because an error may show ten.
+/// Describes the fault of a row. With `advises`, the text also names a setting with which such rows
+/// can be read. Only the first report of a run has this advice, because an error may show ten
+/// reports.
 #[cold]
 fn fault_text(fault: &Fault, fields: &[String], format: Format, advises: bool) -> String {
     match fault {
@@ -238,8 +242,8 @@ fn fault_text(fault: &Fault, fields: &[String], format: Format, advises: bool) -
     }
 }
 
-/// The fault of a row with another number of fields. A row of one field has no separator, which is
-/// a sign of text with another one.
+/// Describes the fault of a row with a wrong number of fields. If a row has only one field, its
+/// text probably has another separator, and the advice says so.
 fn wrong_count(found: usize, expected: usize, format: Format, advises: bool) -> String {
     let noun = if found == 1 { "field" } else { "fields" };
     let what = format!("has {found} {noun}, and the pipeline's rows have {expected}");

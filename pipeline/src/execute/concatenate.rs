@@ -55,8 +55,9 @@ unsafe fn tiles(words: &[u32], columns: &[usize], tiled: (usize, usize), into: &
             let mut tile = [_mm256_setzero_si256(); TILE];
             for (lane, &column) in tile.iter_mut().zip(&columns[first_column..first_column + TILE])
             {
-                // SAFETY: the load needs eight readable values. A column has `COLUMN_STRIDE` of
-                // them, and the tile's eight rows are below `tiled.0`, which is at most that.
+                // SAFETY: the load needs eight readable values. The tile's eight rows are below
+                // `tiled.0`, which is at most `COLUMN_STRIDE`, and a column has `COLUMN_STRIDE`
+                // values.
                 *lane = unsafe {
                     _mm256_loadu_si256(
                         words.as_ptr().add(column * COLUMN_STRIDE + first_row).cast(),

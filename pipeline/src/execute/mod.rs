@@ -3,10 +3,10 @@
 //! A run is one pass with several threads. Each thread claims a chunk of complete lines and decodes
 //! it block by block. It runs the kernels while the block is in the processor's cache, and looks
 //! values up in the shared tables without a lock. Values without an id go into a list of the chunk.
-//! The thread then hands the chunk over, and it is committed after all chunks before it
-//! ([`order`]). The commit gives ids to the listed values in the order of the rows, and passes the
-//! batch to the consumer. Ids and batches are therefore the same with any number of threads, and no
-//! results are merged afterwards.
+//! The thread then hands the chunk over. When all chunks before it are committed, the chunk is
+//! committed too ([`order`]). The commit gives ids to the listed values in the order of the rows,
+//! and passes the batch to the consumer. Ids and batches therefore do not depend on the number of
+//! threads, and nothing is merged afterwards.
 //!
 //! [`mod@run`] starts the threads. Each thread is a [`worker`]. It reads a chunk into blocks
 //! ([`rows`]) and turns each block into rows of a batch ([`blocks`], [`write_out`]). [`commit`] and

@@ -13,17 +13,17 @@ use crate::vocabulary::{
     UnseenWord, check_id,
 };
 
-/// Slots that are loaded into the cache together: more than the cache misses that the processor
-/// handles at a time, and few enough to stay in the cache.
+/// Number of slots that are loaded into the cache together. It is larger than the number of cache
+/// misses that the processor handles at a time, and small enough that the slots stay in the cache.
 const TOUCHED: usize = 64;
 
 /// A chunk that is being committed.
 #[derive(Clone, Copy)]
 pub(super) struct Turn<'a> {
     pub(super) plan: &'a Plan,
-    /// One for each vocabulary.
+    /// How this run sees each vocabulary.
     pub(super) numberings: &'a [RunNumbering],
-    /// True if the run only makes and counts vocabularies, without output.
+    /// True if the run only gives ids and counts values, and makes no output.
     pub(super) generates: bool,
     /// The name of the chunk's input.
     pub(super) input: &'a str,
@@ -73,13 +73,13 @@ struct OneVocabulary<'a> {
 
 #[derive(Clone, Copy)]
 struct NumberedColumn<'a> {
-    /// Index in the plan's look-ups.
+    /// Index of the column's look-up in the plan's look-ups.
     place: usize,
     look_up: &'a LookUp,
 }
 
-/// A value without an id in one of the columns that share a vocabulary. The order of the fields is
-/// the order in which values get ids: by row, and within a row by column.
+/// A value without an id in one of the columns that share a vocabulary. The derived order compares
+/// row, then column, then place in the list. Values get their ids in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Appearance {
     row: u32,
@@ -106,8 +106,8 @@ impl OneVocabulary<'_> {
             }
             return Ok(());
         }
-        // Several columns share the vocabulary. A value first appears in its first row, and there
-        // in the first of these columns.
+        // Several columns share the vocabulary. The values get ids row by row, and within a row in
+        // the order of the columns.
         let mut all: Vec<Appearance> = Vec::new();
         for (column, &NumberedColumn { place, .. }) in self.columns.iter().enumerate() {
             let words = unseen[place].words().iter().enumerate();
@@ -231,8 +231,8 @@ impl OneVocabulary<'_> {
                 let VocabularyValues::Bytes(strings) = values else {
                     unreachable!("numbers have one length")
                 };
-                // The first value that is too long. Values in the vocabulary are short enough, so
-                // it is the one in the error.
+                // Finds the value of the error: the first value that is too long. All values that
+                // the vocabulary has are short enough, so this value is a new one.
                 let place = strings.iter().position(|string| string.len() > longest as usize);
                 let row = order[place.unwrap_or(0)].row;
                 Error::ValueTooLong {

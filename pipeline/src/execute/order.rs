@@ -2,16 +2,16 @@
 //!
 //! **Problem.** Threads work on chunks in parallel and finish them in any order. Ids must be given,
 //! and batches passed on, in the order of the input. If each thread waited for the chunk before its
-//! own, it would lose that time. It would also lose a wake-up, tens of microseconds on a virtual
-//! machine, at every other chunk.
+//! own, it would lose the time of that wait. It would also lose the time of a wake-up at every
+//! other chunk, tens of microseconds on a virtual machine.
 //!
 //! **Approach.** A reorder buffer, as processors have. A thread puts its finished chunk into the
-//! buffer and takes another one. The thread that puts in the next chunk in order commits it, and
-//! then all ready chunks after it. A thread that arrives meanwhile leaves its chunk to the
-//! committing thread. One thread at a time commits, in order. A thread waits only if `window`
-//! chunks are uncommitted, because the oldest is late or the consumer is slow. Waiting threads
-//! sleep until half of the window is free. A wake-up after every commit would make threads sleep
-//! and wake all the time.
+//! buffer and takes another chunk. If the chunk is the next in order, the thread commits it, and
+//! then all finished chunks that follow it without a gap. If another thread is committing, it
+//! leaves its chunk to that thread. One thread at a time commits, in order. A thread waits only if
+//! `window` chunks are uncommitted, because the oldest is late or the consumer is slow. Waiting
+//! threads sleep until half of the window is free. A wake-up after every commit would make threads
+//! sleep and wake all the time.
 //!
 //! **No chunk is forgotten.** `committing` is set and cleared under the lock. A thread clears it
 //! only after it has seen, under the same lock, that the next chunk is missing. The thread that
@@ -37,7 +37,8 @@ struct ReorderBuffer<T> {
     finished: VecDeque<Option<T>>,
     committing: bool,
     ended: bool,
-    /// The lowest number that a sleeping thread waits to begin; `u64::MAX` if no thread sleeps.
+    /// The lowest chunk number that a sleeping thread waits to begin. `u64::MAX` if no thread
+    /// sleeps.
     nearest_asleep: u64,
 }
 
@@ -67,8 +68,8 @@ impl<T> Order<T> {
 
     /// Wakes the threads that wait to begin, if half of the window is free.
     fn wake(&self, buffer: &mut ReorderBuffer<T>) {
-        // No sleeper is forgotten: all chunks before the nearest one are under way, so `next`
-        // reaches it.
+        // No sleeper is forgotten: all chunks before `nearest_asleep` are being worked on, so their
+        // commits raise `next` far enough.
         if buffer.nearest_asleep < buffer.next + self.window.div_ceil(2) {
             buffer.nearest_asleep = u64::MAX;
             self.changed.notify_all();
@@ -88,8 +89,8 @@ impl<T> Order<T> {
             return;
         }
         buffer.committing = true;
-        // The loop ends: each round commits a chunk. The chunks run out, or the window stops
-        // threads from beginning more.
+        // The loop ends: each round commits a chunk, and the input has a limited number of chunks.
+        // It ends earlier if the next chunk is not finished.
         while let Some(work) = buffer.finished.front_mut().and_then(Option::take) {
             // Changed together, because indices in `finished` count from `next`.
             buffer.finished.pop_front();

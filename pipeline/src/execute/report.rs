@@ -18,13 +18,13 @@ pub struct RunReport {
     pub bad_lines: u64,
     /// The first few bad rows, in the order of the input.
     pub first_bad_rows: Vec<BadRowReport>,
-    /// Number of columns that Parquet or Arrow files lack, summed over the files. Their values are
-    /// missing.
+    /// Number of columns of fields that Parquet or Arrow files lack, summed over the files. Their
+    /// values are missing.
     pub missing_columns: u64,
-    /// The first ten such columns, each with its file.
+    /// The first ten of these columns, each with the file that lacks it.
     pub first_missing_columns: Vec<String>,
-    /// Bytes of input. Compressed inputs count compressed. A pipe counts the bytes that were read
-    /// from it.
+    /// Bytes of input. For a compressed input, compressed bytes count. For a pipe, the bytes that
+    /// were read from it count.
     pub bytes: u64,
     /// Wall time of the run.
     pub elapsed: Duration,

@@ -1,8 +1,8 @@
 //! Reads the rows of a chunk into blocks, for every form of input.
 //!
-//! A chunk is plain text, text with quotes or long separators to rewrite first, packed rows, or
+//! A chunk is plain text, text with quotes or with a separator of several bytes, packed rows, or
 //! columns of a file. [`RowReader`] examines a chunk once. The resulting [`ChunkReader`] fills one
-//! block after the other. All later steps are the same for every form.
+//! block after the other. The later steps do not depend on the form.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ pub(super) struct RowReader {
 
 /// The rows of a chunk that are not in a block yet.
 pub(super) struct ChunkReader<'a> {
-    /// Largest possible number of good rows: some may turn out bad.
+    /// Largest possible number of good rows. Decoding may find bad rows among them.
     pub(super) rows: usize,
-    /// Lines of the chunk, with bad rows. 0 for packed rows.
+    /// Lines of the chunk. Those of bad rows count. 0 for packed rows.
     pub(super) lines: usize,
     form: Form<'a>,
 }
@@ -136,7 +136,8 @@ impl RowReader {
 
 impl ChunkReader<'_> {
     /// Fills `block` with the next rows. Returns false if there are no more. Bad rows go to `bad`,
-    /// which must be empty. Their places count the rows; [`place`](Self::place) converts them.
+    /// which must be empty. Their places are numbers of rows, which [`place`](Self::place) converts
+    /// to lines.
     pub(super) fn next(&mut self, block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
         match &mut self.form {
             Form::Text { decoder, text } => decoder.next(text, block, bad),

@@ -14,8 +14,8 @@ use crate::error::{BadRowReport, Error, Result};
 use crate::trace::{ReadBusy, Stopwatch};
 use crate::vocabulary::ValueCounts;
 
-/// Uncommitted chunks allowed for each thread. Finished chunks must wait for a slow one before
-/// them.
+/// Uncommitted chunks that are allowed for each thread. Finished chunks wait in the buffer while an
+/// earlier chunk takes long, so there must be room for several.
 const CHUNKS_A_THREAD: usize = 16;
 
 /// The result of a run without errors.
@@ -49,7 +49,7 @@ pub(crate) fn run(setup: &Setup<'_, '_>, committer: Committer<'_>) -> Result<Out
         committer: Mutex::new(committer),
     };
     let (panicked, threads) = std::thread::scope(|scope| {
-        // If the system refuses a thread, the threads so far do all the work.
+        // If the system refuses a thread, the threads that have started do all the work.
         let threads: Vec<_> = (1..setup.options.threads)
             .map_while(|_| {
                 let thread = std::thread::Builder::new();
@@ -88,8 +88,8 @@ fn first_panic(
     threads: Vec<ScopedJoinHandle<'_, ()>>,
 ) -> Option<Box<dyn Any + Send>> {
     let others = threads.into_iter().map(ScopedJoinHandle::join);
-    // Joins all threads before it looks for an error: a scope panics if a thread that it joins
-    // itself has panicked.
+    // Joins all threads itself before it looks for a panic. A scope joins the threads that are
+    // left, and panics if one of these has panicked.
     let all: Vec<_> = [own].into_iter().chain(others).collect();
     all.into_iter().find_map(std::result::Result::err)
 }

@@ -11,15 +11,15 @@ use crate::vocabulary::RunNumbering;
 
 /// The inputs, the plan and the options of a run.
 pub(crate) struct Setup<'a, 'i> {
-    /// The plan for rows with the fields in the pipeline's order. The plans of other headers have
-    /// the same vocabularies, look-ups and outputs.
+    /// The plan for rows whose fields are in the pipeline's order. An input with another header has
+    /// its own plan, whose vocabularies, look-ups and outputs are those of this plan.
     pub(crate) plan: &'a Arc<Plan>,
     pub(crate) format: Format,
     pub(crate) options: &'a RunOptions,
     pub(crate) infos: &'a Arc<[MatrixInfo]>,
-    /// One for each vocabulary.
+    /// How this run sees each vocabulary.
     pub(crate) numberings: &'a [RunNumbering],
-    /// True if the run only makes and counts vocabularies, without output.
+    /// True if the run only gives ids and counts values, and makes no output.
     pub(crate) generates: bool,
     pub(crate) chunks: &'a Chunks<'i>,
 }

@@ -29,9 +29,10 @@ pub(super) struct Shared<'a, 'i, 'c> {
     pub(super) committer: Mutex<Committer<'c>>,
 }
 
-/// Ends the run when it is dropped, by unwinding or by a failure, so that the other threads do not
-/// wait for this one. A thread that finishes normally forgets it. `std::thread::panicking` can't
-/// decide this, because a run may be part of a drop during unwinding.
+/// Ends the run when it is dropped, so that the other threads do not wait for this one. A panic or
+/// a failure drops it. A thread that finishes normally forgets it (`mem::forget`).
+/// `std::thread::panicking` can't decide this: the run may itself be part of a drop during
+/// unwinding, and then it is true although this thread's work has not panicked.
 struct EndOnPanic<'a, 'i, 'c>(&'a Shared<'a, 'i, 'c>);
 
 impl Drop for EndOnPanic<'_, '_, '_> {
@@ -40,7 +41,7 @@ impl Drop for EndOnPanic<'_, '_, '_> {
     }
 }
 
-/// Works on chunks until there are no more, or the run has ended.
+/// Works on chunks until no chunk is left or the run has ended.
 pub(super) fn work<'i>(shared: &Shared<'_, 'i, '_>) {
     let guard = EndOnPanic(shared);
     let setup = shared.setup;
@@ -111,7 +112,7 @@ impl<'a, 'i> Worker<'a, 'i> {
         }
     }
 
-    /// Does all work on a chunk that needs no earlier chunk.
+    /// Does all work on a chunk that does not depend on earlier chunks.
     fn transform(&mut self, claim: &mut Claim<'i>, done: &mut Work) -> Result<()> {
         self.change_plan(&claim.plan);
         self.stopwatch.start();

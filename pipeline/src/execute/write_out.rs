@@ -19,7 +19,8 @@ pub(super) fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Ba
                 let width = columns.len();
                 let into = &mut into[batch.rows * width..][..rows * width];
                 for (place, &column) in columns.iter().enumerate() {
-                    // `min` keeps the index valid for a block without rows, where `into` is empty.
+                    // `min` keeps the index valid if the block has no rows, so that `into` is
+                    // empty.
                     widen(block, column, &mut into[place.min(rows * width)..], width);
                 }
             }

@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::execute::Consumer;
 use crate::options::FeedOptions;
 
-/// Values of a matrix for which a new batch reserves memory. A larger batch grows as it fills.
+/// A new batch reserves memory for at most this number of values of a matrix. A larger batch grows
+/// as it fills.
 const RESERVED_VALUES: usize = 16 << 20;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -64,7 +65,7 @@ impl Feeder {
 
 impl Consumer for Feeder {
     fn consume(&mut self, batch: &mut Batch) -> std::result::Result<(), Failure> {
-        // Relaxed, as `Feed::close` explains.
+        // Relaxed: the comment in `Feed::close` gives the reason.
         if self.cut.stop.load(Ordering::Relaxed) {
             return Err(Stopped.into());
         }

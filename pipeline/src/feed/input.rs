@@ -1,4 +1,4 @@
-//! Inputs that own their rows, for a thread.
+//! Inputs that own their rows, so that a thread can keep them.
 
 use std::path::Path;
 use std::sync::Arc;

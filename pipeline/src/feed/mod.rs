@@ -1,15 +1,15 @@
 //! Makes batches of a training loop's size in the background.
 //!
-//! **Problem.** A run returns the rows of a chunk of input at a time, inside a call that lasts as
-//! long as the run. A training loop needs batches of a fixed number of rows, in another order than
-//! the file's, and may stop at any time.
+//! **Problem.** A run hands out the rows of one chunk of input at a time, inside a call that lasts
+//! as long as the run. A training loop needs batches of a fixed number of rows, often in a shuffled
+//! order, and may stop at any time.
 //!
 //! **Approach.** The run works in its own thread, with its workers beside it. Its consumer, the
 //! [`Feeder`], cuts the rows into batches, through a shuffle buffer if there is one. It sends
 //! complete batches through a channel of bounded size. If the channel is full, the run waits, so
-//! memory is bounded. A run's batches come in the order of the input with any number of threads,
-//! and one thread at a time does all later steps. A feed's batches therefore depend only on the
-//! pipeline, the input and the [`FeedOptions`].
+//! memory is bounded. The run's own batches come in the order of the input with any number of
+//! threads, and one thread at a time does all later steps. A feed's batches therefore depend only
+//! on the pipeline, the input and the [`FeedOptions`].
 //!
 //! **Ending early.** Dropping the [`Feed`] closes the channel, which ends a waiting send of the
 //! consumer. It also sets a flag, which ends the run at its next chunk and ends a wait for a pipe.
@@ -62,7 +62,7 @@ pub struct Feed {
     infos: Arc<[MatrixInfo]>,
     position: u64,
     stop: Arc<AtomicBool>,
-    /// The error of a refused thread, until it is reported.
+    /// The error if the system refused the feed's thread. `None` once it is reported.
     failure: Option<Error>,
     progress: Progress,
 }
@@ -100,16 +100,17 @@ impl Pipeline {
     /// Runs over the inputs, one after the other, in the background, and returns batches of
     /// `batch_rows` rows.
     ///
-    /// Batches are the same with any number of threads. A feed can continue where another one
-    /// stopped: it skips the other feed's [`next_row`](Feed::next_row) rows. It then returns the
-    /// batches that the other feed would have returned from there. Its pipeline must have the
-    /// values that the other feed's pipeline began with, and inputs and other options must be
-    /// equal.
+    /// Batches are the same with any number of threads. A feed can continue where another feed
+    /// stopped. For this, [`skip_rows`](FeedOptions::skip_rows) is the other feed's
+    /// [`next_row`](Feed::next_row). The feed then returns the batches that the other feed would
+    /// have returned next. Its pipeline must begin with the vocabularies with which the other
+    /// feed's pipeline began. Inputs and all other options must be equal.
     ///
     /// # Errors
     /// [`Error::Spec`] for invalid options, as [`FeedOptions::check`] reports them. Errors of
-    /// [`run`](Self::run) and [`Error::ThreadRefused`] come from the feed, after the complete
-    /// batches of earlier chunks. After such an error the feed still gives the pipeline back.
+    /// [`run`](Self::run) and [`Error::ThreadRefused`] come out of the feed in place of a batch.
+    /// The complete batches of earlier chunks come first. After such an error the feed can still
+    /// give the pipeline back.
     pub fn feed(self, inputs: Vec<FeedInput>, options: &FeedOptions) -> Result<Feed> {
         let thread = std::thread::Builder::new().name("embank-feed".to_owned());
         self.feed_in(inputs, options, |run| thread.spawn(run))
@@ -137,8 +138,9 @@ impl Pipeline {
         let run = move || {
             let taken = taken.lock().take();
             let mut pipeline = taken.expect("it is taken back only if there is no thread");
-            // The consumer can end neither a pass that only counts nor a wait for a silent pipe.
-            // The run itself must check the flag.
+            // The consumer's own check of the flag is not enough: a pass that only counts has no
+            // consumer, and during a wait for a silent pipe no batch reaches it. So the run checks
+            // the flag too.
             let before = pipeline.replace_stop(Arc::clone(&thread_stop));
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let outcome =
@@ -207,7 +209,8 @@ impl Feed {
 
     /// Ends the run if it has not ended. There are no more batches.
     pub fn close(&mut self) {
-        // Relaxed: any later check may see it. The channel and the join order all other data.
+        // Relaxed: it does not matter which check is the first to see the flag. The channel and the
+        // join order all other data.
         self.stop.store(true, Ordering::Relaxed);
         // A run that was ended early fails with `Stopped`, which is expected.
         let _ = self.end();
@@ -237,10 +240,11 @@ impl Feed {
     }
 
     /// Ends the run if it has not ended, and returns the pipeline. Its vocabularies have the values
-    /// of all returned batches, and of rows that were read ahead.
+    /// of all returned batches. They also have values of rows that the run had read but not
+    /// returned.
     ///
     /// # Errors
-    /// [`Error::Panicked`]: then there is no pipeline any more.
+    /// [`Error::Panicked`] if the feed's thread panicked. The pipeline is then lost.
     pub fn into_pipeline(mut self) -> Result<Pipeline> {
         self.close();
         match std::mem::replace(&mut self.progress, Progress::Panicked) {

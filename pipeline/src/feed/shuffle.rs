@@ -1,9 +1,10 @@
-//! A shuffle buffer: each new row takes the place of a random row, and that row goes out.
+//! A shuffle buffer: each new row takes the place of a random row of the buffer, and the buffer
+//! hands out the row that was there.
 //!
 //! The draws depend only on the seed and the number of rows. A feed that skips rows therefore makes
-//! the same draws as a feed that returns them. A row's delay has a geometric distribution, with the
-//! buffer's length as its mean. A buffer of a hundredth of the rows mixes neighbours well, but
-//! never mixes the beginning with the end.
+//! the draws of a feed that returns them. A row's delay has a geometric distribution, whose mean is
+//! the buffer's length. A buffer of a hundredth of the rows mixes neighbours well, but it does not
+//! mix the beginning of the input with the end.
 
 use std::sync::Arc;
 
@@ -19,13 +20,13 @@ pub(super) struct Shuffle {
     places: Vec<u32>,
 }
 
-/// Pseudo-random numbers (SplitMix64). They belong to the format: every machine and version must
-/// make the same numbers.
+/// Pseudo-random numbers (SplitMix64). A feed of any version, on any machine, must be able to
+/// continue another feed. So the numbers of a seed must never change.
 struct Draws(u64);
 
 impl Draws {
-    /// Returns a number from 0 to below `bound`. The bias is at most `bound` in 2^64, too small to
-    /// matter.
+    /// Returns a number from 0 to below `bound`. Some numbers are more likely than others by a
+    /// fraction of at most `bound` / 2^64, which is too small to matter.
     fn below(&mut self, bound: usize) -> u32 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -37,7 +38,7 @@ impl Draws {
 
 impl Shuffle {
     /// # Errors
-    /// [`Error::Spec`]: there is no memory for it.
+    /// [`Error::Spec`] if there is no memory for the buffer.
     pub(super) fn new(infos: Arc<[MatrixInfo]>, rows: usize, seed: u64) -> Result<Self> {
         let mut held = Batch::new(infos);
         for (values, width) in held.matrices_mut() {
@@ -103,5 +104,6 @@ impl Shuffle {
     }
 }
 
-/// Rows whose draws are made together, so that the draws stay in the first-level cache.
+/// Number of rows whose draws are made together. It is small, so the draws stay in the first-level
+/// cache.
 const DRAWN: usize = 1024;

@@ -29,17 +29,17 @@ pub(super) struct Epochs {
     pub(super) schema: SchemaRef,
     inputs: Vec<FeedInput>,
     options: FlightOptions,
-    /// A semaphore with one permit. The feed that uses the pipeline holds it.
+    /// A semaphore with one permit. A feed holds the permit while it uses the pipeline.
     turn: Arc<Semaphore>,
     served: Mutex<ServedPipeline>,
-    /// Threads of the running feeds, and of some that have ended.
+    /// The threads of all running feeds, and of some feeds that have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
 struct ServedPipeline {
-    /// `None` while a feed uses it; that feed's thread holds the permit. Stays `None` if the feed
-    /// panicked.
+    /// `None` while a feed uses the pipeline; the feed's thread then holds the permit. Stays `None`
+    /// if the feed panicked, because the pipeline is lost.
     pipeline: Option<Box<Pipeline>>,
     /// The report of the last feed that ended.
     report: Option<RunReport>,
@@ -81,7 +81,7 @@ impl Epochs {
                        when it is done, or start a server for each";
             return Err(told(Code::Unavailable, why.to_owned(), r#"{"busy":true}"#.to_owned()));
         };
-        // Capacity 1: the thread encodes the next batch while one is being sent.
+        // Capacity 1: while one batch is being sent, the thread encodes the next.
         let (to, from) = mpsc::channel(1);
         let epochs = Arc::clone(&self);
         let learn = ticket.learn;
@@ -109,7 +109,8 @@ impl Epochs {
         let mut encoder = Encoder::new(&self.schema, self.options.message_bytes);
         // If a message can't be sent, here or below, the client has disconnected.
         let _ = to.blocking_send(Ok(encoder.schema()));
-        // A statement of its own: in the match, the lock would be held during the feed.
+        // This is a separate statement. In the `match`, the lock would be held during the whole
+        // feed.
         let pipeline = self.served.lock().pipeline.take();
         let failure = match pipeline {
             None => Some(Status::internal(
@@ -117,7 +118,8 @@ impl Epochs {
             )),
             Some(pipeline) => caught(|| self.feed(pipeline, options, learn, &mut encoder, &to)),
         };
-        // Released before the client sees the end, so that it can start the next feed at once.
+        // Releases the permit before the client sees the end of the feed, so that the client can
+        // start its next feed at once.
         drop(turn);
         if let Some(failure) = failure {
             let _ = to.blocking_send(Err(failure));
@@ -140,7 +142,8 @@ impl Epochs {
                 "`learn` is true, and the pipeline of this server looks values up and inserts nothing: leave it out",
             ));
         }
-        // An evaluation is a second pipeline, so the pipeline itself goes back at once.
+        // An evaluation is a second pipeline on the same vocabularies, so the server gets its own
+        // pipeline back at once.
         let evaluates = learn == Some(false);
         let pipeline = if evaluates {
             let evaluation = pipeline.evaluation();
@@ -164,8 +167,8 @@ impl Epochs {
         sent.err()
     }
 
-    /// Takes the pipeline out for good. `None` if a panic lost it. All connections must be closed,
-    /// so that every feed ends.
+    /// Takes the pipeline out for good, after it has joined the threads of all feeds. `None` if a
+    /// panic lost the pipeline. The caller has closed all connections, so every feed ends.
     pub(super) fn end(&self) -> Option<Pipeline> {
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // If the thread panicked, the pipeline is `None` below.
@@ -175,10 +178,10 @@ impl Epochs {
     }
 }
 
-/// Turns a panic into a failure for the client. Without this, the client would see the channel
-/// close, as at the end of an epoch.
+/// Turns a panic into a failure for the client. Without this, the channel would close as it does at
+/// the end of an epoch, and the client could not tell the difference.
 fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
-    // Unwind safe: the pipeline is dropped by the unwinding, and the encoder is not used again.
+    // Unwind safe: unwinding drops the pipeline, and the encoder is not used after a panic.
     catch_unwind(AssertUnwindSafe(feed)).unwrap_or_else(|_| {
         Some(Status::internal(
             "a thread of the server panicked, a defect: this epoch is not complete, and the pipeline is lost; start \
@@ -187,11 +190,11 @@ fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
     })
 }
 
-/// Sends a feed's batches until its end, or until the client disconnects.
+/// Sends a feed's batches until the feed ends or the client disconnects.
 ///
 /// # Errors
-/// The failure of the feed. `OUT_OF_RANGE` if the inputs have fewer than `skip_rows` rows, which
-/// would otherwise look like a complete epoch.
+/// Returns the failure of the feed. Returns `OUT_OF_RANGE` if the inputs have fewer than
+/// `skip_rows` rows. Without this error, the client would take the empty feed for a complete epoch.
 fn send_all(
     feed: &mut Feed,
     skip_rows: u64,

@@ -12,14 +12,16 @@ use crate::batch::{Batch, MatrixInfo};
 use crate::error::{BadRowReport, Error};
 use crate::spec::Dtype;
 
-/// Most bytes of a failure's text in a status. gRPC libraries refuse headers above 8 KiB, and the
-/// text is in the status twice.
+/// Most bytes of a failure's text. gRPC libraries refuse headers above 8 KiB, and a status has the
+/// text twice.
 const TEXT_BYTES_MAX: usize = 2000;
 
-/// The code of an I/O error in Arrow's libraries. With this header they keep a status's details.
+/// The code of an I/O error in Arrow's libraries. If a status has this code in a header, they keep
+/// its details.
 const ARROW_IO_ERROR: &str = "5";
 
-/// A client's request, as JSON. Missing settings, or an empty ticket, take the server's options.
+/// A client's request, as JSON. The server's options replace the settings that the ticket lacks. An
+/// empty ticket lacks all.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ticket {
@@ -77,7 +79,8 @@ impl Encoder {
         SchemaAsIpc::new(&self.schema, &self.options).into()
     }
 
-    /// Encodes a batch: one message without a limit of bytes, otherwise one or more.
+    /// Encodes a batch: as one message if messages have no limit of bytes, otherwise as one or
+    /// more.
     pub(super) fn batch(&mut self, batch: Batch) -> impl Iterator<Item = Message> {
         let first_row = batch.first_row();
         let rows = batch.rows();
@@ -99,7 +102,7 @@ impl Encoder {
         })
     }
 
-    /// Most rows of a message. At least one, because a row is never split.
+    /// Most rows of a message. At least one, because a row is never divided between messages.
     fn message_rows(&self, batch: &Batch) -> usize {
         let Some(message_bytes) = self.message_bytes else { return batch.rows().max(1) };
         let bytes =
@@ -109,7 +112,8 @@ impl Encoder {
     }
 }
 
-/// Converts an error for the client: its text, and for a bad row its place.
+/// Converts an error to a status for the client. It has the error's text, and for a bad row also
+/// the row's place.
 pub(super) fn status(error: &Error) -> Status {
     let code = match error {
         Error::BadRow(_)
@@ -133,7 +137,7 @@ pub(super) fn status(error: &Error) -> Status {
     told(code, error.to_string(), details)
 }
 
-/// Makes a failure with details. Arrow's libraries show the details and the unchanged text.
+/// Makes a failure with details. Arrow's libraries show its details, and its text without a prefix.
 pub(super) fn told(code: Code, mut text: String, details: String) -> Status {
     if text.len() > TEXT_BYTES_MAX {
         let ends = text.char_indices().map(|(at, _)| at);

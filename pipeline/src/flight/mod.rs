@@ -1,17 +1,18 @@
 //! Serves feeds over Arrow Flight: a pipeline runs here, and a trainer in another process or on
 //! another machine receives its batches.
 //!
-//! **Problem.** Preprocessing needs more cores than the accelerator's machine has, or a process of
-//! its own. The guarantees of a [`Feed`](crate::Feed) must hold across a network: exact batches, an
-//! order that depends only on the seed, bounded memory, an error that names the row, and a position
-//! to continue from.
+//! **Problem.** Preprocessing may need more cores than the machine with the accelerator has, or a
+//! process of its own. The guarantees of a [`Feed`](crate::Feed) must hold across a network: exact
+//! batches, an order that depends only on the seed, bounded memory, an error that names the row,
+//! and a position to continue from.
 //!
 //! **Approach.** Each `do_get` is a feed. A thread for this feed ([`epoch`]) takes batches out of
 //! it, encodes them, and puts them into a channel with room for one. The connection empties the
-//! channel as fast as the client's HTTP/2 window allows. If the client stops reading, the window,
-//! the channel, the feed and the run stop too. If the client disconnects, the channel closes and
-//! the thread ends the feed. The pipeline, with its vocabularies, is then free for the next feed.
-//! One client at a time has the pipeline; other clients wait up to [`FlightOptions::wait`].
+//! channel as fast as the client's HTTP/2 window allows. If the client stops reading, the window
+//! fills, then the channel, then the feed, and the run waits. If the client disconnects, the
+//! channel closes and the thread ends the feed. The pipeline, with its vocabularies, is then free
+//! for the next feed. One client at a time has the pipeline; other clients wait up to
+//! [`FlightOptions::wait`].
 //!
 //! A batch is one message of any size, unless [`FlightOptions::message_bytes`] limits it. Each
 //! message carries the position after it ([`message`]).
@@ -19,7 +20,7 @@
 //! One thread with its own runtime serves all connections. A program that uses the server need not
 //! be asynchronous, and stopping the server drops every connection at once.
 //!
-//! The technique, preprocessing attached to the network, is PIPER's; the protocol is
+//! PIPER also attaches preprocessing to the network; the technique is PIPER's. The protocol is
 //! [Arrow Flight](https://arrow.apache.org/docs/format/Flight.html).
 
 mod epoch;
@@ -43,7 +44,7 @@ use crate::pipeline::Pipeline;
 use epoch::Epochs;
 use service::Service;
 
-/// Most bytes of a client's request. A longer request is refused.
+/// Most bytes of a client's request. The server refuses a longer request.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Time without data after which the server pings a client.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -56,12 +57,13 @@ const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// `do_get` with an empty ticket is one feed over the inputs. The ticket `{"skip_rows": 8192,
 /// "seed": 3}` makes the feed begin at that row and shuffle with that seed. The ticket `{"learn":
 /// false}` makes a feed of the pipeline's [evaluation](crate::Pipeline::evaluation), which adds no
-/// values. A batch has the schema [`arrow_schema`](crate::arrow_schema). A message's
-/// `app_metadata`, such as `{"next_row": 12288}`, is the row at which another feed continues after
-/// it. Vocabularies continue from feed to feed. An error of a run reaches the client as a status
-/// with the error's message. The details of a bad row are `{"input": ..., "line": ..., "column":
-/// ...}`. The action `report` returns rows, bad rows and bytes of the last feed that ended, as
-/// JSON.
+/// values to the vocabularies. Otherwise the vocabularies continue from feed to feed.
+///
+/// A batch has the schema [`arrow_schema`](crate::arrow_schema). Each message has `app_metadata`
+/// such as `{"next_row": 12288}`. A feed that skips this number of rows continues after the
+/// message. The client gets an error of the run as a status with the error's message. For a bad
+/// row, the details of the status are `{"input": ..., "line": ..., "lines": ..., "column": ...}`.
+/// The action `report` returns the rows, bad rows and bytes of the last feed that ended, as JSON.
 ///
 /// **Every client that reaches the address may take the batches**: there is no authentication and
 /// no encryption.
@@ -86,7 +88,8 @@ pub struct FlightServer {
 }
 
 impl FlightServer {
-    /// Starts a server of a feed over `inputs` at `address`. Port 0 selects any free port.
+    /// Starts a server at `address`, which serves feeds over `inputs`. Port 0 selects any free
+    /// port.
     ///
     /// # Errors
     /// [`Error::Spec`] for an invalid option, and for a pipe, which can be read only once.
@@ -157,7 +160,7 @@ impl FlightServer {
     /// Ends all connections and the running feed, and returns the pipeline.
     ///
     /// # Errors
-    /// [`Error::Panicked`]: then there is no pipeline any more.
+    /// [`Error::Panicked`] if a feed panicked. The pipeline is then lost.
     pub fn stop(mut self) -> Result<Pipeline> {
         self.end();
         self.epochs.end().ok_or_else(|| Error::Panicked("that of the feed".to_owned()))

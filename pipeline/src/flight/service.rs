@@ -16,9 +16,9 @@ use super::epoch::{Epochs, Message};
 use super::message::{Ticket, schema_message};
 use crate::execute::RunReport;
 
-/// The path of the feed; a server has only this one.
+/// The path of the feed. A server has no other path.
 const PATH: &str = "feed";
-/// The action that returns a report; a server has only this one.
+/// The action that returns a report. A server has no other action.
 const REPORT: &str = "report";
 
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! Examines the beginning of a text: its encoding, the columns of its rows, and the place of the
 //! first row.
 //!
-//! The reader handles any bytes whose line ends and separators are ASCII. Other encodings show in
-//! the first row and are refused by name. After the first row, a lone CR is an ordinary byte: a
-//! search for it would cost another pass over the text.
+//! The reader handles any encoding whose line ends and separators are ASCII bytes. This module
+//! finds other encodings by the first row, and the error names them. A CR without an LF is an error
+//! in the first row. After it, such a CR is an ordinary byte: a search for it would cost another
+//! pass over the text.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::format::{Format, Header};
 use crate::plan::{Plan, Plans};
 
-/// Bytes and lines before the first row of a chunk.
+/// The bytes and lines that come before the first row of a chunk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Begin {
     pub(crate) bytes: usize,
@@ -47,8 +48,8 @@ impl TextBegins {
     /// contain the whole first row, or more than `LINE_BYTES_MAX` bytes of it.
     ///
     /// # Errors
-    /// [`Error::Encoding`] for an encoding or line ends that are not read. [`Error::LineTooLong`]
-    /// and [`Error::Header`] for the header.
+    /// [`Error::Encoding`] if the text has an encoding or line ends that a pipeline does not read.
+    /// [`Error::LineTooLong`] and [`Error::Header`] if the header is too long or does not fit.
     pub(super) fn of(&self, input: &str, text: &[u8]) -> Result<TextBegin> {
         let own = || Arc::clone(self.own());
         let Format::Text { separator, header, quote } = self.0.format() else {
@@ -91,13 +92,13 @@ impl TextBegins {
     }
 }
 
-/// First bytes of a text from which the width of its characters is found.
+/// Number of a text's first bytes by which the check finds UTF-16 and UTF-32.
 const SAMPLE_BYTES: usize = 64;
 
-/// Checks a text that contains its whole first row.
+/// Checks the encoding and the line ends of a text that contains its whole first row.
 ///
 /// # Errors
-/// The number of the line and what was found there.
+/// Returns the number of the line and a phrase for what the line has.
 fn check_encoding(text: &[u8], quote: Option<u8>) -> std::result::Result<(), (u64, &'static str)> {
     if let Some(found) = of_mark(text).or_else(|| of_zeros(text)) {
         return Err((1, found));
@@ -130,8 +131,8 @@ fn of_mark(text: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Finds a refused encoding without a mark by its zero bytes. ASCII characters in UTF-16 and UTF-32
-/// have them at fixed places of each unit.
+/// Finds UTF-16 and UTF-32 without a byte order mark by their zero bytes. An ASCII character has
+/// zero bytes at fixed places of its unit of 2 or 4 bytes.
 fn of_zeros(text: &[u8]) -> Option<&'static str> {
     let sample = &text[..text.len().min(SAMPLE_BYTES)];
     // Most units must have zeros at exactly these places, and no unit may have one elsewhere.
@@ -151,7 +152,8 @@ fn of_zeros(text: &[u8]) -> Option<&'static str> {
     (zeros(2, &[1]) || zeros(2, &[0])).then_some("text in UTF-16")
 }
 
-/// Returns the line of the first CR in the first row that is outside quotes and has no LF after it.
+/// Looks in the first row for a CR that is outside quotes and has no LF after it. Returns the line
+/// of the first one.
 fn lone_return(text: &[u8], quote: Option<u8>) -> Option<u64> {
     let mut inside = false;
     let mut line = 1;

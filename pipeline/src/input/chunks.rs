@@ -1,7 +1,7 @@
 //! Cuts the inputs into chunks, which threads claim.
 //!
-//! Only one input at a time is open for claims. A run over 100,000 files therefore has one open
-//! file for claims, and the files of the unfinished chunks.
+//! Only one input at a time is open for claims. A run over 100,000 files therefore has few files
+//! open: the one for claims, and those whose chunks are being worked on.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,11 +36,11 @@ pub(crate) struct Chunks<'a> {
     columns_elsewhere: Mutex<std::collections::HashSet<String>>,
 }
 
-/// Columns that Parquet or Arrow files lack. Their values are missing.
+/// Columns that fields need and that Parquet or Arrow files lack. Their values are missing.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct MissingColumns {
     pub(crate) count: u64,
-    /// The first few, each with its file.
+    /// The first few of these columns, each with the file that lacks it.
     pub(crate) first: Vec<String>,
 }
 
@@ -63,7 +63,8 @@ struct Position<'a> {
     current: Option<Current<'a>>,
     offset: u64,
     sequence: u64,
-    /// Bytes of the inputs before this one. A pipe counts the bytes that were read from it.
+    /// Bytes of the inputs before the current one. For a pipe, the bytes that were read from it
+    /// count.
     bytes_before: u64,
 }
 
@@ -71,14 +72,14 @@ struct Position<'a> {
 #[derive(Debug)]
 struct Current<'a> {
     open: Arc<Open<'a>>,
-    /// The bytes that the first chunk skips, and the plan of all chunks.
+    /// What the first chunk skips at its beginning, and the plan of all chunks of this input.
     first: TextBegin,
     reader: Reader<'a>,
 }
 
 #[derive(Debug)]
 enum Reader<'a> {
-    /// Each thread reads the range that it has claimed.
+    /// A thread claims a range under the lock, and reads the range after it has released the lock.
     Ranges,
     Text(Stream<'a>),
     #[cfg(feature = "parquet")]
@@ -93,7 +94,8 @@ pub(crate) struct Claim<'a> {
     pub(crate) input: usize,
     /// The range in the input. For a compressed text, the range in the decompressed text.
     pub(crate) range: Range<u64>,
-    /// Bytes of all inputs up to the end of this chunk. Compressed inputs count compressed.
+    /// Bytes of all inputs up to the end of this chunk. For a compressed input, compressed bytes
+    /// count.
     pub(crate) input_bytes: u64,
     /// The plan for the chunk's rows.
     pub(crate) plan: Arc<Plan>,
@@ -105,9 +107,9 @@ pub(crate) struct Claim<'a> {
 /// The place of a chunk's rows.
 #[derive(Debug)]
 pub(crate) enum ChunkSource<'a> {
-    /// In the input, from which the thread reads them.
+    /// In the input. The thread that has claimed the chunk reads them from there.
     There(Arc<Open<'a>>),
-    /// In the buffer that was passed to `claim`.
+    /// In the buffer that the thread passed to `claim`.
     Buffer,
     #[cfg(feature = "parquet")]
     Columns(arrow_array::RecordBatch),
@@ -173,8 +175,8 @@ impl<'a> Chunks<'a> {
         self.inputs[input].name()
     }
 
-    /// Bytes of the inputs that were read to the end. A pipe counts the bytes that were read from
-    /// it.
+    /// Bytes of all inputs that were read to the end. For a pipe, the bytes that were read from it
+    /// count.
     pub(crate) fn bytes(&self) -> u64 {
         self.at.lock().bytes_before
     }
@@ -226,8 +228,8 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// Returns the next piece of the current input, which it opens if needed. `None` at the input's
-    /// end.
+    /// Returns the next piece of the current input. Opens the input if it is not open yet. `None`
+    /// at the input's end.
     fn piece(&self, at: &mut Position<'a>, buffer: &mut Vec<u8>) -> Result<Option<Piece<'a>>> {
         let begin = at.offset;
         let current = match &mut at.current {
@@ -298,8 +300,8 @@ impl<'a> Chunks<'a> {
         Ok(Current { open: Arc::new(open), first, reader })
     }
 
-    /// Fails if no input of the run has a column for a field. Without this check, a misspelt name
-    /// would be missing in every row.
+    /// Fails if a field of `absent` has a column in no input of the run. Its name is then probably
+    /// misspelt. Without this check, the field would be missing in every row.
     #[cfg(feature = "parquet")]
     fn check_absent(&self, open: &Open<'a>, absent: &[String]) -> Result<()> {
         let rows_bytes = self.chunk_bytes as usize;
@@ -307,7 +309,8 @@ impl<'a> Chunks<'a> {
         for name in absent {
             let field = self.fields.iter().find(|(field, _)| field == name);
             let field = std::slice::from_ref(field.expect("a field of the pipeline is absent"));
-            // An unreadable input is skipped here; its error is reported when it is claimed.
+            // An input that can't be read counts as one without the column. Its error is returned
+            // when it is claimed.
             let has = |input: &Input<'a>| {
                 let open = Open::new(input, self.row_ends);
                 open.is_ok_and(|open| open.columns(field, rows_bytes).is_ok())
@@ -326,8 +329,8 @@ impl<'a> Chunks<'a> {
     fn broken(&self, input: &Open<'a>, compressed: bool, broken: Broken) -> Error {
         let name = input.name.clone();
         match (broken, self.row_ends) {
-            // Relaxed: a read that failed because of `stop` has already seen it, in the same
-            // thread.
+            // Relaxed: if the read failed because `stop` is true, this thread has already seen that
+            // value.
             (Broken::Io(_), _) if self.stop.load(Ordering::Relaxed) => Error::Stopped,
             (Broken::TooLong { lines_before }, _) => too_long(name, lines_before),
             (Broken::CutShort(bytes), RowEnds::Rows(row_bytes)) => {
@@ -339,7 +342,8 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// Reads all inputs and drops the rows, with `threads` threads or as many as the system allows.
+    /// Reads all inputs and drops the rows. Uses `threads` threads, or fewer if the system refuses
+    /// some.
     pub(crate) fn read_all(&self, threads: usize) -> Result<()> {
         std::thread::scope(|scope| {
             let read = || {
@@ -372,8 +376,8 @@ impl Position<'_> {
 }
 
 impl<'a> Claim<'a> {
-    /// Returns the bytes that `begin` counts and the chunk's rows after them. Rows of a file go
-    /// into `buffer`, which must be the one that was passed to `claim`.
+    /// Returns the chunk's rows, without the bytes before them that `begin` counts. Rows of a file
+    /// go into `buffer`, which must be the buffer that was passed to `claim`.
     pub(crate) fn rows<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<ChunkRows<'b>>
     where
         'a: 'b,

@@ -2,10 +2,10 @@
 //!
 //! A chunk is a range of bytes. Packed rows have one length, so a range starts and ends at a row. A
 //! chunk of text has the lines that *begin* in its range. Threads claim ranges by advancing an
-//! offset, and find the first and last line end on their own. No thread has to read the whole input
-//! first. Inputs that must be read from the beginning are read by the claiming thread
-//! ([`crate::input::stream`]). An input is opened when its first chunk is claimed ([`chunks`]), and
-//! closed after its last chunk.
+//! offset. The thread that has claimed a range finds its first and last line itself, so no thread
+//! has to read the whole input first. If an input can only be read from the beginning, the claiming
+//! thread reads the next chunk while it claims it ([`crate::input::stream`]). An input is opened
+//! when its first chunk is claimed ([`chunks`]), and closed after its last chunk.
 
 mod begin;
 mod chunks;
@@ -49,10 +49,10 @@ impl<'a> Input<'a> {
         Self { name: name.into(), from: Origin::Memory(text) }
     }
 
-    /// Makes an input of a file, a folder of files ([`expand`](Self::expand)), or a pipe, which can
-    /// be read only once. Compression by gzip or zstd is recognised by the extensions `.gz`,
-    /// `.gzip`, `.zst` and `.zstd`, and for text by its first bytes. A relative path is resolved
-    /// now, in the present working directory.
+    /// Makes an input of a file, a folder of files ([`expand`](Self::expand)), or a pipe. A pipe
+    /// can be read only once. The extensions `.gz`, `.gzip`, `.zst` and `.zstd` mean compression by
+    /// gzip or zstd. In text, the first bytes also show it. A relative path is resolved in the
+    /// working directory of this call.
     #[must_use]
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
@@ -66,7 +66,7 @@ impl<'a> Input<'a> {
     pub(crate) fn is_pipe(&self) -> bool {
         match &self.from {
             Origin::Memory(_) => false,
-            // A folder is not a pipe; opening it fails with an error of its own.
+            // A folder is not a pipe. Opening a folder fails with its own error.
             Origin::File(path) => {
                 path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
             }
@@ -74,11 +74,11 @@ impl<'a> Input<'a> {
     }
 
     /// Replaces each folder by its files, sorted by name. Files whose names begin with `_` or `.`
-    /// are left out, because Spark and other programs write such files beside their output. A run
-    /// calls this itself.
+    /// are left out, because Spark and other programs write such files beside their output. Each
+    /// run expands its inputs, so a caller does not need to.
     ///
     /// # Errors
-    /// [`Error::Inputs`] for a folder without files, and for a folder in a folder, whose files
+    /// [`Error::Inputs`] for a folder without files. Also for a folder inside a folder: its files
     /// would be skipped.
     pub fn expand(inputs: &[Self]) -> Result<Vec<Self>> {
         let mut all = Vec::with_capacity(inputs.len());
@@ -106,8 +106,8 @@ impl<'a> Input<'a> {
         &self.name
     }
 
-    /// Fails if a file does not exist. A run checks all inputs first, so a misspelt name does not
-    /// fail after hours.
+    /// Fails if a file does not exist. A run calls this for all inputs first. Otherwise a misspelt
+    /// name could end the run after hours.
     fn check(&self) -> Result<()> {
         let Origin::File(path) = &self.from else { return Ok(()) };
         let io = |source| Error::Io { doing: "open", path: PathBuf::from(&self.name), source };

@@ -12,7 +12,8 @@ use super::stream::{Compression, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, RowEnds, Str
 use super::{Input, Origin};
 use crate::error::{Error, Result};
 
-/// Bytes that are first read beyond a chunk's range, to find the end of its last line.
+/// After a chunk's range, this number of bytes is read at first, to find the end of the chunk's
+/// last line.
 pub(super) const TAIL_BYTES: usize = 4 << 10;
 
 /// An open input.
@@ -23,8 +24,8 @@ pub(crate) struct Open<'a> {
     /// The input's length. 0 for a pipe.
     pub(super) bytes: u64,
     pub(super) is_pipe: bool,
-    /// How to read an input that can only be read from its beginning. `None` if any range can be
-    /// read.
+    /// How to read the input if it can only be read from its beginning. `None` if a range can be
+    /// read without what comes before it.
     pub(super) serial: Option<Serial>,
     row_ends: RowEnds,
 }
@@ -69,8 +70,9 @@ impl<'a> Open<'a> {
                 }
                 let bytes = metadata.len();
                 let pipe = !metadata.is_file();
-                // Several threads read the file in turns. Without this hint the system may take
-                // that for random reads and read less ahead. A refusal, as for pipes, does no harm.
+                // Several threads read the file in turns, each at another place. The system may
+                // take such reads for random reads, and read less ahead. This hint prevents that.
+                // The system may refuse the hint, as for a pipe, which does no harm.
                 let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
                 let mut first = [0; MAGIC_BYTES];
                 let known = bytes.min(MAGIC_BYTES as u64) as usize;
@@ -133,8 +135,8 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Returns the first line of a text, with its line end. For a line that is too long, returns
-    /// `LINE_BYTES_MAX` + 1 bytes of it. The input must allow reads of any range.
+    /// Returns the first line of a text, with its line end. If the line is too long, returns its
+    /// first `LINE_BYTES_MAX` + 1 bytes. Any range of the input must be readable.
     pub(super) fn first_line(&self) -> Result<Cow<'a, [u8]>> {
         let most = (LINE_BYTES_MAX + 1).min(usize::try_from(self.bytes).unwrap_or(usize::MAX));
         let line = |text: &[u8]| memchr::memchr(b'\n', text).map(|end| end + 1);
@@ -178,14 +180,15 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Returns the place of the lines that begin in `range` of `text`. `before` bytes of the input
-    /// come before `text`. `text` must contain the whole last line, or more than `LINE_BYTES_MAX`
-    /// bytes of it.
+    /// Returns the place in `text` of the lines that begin in `range`. `text` begins `before` bytes
+    /// after the beginning of the input. It must contain the whole last line of the range, or more
+    /// than `LINE_BYTES_MAX` bytes of it.
     fn cut(&self, text: &[u8], before: u64, range: Range<usize>) -> Result<Range<usize>> {
         let first = if before == 0 && range.start == 0 {
             0
         } else {
-            // A line begins after each line end, and the first one may be just before the range.
+            // A line begins after each line end. The first line may begin at the start of the
+            // range, so the search includes the byte before it.
             match memchr::memchr(b'\n', &text[range.start - 1..range.end]) {
                 Some(at) => range.start + at,
                 None => return Ok(range.end..range.end),
@@ -232,7 +235,8 @@ impl<'a> Open<'a> {
         // Index in the buffer of the range's last byte.
         let last = (range.end - 1 - from) as usize;
         if range.start > 0 && memchr::memchr(b'\n', &buffer[..last]).is_none() {
-            // No line begins in this range. The chunk in which the line begins finds its end.
+            // No line begins in this range, so the chunk has no rows. An earlier chunk has the line
+            // that goes through this range.
             return Ok(&[]);
         }
         let mut searched = last;
@@ -241,7 +245,7 @@ impl<'a> Open<'a> {
         while to < bytes && memchr::memchr(b'\n', &buffer[searched..]).is_none() {
             searched = buffer.len();
             if searched - last > LINE_BYTES_MAX {
-                // The line is too long, wherever in the range it begins.
+                // Any line that begins in the range and reaches this place is too long.
                 break;
             }
             let more = ((searched - last) as u64).min(bytes - to);
@@ -255,8 +259,8 @@ impl<'a> Open<'a> {
     }
 }
 
-/// Makes the error of a line with `lines_before` lines of its chunk before it. The committer adds
-/// the lines of earlier chunks.
+/// Makes the error of a line that is too long and has `lines_before` lines of its chunk before it.
+/// The committer adds the lines of earlier chunks.
 #[cold]
 pub(super) fn too_long(input: String, lines_before: usize) -> Error {
     Error::LineTooLong { input, line: lines_before as u64 + 1, limit: LINE_BYTES_MAX }

@@ -2,17 +2,17 @@
 //! quotes.
 //!
 //! **Problem.** To find byte 512 Ki of a compressed text, a thread must decompress all bytes before
-//! it. To tell whether a line end ends a row or belongs to a quoted field, it must see all quotes
-//! before it.
+//! it. A line end may end a row or belong to a quoted field. To know which, a thread must see all
+//! quotes before it.
 //!
-//! **Approach.** The thread that claims the next chunk reads it under the claim's lock. It reads as
-//! many bytes as a chunk has and cuts after the last complete row. The rest begins the next chunk.
-//! All other work is shared by several threads, as with ranges. However far a text expands, a
-//! buffer holds at most a chunk and the longest line.
+//! **Approach.** The thread that claims the next chunk reads it while it holds the claim's lock. It
+//! reads as many bytes as a chunk has and cuts after the last complete row. The bytes after the cut
+//! begin the next chunk. Several threads share all other work, as with ranges. However far a text
+//! expands, a buffer holds at most a chunk and the longest line.
 //!
 //! **Quotes.** A quote opens only at the beginning of a field. It closes at the next quote that is
-//! not doubled. A quote at any other place is an error and opens nothing, so a bad row ends with
-//! its line. The rows are therefore the same wherever the text is cut. [`crate::decode::Unquoted`]
+//! not doubled. A quote at any other place is an error and opens nothing, so the bad row ends with
+//! its line. The rows therefore do not depend on where the text is cut. [`crate::decode::Unquoted`]
 //! follows the same rule.
 
 use std::fs::File;
@@ -92,7 +92,8 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// A pipe. Its writer may be silent for any time, so a read fails once `stop` is true.
+/// A pipe. Its writer may write nothing for any length of time, so a read fails once `stop` is
+/// true.
 pub(crate) struct Pipe {
     /// Opened with `NONBLOCK`, so neither opening nor reading waits for a writer.
     file: File,
@@ -109,11 +110,13 @@ impl Read for Pipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // The loop ends: bytes arrive, all writers close the pipe, or the run is stopped.
         loop {
-            // Relaxed: any later round may see it.
+            // Relaxed: nothing else depends on the flag, and a later round may be the first to see
+            // it.
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::other("the run was stopped"));
             }
-            // Polls first: before the first writer opens the pipe, a read would report its end.
+            // Polls before it reads: while no writer has opened the pipe yet, a read would report
+            // the pipe's end.
             let mut waits = [PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut waits, Some(&PIPE_LOOK_INTERVAL)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,
@@ -133,7 +136,7 @@ impl Read for Pipe {
 pub(crate) struct Stream<'a> {
     source: Box<dyn Read + Send + 'a>,
     compression: Option<Compression>,
-    /// Bytes read from the input so far. Compressed inputs count compressed.
+    /// Bytes read from the input so far. For a compressed input, compressed bytes count.
     input_bytes: Arc<AtomicU64>,
     carry: Vec<u8>,
     ended: bool,
@@ -164,8 +167,8 @@ impl<'a> Stream<'a> {
         Self::new(file.try_clone()?, compression)
     }
 
-    /// Reads a pipe. If `tells` is set and no compression is given, the pipe's first bytes decide
-    /// it.
+    /// Reads a pipe. If no compression is given and `tells` is set, the pipe's first bytes decide
+    /// whether it is compressed.
     pub(crate) fn of_pipe(
         mut pipe: Pipe,
         compression: Option<Compression>,
@@ -222,8 +225,8 @@ impl<'a> Stream<'a> {
         buffer.append(&mut self.carry);
         let mut scan = Scan::default();
         let mut wanted = chunk_bytes;
-        // The byte order mark is removed before the search: a quote directly after it opens a
-        // field.
+        // The byte order mark is removed before the search. Otherwise a quote directly after the
+        // mark would not be at the beginning of a field.
         let marks = self.offset == 0 && matches!(row_ends, RowEnds::Lines | RowEnds::Quoted { .. });
         let mut first = if marks { UTF8_MARK.len() } else { 0 };
         // The loop ends: each round reads more, up to the text's end or the limit of a line.
@@ -265,8 +268,8 @@ impl<'a> Stream<'a> {
         if self.ended || more == 0 {
             return Ok(());
         }
-        // Exact, because a vector's doubling would let the text's size decide how much memory is
-        // taken.
+        // Exact: a vector that grows by itself doubles its memory. How much memory is taken would
+        // then depend on the text.
         buffer.reserve_exact(more);
         let read = (&mut self.source).take(more as u64).read_to_end(buffer)?;
         self.ended = read < more;
@@ -281,9 +284,9 @@ struct Scan {
     inside: bool,
     /// End of the last complete row.
     last_end: Option<usize>,
-    /// Beginning of the row whose end was not found yet.
+    /// Beginning of the row whose end the search has not found yet.
     row_begin: usize,
-    /// True if that row is longer than `LINE_BYTES_MAX`.
+    /// True if the row that begins at `row_begin` is longer than `LINE_BYTES_MAX`.
     too_long: bool,
 }
 
@@ -331,8 +334,8 @@ impl Scan {
                 continue;
             }
             match text.get(place + 1) {
-                // The next byte, which is not read yet, decides whether this quote closes or is
-                // doubled.
+                // The byte after this quote decides whether the quote closes or is doubled. It is
+                // not read yet.
                 None => {
                     self.at = place;
                     return;
@@ -353,11 +356,12 @@ impl Scan {
     }
 }
 
-/// Returns the place after the last line end in `from..end`, if there is one. The line that is open
-/// at `from` began at `begin`. Fails with the beginning of the first line that is too long.
+/// Returns the place after the last line end in `from..end`. `None` if there is no line end. The
+/// line that `from` lies in began at `begin`. If a line is longer than `LINE_BYTES_MAX`, fails with
+/// the beginning of the first such line.
 ///
-/// The search starts at the last place where a valid line can end, and goes backwards. It therefore
-/// reads few bytes of a text with short lines.
+/// The search goes backwards from the last place where the line may end. If lines are short, it
+/// therefore looks at few bytes.
 pub(crate) fn line_ends(
     text: &[u8],
     begin: usize,
@@ -369,7 +373,7 @@ pub(crate) fn line_ends(
     let mut last = None;
     // The loop ends: each round moves beyond a line end.
     loop {
-        // The last place where the line's end is allowed is the byte before `reach`.
+        // The line's end must lie before `reach`. Otherwise the line is too long.
         let reach = end.min(begin.saturating_add(LINE_BYTES_MAX + 1));
         let found = if from < reach { memchr::memrchr(b'\n', &text[from..reach]) } else { None };
         match found {

@@ -43,8 +43,8 @@ impl Definition for Bucketize<'_> {
     }
 }
 
-/// Replaces each value by the number of its bucket. That is the number of sorted `boundaries` that
-/// are at most the value.
+/// Replaces each value by the number of its bucket: the number of `boundaries` that are at most the
+/// value. `boundaries` are sorted.
 fn bucketize(values: &mut [u32], as_float: impl Fn(u32) -> f32, boundaries: &[f32]) {
     for value in values {
         let number = as_float(*value);

@@ -19,7 +19,8 @@ impl Definition for Clip {
         self.check(place)?;
         let Self { low, high } = *self;
         let flow = place.flow;
-        // Casts saturate. That is correct: an end outside the type's range limits no value.
+        // The casts saturate. This is right: an end of the range that the type can't hold limits no
+        // value.
         match (flow.kind, flow.slot) {
             (Kind::I32, Slot::Word(column)) => {
                 push_i32(program, "Clip", column, low as i32, high as i32);
@@ -141,7 +142,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Limits floats to a range. With a lower end of 0.0, the result may be -0.0, which is equal.
+    /// Limits floats to a range. If the lower end is 0.0, the result may be -0.0, which equals 0.0.
     fn clip_f32(values: &mut [u32], low: f32, high: f32) {
         for value in values {
             *value = f32::from_bits(*value).clamp(low, high).to_bits();

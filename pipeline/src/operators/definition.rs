@@ -15,7 +15,8 @@ pub(crate) enum Kind {
     U64,
     F32,
     Bytes,
-    /// Ids of a vocabulary: 32 bits if the range of its values is known, otherwise 64.
+    /// Ids of a vocabulary. They have 32 bits if the range of the vocabulary's values is known,
+    /// otherwise 64.
     Id,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Flow {
     pub(crate) missing: Option<MissingBit>,
     /// True if values can be negative.
     pub(crate) signed: bool,
-    /// An upper limit that all values are below. `None` if no limit is known.
+    /// All values are below this number. `None` if no such number is known.
     pub(crate) below: Option<u64>,
 }
 
@@ -62,7 +63,7 @@ pub(crate) struct Place<'a> {
     pub(crate) column: &'a str,
     /// True if no operator except `FillMissing` comes before it.
     pub(crate) is_first: bool,
-    /// The column after the operators before it.
+    /// The state of the column after the operators before this one.
     pub(crate) flow: Flow,
 }
 
@@ -88,7 +89,7 @@ pub(crate) trait Definition {
     }
 
     /// Checks that the operator can be used at `place`, and adds its kernels to the program.
-    /// Returns the column after the operator.
+    /// Returns the state of the column after the operator.
     ///
     /// # Errors
     /// [`Error::Spec`](crate::Error::Spec); the message names the column and says what to change.

@@ -66,7 +66,8 @@ impl Definition for FillMissing<'_> {
     fn plan(&self, place: Place<'_>, program: &mut Program) -> Result<Flow> {
         let flow = place.flow;
         let value = self.0;
-        // JSON can't store NaN or an infinity, so a spec with such a value could not be saved.
+        // JSON can't hold NaN or an infinity, so a spec with such a value is refused: it could not
+        // be saved.
         let is_finite = !matches!(value, Value::Float(value) if !value.is_finite());
         if let (true, Some(missing)) = (is_finite, flow.missing) {
             let filled =
@@ -158,8 +159,8 @@ fn check_length(column: &str, text: &str) -> Result<()> {
 }
 
 fn fill_text(program: &mut Program, column: usize, missing: MissingBit, text: &str) {
-    // The decoder already reads empty fields as empty text. If several columns share the slot, an
-    // earlier column may have filled it with other text.
+    // The decoder already reads an empty field as empty text. But if several columns share the
+    // slot, an earlier column's `FillMissing` may have written other text there.
     let is_shared = program.shared_bytes.contains(&column);
     if is_shared || !text.is_empty() {
         let value = text.to_owned().into_bytes();
@@ -177,7 +178,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// As `fill_words`, for 64-bit values.
+    /// Writes the 64-bit `value` into each row whose bit `bit` of `missing` is set.
     fn fill_wides(values: &mut [u64], missing: &[u8], bit: u8, value: u64) {
         for (slot, &missing) in values.iter_mut().zip(missing) {
             *slot = if missing >> bit & 1 == 1 { value } else { *slot };

@@ -1,4 +1,5 @@
-//! `Hash`: a 64-bit hash of a value. Also the hash of two columns in a crossed column.
+//! `Hash`: a 64-bit hash of a value. This file also has the hash of two columns, for a crossed
+//! column.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
@@ -17,7 +18,8 @@ impl Definition for Hash {
     fn plan(&self, place: Place<'_>, program: &mut Program) -> Result<Flow> {
         let seed = self.seed;
         let to = match (place.flow.kind, place.flow.slot) {
-            // Sign extension gives the same number in 32 and in 64 bits the same hash.
+            // The value is extended with its sign. A number then has one hash, whether it has 32 or
+            // 64 bits.
             (Kind::I32, Slot::Word(from)) => {
                 let to = program.new_wide();
                 program.push("Hash", move |_, block| {
@@ -59,7 +61,7 @@ fn hash_bytes(block: &mut Block, from: usize, to: usize, seed: u64) {
     }
 }
 
-/// Makes a new column with one hash of two columns' values. Neither column has text.
+/// Makes a new column with a hash of the values of two columns. Neither column may have text.
 pub(crate) fn cross(program: &mut Program, first: Slot, second: Slot, seed: u64) -> Flow {
     let to = program.new_wide();
     program.push("Cross", move |_, block| {

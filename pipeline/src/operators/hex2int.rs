@@ -4,7 +4,8 @@ use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
 use crate::error::{Result, refused};
 
-/// Only checks its position: the planner lets the decoder read the field as a hexadecimal number.
+/// Only checks that it is in the right place: the planner makes the decoder read the field as a
+/// hexadecimal number, so there is nothing to convert.
 pub(super) struct Hex2Int;
 
 impl Definition for Hex2Int {

@@ -1,9 +1,9 @@
 //! `Logarithm`: log(x + 1) in f32.
 //!
-//! The polynomial is Norbert Juffa's (2016, "a faithfully rounded logf"). It splits the argument
-//! into 2^e times m, with m from 2/3 to 4/3. A minimax polynomial gives log1p(m - 1). A correction
-//! term keeps the precision for small fractions. For numbers from 1 on, the largest error in a test
-//! over all exponents is below one unit in the last place.
+//! The method is Norbert Juffa's (2016, "a faithfully rounded logf"). It splits the argument into
+//! 2^e times m, with m from 2/3 to 4/3. A minimax polynomial gives log1p(m - 1). A correction term
+//! keeps the precision for small fractions. In a test over all exponents, the largest error for
+//! numbers from 1 on is below one unit in the last place.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;

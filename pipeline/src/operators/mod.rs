@@ -1,16 +1,16 @@
 //! Operators on columns, one file for each.
 //!
 //! A file defines all of its operator: the columns that it accepts, the errors for other columns,
-//! the resulting column, and the loops ([`definition::Definition`]). Planning turns a column's
-//! operators into a [`program::Program`], whose kernels run over each block of rows. An operator's
-//! JSON form is the JSON form of its variant of [`Operator`].
+//! the resulting column, and the loops. It does this by the trait [`definition::Definition`].
+//! Planning turns a column's operators into a [`program::Program`], whose kernels run over each
+//! block of rows. The JSON form of an operator is that of its variant of [`Operator`].
 //!
 //! **A new operator** is a file here, a variant of [`Operator`] with its row in
 //! [`Operator::definition`], and, for Python, a function in `embank/pipeline.py`.
 //!
 //! Each loop is written once, as plain scalar code. It is compiled once for each
-//! [`Level`](crate::Level), and the compiler vectorises it. Results are the same bit for bit at
-//! every level. For this, each fused multiply-add is an explicit call.
+//! [`Level`](crate::Level), and the compiler vectorises it. At every level the results are equal
+//! bit for bit. For this, the code calls a fused multiply-add explicitly wherever it uses one.
 
 mod bucketize;
 mod clip;
@@ -34,20 +34,21 @@ pub(crate) use hash::cross;
 pub(crate) use modulus::MODULUS_MAX;
 pub(crate) use program::{Kernel, LookUp, NamedVocabulary, Program, Shown, ValueSpace};
 
-/// An operation on a column. Names follow PIPER's Table 1 if an operator is there.
+/// An operation on a column. If PIPER's Table 1 has the operator, it has the name that it has
+/// there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Operator {
-    /// Replaces missing values by this one. Other operators refuse a column that may have missing
-    /// values.
+    /// Replaces each missing value by this value. All other operators refuse a column that may have
+    /// missing values.
     FillMissing(Value),
     /// Converts hexadecimal text of up to eight digits to a number. Must be the column's first
-    /// operator, except that `FillMissing` may precede it. A field of kind [`FieldKind::Hex32`]
-    /// needs no `Hex2Int`.
+    /// operator; only `FillMissing` may come before it. A field of kind [`FieldKind::Hex32`] is a
+    /// number already and needs no `Hex2Int`.
     Hex2Int,
-    /// The remainder of a division by this number, from 0 to below it, for negative values too. The
-    /// divisor is from 1 to 2^31.
+    /// The remainder of a division by this number. It is from 0 to below the divisor, for negative
+    /// values too. The divisor is from 1 to 2^31.
     Modulus(u32),
     /// A 64-bit hash of the value, the same on every machine.
     Hash {
@@ -56,8 +57,8 @@ pub enum Operator {
     },
     /// Replaces a value by its id in the vocabulary of this name. Ids are given in order of first
     /// appearance. One pass both makes the vocabulary and applies it (PIPER's GenVocab and
-    /// ApplyVocab). Values without a known range, which `Modulus` would give, need a bank
-    /// ([`Pipeline::with_bank`](crate::Pipeline::with_bank)).
+    /// ApplyVocab). `Modulus` gives values a known range. If the range of the values is not known,
+    /// the vocabulary needs a bank ([`Pipeline::with_bank`](crate::Pipeline::with_bank)).
     Vocabulary(String),
     /// Replaces negative numbers by 0.
     Neg2Zero,

@@ -1,15 +1,16 @@
 //! `Modulus`: the positive remainder of a division by a constant.
 //!
-//! An integer division takes the processor tens of cycles and has no vector form. This code
-//! multiplies by the reciprocal in f64. There, 32-bit integers and the product of quotient and
-//! divisor are exact. The quotient may be off by one, and the remainder shows it.
+//! An integer division takes the processor tens of cycles, and no vector instruction divides
+//! integers. This code multiplies by the reciprocal in f64. An f64 holds every 32-bit integer
+//! exactly, and also the product of quotient and divisor. The quotient may be off by one. The
+//! remainder is then below 0 or not below the divisor, and is corrected.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
 use crate::decode::{Level, Slot, vectorised};
 use crate::error::{Result, refused};
 
-/// Largest modulus. Remainders then fit in an i32, to which vector units convert floats.
+/// Largest modulus. Remainders then fit in an i32, to which every vector unit can convert floats.
 pub(crate) const MODULUS_MAX: u32 = 1 << 31;
 
 pub(super) struct Modulus(pub(super) u32);
@@ -95,7 +96,8 @@ vectorised! {
     /// Replaces unsigned integers by their remainders.
     fn of_u32(values: &mut [u32], modulus: Remainders) {
         for value in values {
-            // Equals `f64::from(*value)`. Every vector unit can convert i32 to f64, but not u32.
+            // This equals `f64::from(*value)`. Every vector unit can convert i32 to f64, but not
+            // all convert u32.
             let number = f64::from((*value ^ 0x8000_0000).cast_signed()) + 2_147_483_648.0;
             *value = modulus.remainder(number);
         }

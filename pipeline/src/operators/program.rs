@@ -55,15 +55,16 @@ pub(crate) struct LookUp {
     pub(crate) vocabulary: usize,
     /// The slot of the values.
     pub(crate) from: Slot,
-    /// True if the values are signed words. They are widened with their sign.
+    /// True if the values are signed 32-bit numbers. They are then widened to 64 bits with their
+    /// sign.
     pub(crate) signed: bool,
-    /// The slot of the ids. If the range of the values is known, ids replace the values in their
-    /// slot.
+    /// The slot of the ids. If the range of the values is known, this is the slot of the values:
+    /// the ids replace them.
     pub(crate) ids: Slot,
-    /// A 32-bit column that receives the ids too. Needed if ids have 64 bits and an output shows
-    /// 32.
+    /// A 32-bit column that also receives the ids. Only used if the ids have 64 bits and an output
+    /// shows 32 bits.
     pub(crate) narrow: Option<usize>,
-    /// The largest id that all of these outputs can show.
+    /// The largest id that every output that shows the ids can hold.
     pub(crate) id_max: u64,
     /// The columns of outputs that show the ids.
     pub(crate) shown: Vec<Shown>,
@@ -104,7 +105,8 @@ impl Program {
         }
     }
 
-    /// Adds a kernel after the others. `of` is the operator or source that needs it.
+    /// Adds a kernel, which runs after the kernels so far. `of` is the operator or source that
+    /// needs it.
     pub(crate) fn push(
         &mut self,
         of: &'static str,

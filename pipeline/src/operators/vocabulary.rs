@@ -18,8 +18,8 @@ impl Definition for Vocabulary<'_> {
         let space = value_space(place, program.has_bank)?;
         let vocabulary = self.named(place.column, space, program)?;
         let from = match flow.slot {
-            // Columns of one text field share a slot, and a later column's `FillMissing` changes
-            // it. The copy keeps this column's values until the look-up.
+            // All columns of one text field share a slot, and the `FillMissing` of a later column
+            // changes it. The copy keeps this column's values until the look-up.
             Slot::Bytes(shared) if program.shared_bytes.contains(&shared) => {
                 Slot::Bytes(program.copy_bytes(shared))
             }
@@ -44,8 +44,8 @@ impl Definition for Vocabulary<'_> {
 }
 
 impl Vocabulary<'_> {
-    /// Returns the vocabulary's index in the program, and extends its range to the values of this
-    /// column.
+    /// Returns the vocabulary's index in the program. Adds the vocabulary if the program does not
+    /// have it, and extends its range to the values of this column.
     fn named(&self, column: &str, space: ValueSpace, program: &mut Program) -> Result<usize> {
         let name = self.0;
         let known = program.vocabularies.iter().position(|vocabulary| vocabulary.name == name);

@@ -11,26 +11,29 @@ use crate::vocabulary::{Kept, KeptValues, Numbering};
 pub(super) enum Counted {
     /// Every pass that counted has finished.
     Whole,
-    /// A pass that counted has failed, and a bank has counts of a part of its rows.
+    /// A pass that counted has failed. The bank has the counts of only some of the pass's rows.
     OfAPart,
-    /// Every pass has finished, but the frequent values are not kept yet in all vocabularies. The
+    /// Every pass has finished, but not all vocabularies have kept their frequent values yet. Their
     /// rows must not be counted again.
     NotKept,
 }
 
 impl Pipeline {
-    /// Reads the inputs without output. Gives ids to their values, and counts how often values
-    /// occur in vocabularies that [count](crate::VocabularySpec::counts). This is PIPER's GenVocab
-    /// alone.
+    /// Reads the inputs without output. Gives ids to their values. In vocabularies that
+    /// [count](crate::VocabularySpec::counts), also counts how often each value occurs. This is
+    /// PIPER's GenVocab alone.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run). [`Error::Spec`] if the pipeline does not
-    /// [learn](Self::learns). A failed pass leaves partial counts in vocabularies of values without
-    /// a known range, because a bank counts them during the pass. From then on `generate`, a
+    /// [learn](Self::learns).
+    ///
+    /// If the range of a vocabulary's values is not known, a bank counts them during the pass. A
+    /// pass that fails then leaves counts of only some rows. From then on `generate`, a
     /// [`run`](Self::run) that would count, and [`keep_frequent`](Self::keep_frequent) fail with
-    /// [`Error::CountedInPart`]. The cure is an earlier checkpoint, or new vocabularies. Counts of
-    /// values of a known range are unchanged after a failure. A pass that counts only such values
-    /// can be repeated.
+    /// [`Error::CountedInPart`]. The cure is an earlier checkpoint, or new vocabularies.
+    ///
+    /// If the range is known, a failed pass does not change the counts. A pass that counts only
+    /// such values can be repeated.
     ///
     /// # Examples
     /// See [`keep_frequent`](Self::keep_frequent).
@@ -43,19 +46,19 @@ impl Pipeline {
         Ok(report)
     }
 
-    /// Keeps the frequent values of all vocabularies that count and are not frozen. Values that
-    /// were counted at least `min_count` times are renumbered in their old order, and the
-    /// vocabulary is frozen. Other values get the vocabulary's
+    /// Keeps the frequent values of all vocabularies that count and are not frozen. The values that
+    /// were counted at least `min_count` times get new ids, in the order of their old ids, and the
+    /// vocabulary is frozen. All other values get the vocabulary's
     /// [`unknown_id`](crate::VocabularySpec::unknown_id). Earlier ids are no longer valid.
     ///
     /// [`run`](Self::run) calls `keep_frequent` itself for vocabularies with a
     /// [`min_count`](crate::VocabularySpec::min_count).
     ///
     /// # Errors
-    /// [`Error::Bank`] and [`Error::VocabularyChanged`]. After these, another call continues with
-    /// the remaining vocabularies; [`run`](Self::run) also finishes the ones with a `min_count`.
-    /// [`Error::CountedInPart`] after a failed pass. [`Error::Spec`] if the pipeline does not
-    /// [learn](Self::learns).
+    /// [`Error::Bank`] and [`Error::VocabularyChanged`]. After one of these, another call continues
+    /// with the vocabularies that are left. [`run`](Self::run) also continues, with those that have
+    /// a `min_count`. [`Error::CountedInPart`] after a failed pass. [`Error::Spec`] if the pipeline
+    /// does not [learn](Self::learns).
     ///
     /// # Examples
     /// ```
@@ -91,7 +94,8 @@ impl Pipeline {
         if self.counted == Counted::OfAPart {
             self.check_counted()?;
         }
-        // Fails before any vocabulary of the bank is changed.
+        // Called first, because it may fail: at this point no vocabulary of the bank is changed
+        // yet.
         self.refresh()?;
         self.counted = Counted::NotKept;
         let mut all = Vec::new();
@@ -117,8 +121,8 @@ impl Pipeline {
         numberings.iter().enumerate().filter(is_to_make).map(|(place, _)| place).collect()
     }
 
-    /// Makes the vocabularies with a `min_count`: counts the values of the inputs, and keeps the
-    /// frequent ones.
+    /// Makes the vocabularies `to_make`, which have a `min_count`: counts the values of the inputs,
+    /// and keeps the frequent ones.
     pub(super) fn make(&mut self, inputs: &[Input<'_>], to_make: &[usize]) -> Result<()> {
         let expanded = Input::expand(inputs)?;
         if let Some(pipe) = expanded.iter().find(|input| input.is_pipe()) {
@@ -131,7 +135,7 @@ impl Pipeline {
         if self.counted != Counted::NotKept {
             self.generate(inputs)?;
         }
-        // If one of the vocabularies below fails, `counted` stays `NotKept`.
+        // If an error ends the loop below, `counted` stays `NotKept`.
         self.counted = Counted::NotKept;
         let mut numberings = self.numberings.lock();
         for &place in to_make {
@@ -143,7 +147,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Notes the beginning of a pass that counts.
+    /// Called when a pass that counts begins. Until the pass has finished, its counts may be
+    /// partial.
     pub(super) fn counting_begins(&mut self) {
         // Only a bank's counts survive a failed pass. Counts in memory are dropped.
         if self.numberings.lock().iter().any(Numbering::counts_as_it_goes) {
@@ -151,8 +156,8 @@ impl Pipeline {
         }
     }
 
-    /// Notes that no vocabulary counts any more, because another program kept the frequent values
-    /// or froze them.
+    /// Changes `NotKept` to `Whole` if no vocabulary counts any more: another program may have kept
+    /// the frequent values, or frozen the vocabularies.
     pub(super) fn nothing_is_left_to_keep(&mut self) {
         if self.counted == Counted::NotKept
             && !self.numberings.lock().iter().any(Numbering::is_counting)

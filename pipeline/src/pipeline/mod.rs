@@ -22,7 +22,7 @@ use crate::spec::Spec;
 use crate::vocabulary::{Numbering, RunNumbering, open};
 use counting::Counted;
 
-/// A pipeline with its vocabularies. Each run continues the numbering of the run before.
+/// A pipeline with its vocabularies. Each run continues the ids of the run before.
 ///
 /// # Examples
 /// ```
@@ -48,12 +48,12 @@ pub struct Pipeline {
     options: RunOptions,
     bad_rows: BadRowLimit,
     infos: Arc<[MatrixInfo]>,
-    /// The vocabularies. Evaluations share them and read them when their runs begin. At most one
-    /// pipeline adds values.
+    /// The vocabularies. Evaluations share them, and read them when one of their runs begins. At
+    /// most one pipeline adds values to them.
     numberings: Arc<Mutex<Vec<Numbering>>>,
     /// True if runs give ids to new values.
     learns: bool,
-    /// The vocabularies for the next run of an evaluation, as they were when its feed was made.
+    /// For an evaluation whose feed was made: the vocabularies at that moment, for the feed's run.
     begun: Option<Vec<RunNumbering>>,
     saves_each_batch: bool,
     stop: Arc<AtomicBool>,
@@ -72,19 +72,20 @@ impl Pipeline {
         Self::with(spec, options, None)
     }
 
-    /// As [`new`](Self::new), but with the bank's vocabularies of the same names, which are opened
-    /// or made. These vocabularies take any values, of known range or not.
+    /// Makes a pipeline as [`new`](Self::new) does, but its vocabularies are those of the bank that
+    /// have their names. If the bank has no vocabulary of a name, it makes one. These vocabularies
+    /// take values of known and of unknown range.
     ///
-    /// Values of a known range are numbered in memory. New ones reach the bank with
+    /// Values of a known range are numbered in memory. New values reach the bank with
     /// [`checkpoint`](Self::checkpoint), with [`save`](Self::save), or batch by batch after
-    /// [`save_each_batch`](Self::save_each_batch). Other values are in the bank before the consumer
-    /// gets their batch. Only one pipeline at a time may add to a vocabulary.
+    /// [`save_each_batch`](Self::save_each_batch). Values of unknown range are in the bank before
+    /// the consumer gets their batch. Only one pipeline at a time may add to a vocabulary.
     ///
     /// # Errors
     /// [`Error::Spec`] and [`Error::OutOfMemory`] as for [`new`](Self::new).
-    /// [`Error::ValueOutOfRange`] for a vocabulary that was made with a larger modulus.
-    /// [`Error::Bank`] for a failure of the bank, such as settings that differ from the
-    /// vocabulary's.
+    /// [`Error::ValueOutOfRange`] if a vocabulary of the bank has a value that is not below the
+    /// pipeline's modulus. [`Error::Bank`] for a failure of the bank, for example if the spec's
+    /// settings differ from those of the vocabulary.
     ///
     /// # Examples
     /// ```
@@ -143,14 +144,15 @@ impl Pipeline {
     }
 
     /// Makes another pipeline on the same vocabularies that only looks values up, for evaluation
-    /// and serving. It adds no values, counts nothing, and can run at the same time as this one.
+    /// and serving. It adds no values, counts nothing, and can run at the same time as this
+    /// pipeline.
     ///
-    /// A run or feed knows the values that have ids when [`run`](Self::run) or [`feed`](Self::feed)
-    /// is called. Values that this pipeline adds later are unknown to it. Its batches are therefore
-    /// the same with any number of threads. An unknown value gets the vocabulary's
-    /// [`unknown_id`](crate::VocabularySpec::unknown_id). Without an `unknown_id`, it ends the run
-    /// with [`Error::UnknownValue`]. A [`keep_frequent`](Self::keep_frequent) during the run ends
-    /// it with [`Error::VocabularyRenumbered`].
+    /// A run or feed of the evaluation knows the values that have ids when [`run`](Self::run) or
+    /// [`feed`](Self::feed) is called. Values that get ids later are unknown to it. Its batches
+    /// therefore do not depend on the number of threads. An unknown value gets the vocabulary's
+    /// [`unknown_id`](crate::VocabularySpec::unknown_id). Without an `unknown_id`, an unknown value
+    /// ends the run with [`Error::UnknownValue`]. If [`keep_frequent`](Self::keep_frequent) is
+    /// called during the run, the run ends with [`Error::VocabularyRenumbered`].
     ///
     /// A pipeline on a read-only bank behaves as an evaluation itself.
     ///
@@ -238,7 +240,8 @@ impl Pipeline {
     /// Returns the name of each vocabulary whose values have a known range, and a copy of its
     /// values in the order of their ids. Other vocabularies can be read from the bank.
     pub fn vocabularies(&self) -> impl Iterator<Item = (&str, Vec<u32>)> {
-        // Copied first: the lock is free again before the caller takes the first item.
+        // Copies the values first, so that the lock is released before the caller takes the first
+        // item.
         let numberings = self.numberings.lock();
         let values = |numbering: &Numbering| numbering.values().map(<[u32]>::to_vec);
         let values: Vec<_> = numberings.iter().map(values).collect();

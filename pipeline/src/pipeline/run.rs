@@ -17,16 +17,18 @@ impl Pipeline {
     /// Runs over the inputs, one after the other, and passes each batch to `consumer`. An
     /// [evaluation](Self::evaluation) adds no values.
     ///
-    /// If a vocabulary has a [`min_count`](crate::VocabularySpec::min_count) and is not frozen, the
-    /// run reads its inputs twice. The first pass [counts](Self::generate), then the run [keeps the
-    /// frequent values](Self::keep_frequent) of such vocabularies, and the second pass applies
-    /// them. Later runs find the vocabularies frozen and read their inputs once.
+    /// A run reads its inputs twice if a vocabulary has a
+    /// [`min_count`](crate::VocabularySpec::min_count) and is not frozen. The first pass
+    /// [counts](Self::generate). Then the run [keeps the frequent values](Self::keep_frequent) of
+    /// these vocabularies, and the second pass applies them. Later runs find the vocabularies
+    /// frozen and read their inputs once.
     ///
     /// # Errors
     /// - The inputs: [`Error::Inputs`], [`Error::Header`], [`Error::Encoding`], [`Error::Io`],
     ///   [`Error::Compressed`], [`Error::LineTooLong`], [`Error::NoWholeRows`].
-    /// - Bad rows: [`Error::BadRow`] for the first one if the spec says so,
-    ///   [`Error::TooManyBadRows`].
+    /// - Bad rows: [`Error::BadRow`] for the first bad row with
+    ///   [`BadRows::Fail`](crate::BadRows::Fail), [`Error::TooManyBadRows`] with
+    ///   [`BadRows::Skip`](crate::BadRows::Skip).
     /// - Values: [`Error::UnknownValue`] if a vocabulary lacks a value and is frozen or belongs to
     ///   an evaluation; [`Error::ValueTooLong`]; [`Error::IdTooLarge`].
     /// - The bank: [`Error::Bank`], [`Error::VocabularyChanged`].
@@ -34,19 +36,22 @@ impl Pipeline {
     /// - An evaluation: [`Error::VocabularyRenumbered`]; [`Error::Spec`] if a vocabulary with a
     ///   `min_count` is not frozen, because its ids are not final.
     ///
-    /// After an error the vocabularies have the values of the batches that were handed out, and
-    /// perhaps some of the next one.
+    /// After an error the vocabularies have the values of the batches that the consumer got. They
+    /// may also have some values of the next batch.
     ///
-    /// A run of two passes that fails in the first may leave counts of some rows. The next run
-    /// would count these rows again, so it fails with [`Error::CountedInPart`], which says what to
-    /// do. A run that fails after the first pass, while it keeps the frequent values, can be
-    /// repeated: the next run continues there and does not count again. A checkpoint of the bank
-    /// taken before that has these counts too, and a new pipeline can't detect them.
+    /// If a run of two passes fails in the first pass, the bank may have counts of only some rows.
+    /// The next run would count these rows again, so it fails with [`Error::CountedInPart`], which
+    /// says what to do.
+    ///
+    /// If a run fails after the first pass, while it keeps the frequent values, it can be repeated:
+    /// the next run continues there and does not count again. A checkpoint of the bank that is
+    /// taken before the repeated run also has these counts, and a new pipeline can't detect them.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
         consumer.begin(inputs)?;
         let begun = self.begun.take();
-        // Before `to_make`: another program may have frozen or unfrozen a vocabulary.
+        // Called before `to_make`, because another program may have frozen or unfrozen a
+        // vocabulary.
         self.refresh()?;
         let to_make = self.to_make();
         if let (false, Some(&place)) = (self.learns, to_make.first()) {
@@ -63,8 +68,8 @@ impl Pipeline {
         Ok(RunReport { elapsed: started.elapsed(), ..report })
     }
 
-    /// Reads the inputs once. Without a `consumer`, only numbers and counts. `begun` are the
-    /// vocabularies as the run sees them; `None` takes their present state.
+    /// Reads the inputs once. Without a `consumer`, the run only gives ids and counts. `begun` is
+    /// how the run sees the vocabularies; `None` takes their present state.
     pub(super) fn go_over(
         &mut self,
         inputs: &[Input<'_>],
@@ -92,7 +97,8 @@ impl Pipeline {
         };
         let options = CommitOptions {
             bad_rows: self.bad_rows,
-            // An evaluation never saves: unsaved values belong to the pipeline that learns.
+            // An evaluation never saves: the values that are not saved belong to the pipeline that
+            // learns.
             saves: self.saves_each_batch && self.learns,
             learns: self.learns,
             trace: self.options.trace,
@@ -114,7 +120,7 @@ impl Pipeline {
         Ok(report)
     }
 
-    /// The vocabularies as a run that begins now sees them.
+    /// Returns how a run that begins now sees the vocabularies.
     fn numberings_of_a_run(&self, generates: bool) -> Vec<RunNumbering> {
         let numberings = self.numberings.lock();
         let one = |numbering: &Numbering| {
@@ -127,8 +133,8 @@ impl Pipeline {
         numberings.iter().map(one).collect()
     }
 
-    /// Fixes the values that the next run of an evaluation knows. A feed calls this when it is
-    /// made, because its run begins later in another thread.
+    /// Records which values the next run of an evaluation knows. A feed calls this when it is made,
+    /// because its run begins later, in another thread.
     pub(crate) fn begin_evaluation(&mut self) {
         // An error is ignored here: the run meets it again and returns it.
         if !self.learns && self.refresh().is_ok() {
@@ -149,11 +155,11 @@ impl Pipeline {
         Chunks::new(inputs, self.options.chunk_bytes, plans, Arc::clone(&self.stop))
     }
 
-    /// Measures how many bytes per second this pipeline can read from the inputs when it does
-    /// nothing with them. Reads everything that a run would, with the pipeline's threads and
-    /// chunks, for [`Trace::explain_with_input`]. Files in the system's page cache are read from
-    /// there. Decompression and the decoding of Parquet and Arrow count as reading, because the
-    /// reading thread does them.
+    /// Measures how many bytes per second this pipeline can read from the inputs if it does nothing
+    /// with them. The result is for [`Trace::explain_with_input`]. This reads everything that a run
+    /// would read, with the pipeline's threads and chunks. If a file is in the system's page cache,
+    /// it is read from there. Decompression and the decoding of Parquet and Arrow count as reading,
+    /// because the reading thread does them.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run) for inputs that can't be read. [`Error::Spec`] for a pipe,
@@ -181,9 +187,9 @@ impl Pipeline {
         Ok(chunks.bytes() as f64 / started.elapsed().as_secs_f64())
     }
 
-    /// Lets another thread end later runs. Once `stop` is true, a [`run`](Self::run) or
-    /// [`generate`](Self::generate) fails at its next chunk with [`Error::Stopped`]. A
-    /// [feed](Self::feed) has its own flag.
+    /// Gives the pipeline a flag by which another thread can end later runs. Once `stop` is true, a
+    /// [`run`](Self::run) or [`generate`](Self::generate) fails at its next chunk with
+    /// [`Error::Stopped`]. A [feed](Self::feed) has a flag of its own.
     ///
     /// # Examples
     /// ```

@@ -5,13 +5,14 @@ use crate::error::{Error, Result};
 use crate::vocabulary::Numbering;
 
 impl Pipeline {
-    /// Adds to the bank the values and counts that it does not have yet. They are in the bank's
-    /// memory when `save` returns, and durable with its next checkpoint. Does nothing without a
-    /// bank, or if the pipeline does not [learn](Self::learns).
+    /// Adds the values and counts to the bank that it does not have yet. When `save` returns, they
+    /// are in the bank's memory; they are durable with the bank's next checkpoint. Does nothing if
+    /// the pipeline has no bank or does not [learn](Self::learns).
     ///
     /// # Errors
     /// [`Error::VocabularyChanged`] if another user of the vocabulary added values, froze it or
-    /// renumbered it. [`Error::Bank`] for a failure of the bank. A part may then be saved, and the
+    /// renumbered it. [`Error::Bank`] for a failure of the bank. Some of the values may then be
+    /// saved, and the next save continues after them.
     /// next save continues after it.
     pub fn save(&mut self) -> Result<()> {
         if !self.learns {
@@ -21,13 +22,14 @@ impl Pipeline {
     }
 
     /// [Saves](Self::save), and takes a checkpoint of the bank with the caller's bytes `blob`. The
-    /// checkpoint has the vocabularies and the rows of their ids together. Returns its number.
+    /// checkpoint holds the vocabularies together with the rows of their ids. Returns the
+    /// checkpoint's number.
     ///
     /// # Errors
     /// The errors of [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint).
     /// [`Error::Spec`] if `bank` is not the pipeline's bank, or if the pipeline does not
-    /// [learn](Self::learns). [`Error::CountedInPart`] if the checkpoint would keep counts that
-    /// must not be added to.
+    /// [learn](Self::learns). [`Error::CountedInPart`] if a pass that counted or the keeping of
+    /// frequent values failed: the checkpoint would hold counts to which no pass may add.
     ///
     /// # Examples
     /// See [`with_bank`](Self::with_bank).
@@ -51,8 +53,8 @@ impl Pipeline {
     }
 
     /// Sets whether each batch's new values are saved to the bank before the consumer gets the
-    /// batch. The consumer may then take checkpoints of the bank during a run. This costs some
-    /// microseconds per batch for each vocabulary with new values. Default: false. An
+    /// batch. If so, the consumer may take checkpoints of the bank during a run. For each
+    /// vocabulary with new values, this costs some microseconds per batch. Default: false. An
     /// [evaluation](Self::evaluation) never saves.
     pub fn save_each_batch(&mut self, saves: bool) {
         self.saves_each_batch = saves;
@@ -61,8 +63,8 @@ impl Pipeline {
     /// Adopts changes that other programs made to the bank's vocabularies.
     pub(super) fn refresh(&mut self) -> Result<()> {
         if !self.learns && self.bank.as_ref().is_none_or(|bank| bank.reading().is_none()) {
-            // An evaluation leaves this to the pipeline that learns, which does it between its own
-            // runs.
+            // An evaluation does not adopt changes. The pipeline that learns does it, between its
+            // own runs.
             return Ok(());
         }
         self.numberings.lock().iter_mut().try_for_each(Numbering::refresh)?;

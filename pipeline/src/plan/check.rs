@@ -7,7 +7,7 @@ use crate::error::{Result, refused};
 use crate::format::Format;
 use crate::spec::{Field, Spec};
 
-/// Checks everything that does not depend on operators.
+/// Checks everything in a spec that does not depend on operators.
 ///
 /// # Errors
 /// [`Error::Spec`](crate::Error::Spec) with the reason.

@@ -8,12 +8,12 @@ use crate::format::Format;
 use crate::operators::{Flow, Kind, Operator, Program};
 use crate::spec::{Column, Field, Source, Spec};
 
-/// The fields of a row, and the number of columns that are still to be made of each.
+/// The fields of a row, and for each the number of columns that the plan has still to make of it.
 pub(super) struct Fields<'a> {
     spec: &'a Spec,
     pub(super) layout: Arc<Layout>,
-    /// How each field is read. This differs from the spec for text that `Hex2Int` reads, and for
-    /// fields that no column needs.
+    /// How each field is read. In two cases this is not the kind that the spec gives: text that
+    /// `Hex2Int` reads, and fields that no column needs.
     kinds: Vec<FieldKind>,
     /// For each field, the number of columns that are still to be made of it.
     uses_left: Vec<usize>,
@@ -32,7 +32,8 @@ impl<'a> Fields<'a> {
     ///
     /// # Errors
     /// [`Error::Spec`](crate::Error::Spec) if packed rows can't have a field. Also if a column uses
-    /// a field that does not exist, or that another column reads as another type.
+    /// a field that does not exist or is skipped, or if two columns read one field as different
+    /// types.
     pub(super) fn new(spec: &'a Spec, format: Format) -> Result<Self> {
         let separator = match format {
             // A text with a separator of several bytes is rewritten before it is decoded. Each
@@ -62,8 +63,9 @@ impl<'a> Fields<'a> {
         Ok(Self { spec, layout, kinds, uses_left })
     }
 
-    /// Returns the column that is made of the field `name`, before its operators. The last column
-    /// of a field uses the field's own slot. Each earlier column gets a copy.
+    /// Returns the column that is made of the field `name`, before its operators. If several
+    /// columns are made of the field, the last one uses the field's own slot, and each earlier
+    /// column gets a copy.
     ///
     /// # Errors
     /// [`Error::Spec`](crate::Error::Spec) if there is no such field.
@@ -88,7 +90,8 @@ impl<'a> Fields<'a> {
         let slot = match target.slot {
             Slot::Word(from) if others_follow => Slot::Word(program.copy_word(from)),
             Slot::Wide(from) if others_follow => Slot::Wide(program.copy_wide(from)),
-            // Byte strings need no copy: operators change them only where they were missing.
+            // Byte strings need no copy: only `FillMissing` changes them, and only where the value
+            // is missing.
             Slot::Bytes(from) if others_follow => {
                 program.shared_bytes.insert(from);
                 target.slot
@@ -118,7 +121,7 @@ fn count_use(spec: &Spec, column: &Column, uses: &mut [Uses]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the kind as which a field is read.
+/// Returns the kind that the decoder reads the field as.
 fn kind_of(field: &Field, uses: Uses) -> Result<FieldKind> {
     let is_hex_text = field.kind == FieldKind::Bytes && uses.hex > 0;
     if is_hex_text && uses.hex < uses.all {

@@ -1,8 +1,8 @@
 //! Checks the columns of a pipeline and lays them out: the operations on each block, in order.
 //!
-//! Types are checked once, here. A finished plan runs on any rows without further checks. Each
-//! column lives in one slot of the block and is changed in place. A column gets a copy if another
-//! column or output still needs its earlier values.
+//! Types are checked here and nowhere else. A finished plan runs on any rows without further
+//! checks. Each column lives in one slot of the block and is changed in place. If another column or
+//! output still needs the values before a change, that column gets a copy.
 //!
 //! [`planner`] goes through a spec. [`fields`] decides how rows are read,
 //! [`operators`](crate::operators) plan the operations on each column, and [`outputs`] lays the
@@ -52,7 +52,8 @@ pub(crate) enum OutputFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WidenedSlot {
     pub(crate) slot: Slot,
-    /// True if the values are signed words. They are widened with their sign.
+    /// True if the values are signed 32-bit numbers. They are then widened to 64 bits with their
+    /// sign.
     pub(crate) signed: bool,
 }
 

@@ -11,8 +11,8 @@ use crate::spec::{Dtype, Output, Spec};
 /// Lays the outputs out. `flows` are the columns after their last operators.
 ///
 /// # Errors
-/// [`Error::Spec`](crate::Error::Spec) if a column does not exist, or if the output's type can't
-/// show it.
+/// [`Error::Spec`](crate::Error::Spec) if a column does not exist, or if the output's dtype can't
+/// show its values.
 pub(super) fn outputs(
     spec: &Spec,
     flows: &HashMap<&str, Flow>,
@@ -96,7 +96,7 @@ fn widened_slot(flow: &Flow) -> WidenedSlot {
     WidenedSlot { slot: flow.slot, signed: flow.kind == Kind::I32 }
 }
 
-/// Returns the 32-bit column that a matrix of this type shows for a column of the pipeline.
+/// Returns the 32-bit column that a matrix of this type copies to show a column of the pipeline.
 fn word(dtype: Dtype, flow: Flow, program: &mut Program) -> usize {
     let word = match flow.slot {
         Slot::Word(word) => word,
@@ -106,7 +106,7 @@ fn word(dtype: Dtype, flow: Flow, program: &mut Program) -> usize {
     if dtype != Dtype::F32 || flow.kind == Kind::F32 {
         return word;
     }
-    // A copy, because another output may show the integer itself.
+    // Makes a copy for the float, because another output may show the integer.
     float_copy(program, flow.kind, word)
 }
 
@@ -115,7 +115,8 @@ fn look_up_of(program: &mut Program, ids: Slot) -> &mut LookUp {
     look_up.expect("ids come of a look-up")
 }
 
-/// Returns the 32-bit column that also receives these 64-bit ids.
+/// Returns the 32-bit column that receives a copy of these 64-bit ids. Adds it if there is none
+/// yet.
 fn narrow_ids(program: &mut Program, ids: Slot) -> usize {
     if let Some(word) = look_up_of(program, ids).narrow {
         return word;

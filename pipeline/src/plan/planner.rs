@@ -12,8 +12,8 @@ use crate::format::Format;
 use crate::operators::{Flow, Kind, NamedVocabulary, Operator, Place, Program, cross};
 use crate::spec::{Column, Source, Spec};
 
-/// Checks a pipeline and lays it out. Only with a bank (`has_bank`) can a vocabulary number values
-/// of unknown range.
+/// Checks a pipeline and lays it out. `has_bank` is true if the pipeline has a bank. Without a
+/// bank, a vocabulary can't number values of unknown range.
 ///
 /// # Errors
 /// [`Error::Spec`](crate::Error::Spec); the message names the column and says what to change.
@@ -78,7 +78,7 @@ fn through_operators(column: &Column, from: Flow, program: &mut Program) -> Resu
     Ok(flow)
 }
 
-/// Returns the slot of an earlier column that this column crosses.
+/// Returns the slot of the column `name`, an earlier column that this column crosses.
 fn crossed_slot(column: &Column, name: &str, flows: &HashMap<&str, Flow>) -> Result<Slot> {
     let why = match flows.get(name) {
         None => "which no earlier column is named",

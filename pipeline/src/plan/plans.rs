@@ -2,12 +2,13 @@
 //!
 //! **Problem.** A header may name the fields in any order, with other columns between them, and
 //! each input may have another header. The decoding kernels read neighbouring fields together, so
-//! the plan depends on the order.
+//! the plan depends on the order of the fields.
 //!
-//! **Approach.** A header with exactly the pipeline's fields in their order uses the pipeline's own
-//! plan. For any other header, a new plan is made with the header's fields and the same columns and
-//! outputs. It is kept, and inputs with the same header share it. Plans differ only in their slots:
-//! vocabularies, look-ups and outputs are the same in each.
+//! **Approach.** A header that names exactly the pipeline's fields, in their order, uses the
+//! pipeline's own plan. For any other header, this module makes a plan with the header's fields,
+//! and with the columns and outputs of the pipeline. It keeps the plan, and all inputs with this
+//! header share it. Two plans differ only in their slots: vocabularies, look-ups and outputs are
+//! equal.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -95,7 +96,8 @@ impl Plans {
         }
         let field = |(place, name): (usize, &String)| match places.get(name.as_str()) {
             Some(&field) => self.spec.fields[field].clone(),
-            // The NUL byte makes a name that neither the pipeline nor another column has.
+            // The name begins with a NUL byte, so that neither the pipeline nor another column has
+            // it.
             None => Field::new(format!("\0{place}"), FieldKind::Skip),
         };
         let fields = names.iter().enumerate().map(field).collect();

@@ -17,7 +17,7 @@ use crate::spec::Dtype;
 #[cfg(feature = "parquet")]
 mod parquet;
 
-/// Bytes of an npy file before its values. A header with two numbers of 20 digits fits.
+/// Bytes of an npy file before its values. A header in which two numbers have 20 digits fits.
 const NPY_HEADER_BYTES: usize = 128;
 
 /// File format of a pipeline's outputs.
@@ -47,8 +47,9 @@ impl FileFormat {
 /// A consumer that writes a file for each output, in constant memory.
 ///
 /// Files get their names at [`finish`](Self::finish). If the sink is dropped earlier, its files
-/// vanish. An existing file is replaced and keeps its mode. If it is a link, its target is
-/// replaced. A device, a pipe, or an input of the run is refused.
+/// vanish. A file of the same name is replaced, and the new file gets its mode. If that name is a
+/// link, the link's target is replaced. The sink refuses to replace a device, a pipe, or an input
+/// of the run.
 ///
 /// # Examples
 /// ```
@@ -88,8 +89,8 @@ impl FileSink {
         outputs.iter().try_for_each(|info| check(format, info))?;
         let io = |source| Error::Io { doing: "make the directory", path: dir.to_owned(), source };
         std::fs::create_dir_all(dir).map_err(io)?;
-        // Resolved once: the files go where the caller meant, even if the working directory or a
-        // link changes later.
+        // The path is resolved once. If the working directory or a link changes later, the files
+        // still go where the caller meant.
         let dir = &dir.canonicalize().map_err(io)?;
         let target = |info: &MatrixInfo| {
             let path = dir.join(format!("{}.{}", info.name, format.extension()));
@@ -99,8 +100,9 @@ impl FileSink {
         Ok(Self { infos: outputs.to_vec(), files, rows: 0 })
     }
 
-    /// Writes the only output to a stream, such as standard output, while batches come. npy is
-    /// refused, because its header starts with the number of rows.
+    /// Makes a sink that writes to a stream, such as standard output, while batches come. The
+    /// pipeline must have one output. The format npy is refused, because an npy file begins with
+    /// the number of rows.
     ///
     /// # Errors
     /// [`Error::Spec`] if there are several outputs, or the output can't be written in this format.
@@ -133,7 +135,8 @@ impl FileSink {
     /// returns the paths. A stream has no path.
     ///
     /// # Errors
-    /// [`Error::Io`]. Files that have not got their names by then vanish.
+    /// [`Error::Io`] if a file can't be written or named. The files that have no name by then
+    /// vanish.
     pub fn finish(self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for (info, target) in self.infos.iter().zip(self.files) {

@@ -48,7 +48,8 @@ impl Output {
     pub(super) fn refuse_inputs(&self, inputs: &[Input<'_>]) -> Result<()> {
         let Self::File(file) = self else { return Ok(()) };
         for input in inputs.iter().filter_map(Input::path) {
-            // If the input is a directory, its files are the inputs.
+            // If the input is a directory, the run reads its files, so each of them counts as an
+            // input.
             let within = std::fs::read_dir(input).into_iter().flatten().flatten();
             let replaced = within.map(|entry| entry.path()).chain([input.to_owned()]);
             if let Some(replaced) = replaced.into_iter().find(|input| file.replaces(input)) {

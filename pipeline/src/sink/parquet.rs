@@ -14,7 +14,8 @@ use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
 use crate::spec::Dtype;
 
-/// Rows of a row group. A group is kept in memory until it is full: one or two MiB a column.
+/// Rows of a row group. A group is kept in memory until it is full. It takes one or two MiB for
+/// each column.
 const GROUP_ROWS: usize = 1 << 18;
 
 /// A Parquet table whose columns all have one type.

@@ -10,7 +10,8 @@ use crate::operators::Operator;
 pub enum Source {
     /// A field of the input.
     Field(String),
-    /// A hash of two earlier columns' values, after all of their operators.
+    /// A hash of the values of two earlier columns, as they are after all operators of these
+    /// columns.
     Cross {
         /// The first column's name.
         first: String,

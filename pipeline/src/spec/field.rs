@@ -23,19 +23,20 @@ pub struct Field {
     /// True if a row without this field is a bad row. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub required: bool,
-    /// Spellings that mean missing, besides an empty field: `"NA"`, `"NULL"`, `"\\N"`, `"nan"`.
-    /// They match byte by byte. NaN in float columns of Parquet and Arrow is always missing. A
-    /// spelling that is also a value of the field's kind, such as `"-1"`, makes reading slower; in
-    /// text fields every spelling is. Default: none.
+    /// Spellings that mean a missing value, besides an empty field: `"NA"`, `"NULL"`, `"\\N"`,
+    /// `"nan"`. They match byte by byte. NaN in a float column of Parquet and Arrow is always a
+    /// missing value. A spelling that is also a value of the field's kind, such as `"-1"`, makes
+    /// reading slower. In a text field, every spelling is such a value. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
     /// True if text may write whole numbers as floats: `5.0`, `1e3`. Only for fields of whole
-    /// numbers. Whole doubles of Parquet and Arrow are always read. Default: false; a float makes
-    /// its row a bad row.
+    /// numbers. In Parquet and Arrow files, doubles without a fraction are always read as whole
+    /// numbers. Default: false, which makes a row with such a float in text a bad row.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_floats: bool,
-    /// Unit of the values of timestamps, times of day and durations in Parquet and Arrow files,
-    /// whatever unit the file has. Dates are days since 1970-01-01. Default: microseconds.
+    /// Unit in which timestamps, times of day and durations of Parquet and Arrow files are read.
+    /// The file may have another unit. Dates are always days since 1970-01-01. Default:
+    /// microseconds.
     #[serde(default, skip_serializing_if = "TimeUnit::is_default")]
     pub time_unit: TimeUnit,
 }

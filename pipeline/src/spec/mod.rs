@@ -72,18 +72,18 @@ pub struct Spec {
     /// What a run does with bad rows. Default: [`BadRows::Fail`].
     #[serde(default)]
     pub bad_rows: BadRows,
-    /// Largest share of bad rows with [`BadRows::Skip`], from 0 to 1; 1 is no limit. A bad row
-    /// counts as the number of lines that it spans. The run checks the share after 10,000 lines,
-    /// and at its end if every row is bad. Above it, the run fails with
-    /// [`Error::TooManyBadRows`](crate::Error::TooManyBadRows). Default: 0.01.
+    /// With [`BadRows::Skip`], the largest allowed share of bad lines among all lines, from 0 to 1.
+    /// A bad row counts as the number of lines that it spans. The run checks the share from 10,000
+    /// lines on, and at its end if every row is bad. If the share is larger, the run fails with
+    /// [`Error::TooManyBadRows`](crate::Error::TooManyBadRows). 1 means no limit. Default: 0.01.
     #[serde(default = "bad_rows_max")]
     pub bad_rows_max: f64,
-    /// Settings of vocabularies. Vocabularies that are not listed have the defaults.
+    /// Settings of vocabularies. A vocabulary that is not listed has the default settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vocabularies: Vec<VocabularySpec>,
 }
 
-/// Default limit: one row in 100. More bad rows suggest that the fields do not fit the files.
+/// Default limit: one line in 100. If more are bad, the fields probably do not fit the files.
 fn bad_rows_max() -> f64 {
     0.01
 }
@@ -103,9 +103,10 @@ impl Default for Spec {
 
 impl Spec {
     /// Returns the pipeline of PIPER's evaluation on the Criteo Kaggle set. A row has a label, 13
-    /// integers and 26 categories. Integers: missing to 0, negative to 0, log(x + 1). Categories:
-    /// missing to 0, modulo `modulus`, and a vocabulary for each. The one output, `row`, has 40
-    /// values of 32 bits: label, 13 floats, 26 ids.
+    /// integers and 26 categories. A missing value becomes 0. An integer below 0 becomes 0, and
+    /// then log(x + 1) is taken. A category is taken modulo `modulus`, and each category has a
+    /// vocabulary. The only output, `row`, has 40 values of 32 bits: the label, 13 floats and 26
+    /// ids.
     #[must_use]
     pub fn criteo(modulus: u32) -> Self {
         let label = Field::new("label", FieldKind::Int32).required();

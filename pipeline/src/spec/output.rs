@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 pub enum Dtype {
     /// f32. Integers are converted.
     F32,
-    /// i32. A column whose values may not fit is refused when the pipeline is made.
+    /// i32. If the values of a column may not fit in an i32, making the pipeline fails.
     I32,
     /// i64, the type of ids in PyTorch.
     I64,
-    /// The 32 bits of each value, whatever its type, as in PIPER's packed rows.
+    /// The 32 bits of each value, unchanged, as in PIPER's packed rows.
     Bits32,
 }
 

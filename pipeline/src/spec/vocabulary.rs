@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a vocabulary numbers its values. Without these settings, a vocabulary in a bank keeps its
-/// own settings, and any other has those of [`VocabularySpec::new`].
+/// How a vocabulary numbers its values. If a spec does not list a vocabulary, a vocabulary of a
+/// bank keeps the settings that it has. Any other unlisted vocabulary has those of
+/// [`VocabularySpec::new`].
 ///
 /// # Examples
 /// ```
@@ -19,23 +20,24 @@ use serde::{Deserialize, Serialize};
 pub struct VocabularySpec {
     /// The vocabulary's name, as operators use it.
     pub name: String,
-    /// Values that occur less often get `unknown_id`, which must then be set. A run with such a
-    /// vocabulary reads its inputs twice and counts first. Default: 0, all values get ids.
+    /// Values that occur less often than this get `unknown_id`, which must be set. The first run
+    /// with such a vocabulary reads its inputs twice and counts in the first pass. Default: 0, all
+    /// values get ids.
     #[serde(default)]
     pub min_count: u64,
-    /// The id of values that the vocabulary lacks when it is frozen or used by an
-    /// [evaluation](crate::Pipeline::evaluation). Must be below `first_id`; 0 with a `first_id` of
-    /// 1 is a good choice. Can't be changed once the vocabulary is made. Default: none, and an
-    /// unknown value ends the run.
+    /// The id for values that the vocabulary lacks and to which the run gives no id. That is so if
+    /// the vocabulary is frozen, and in an [evaluation](crate::Pipeline::evaluation). It must be
+    /// below `first_id`; 0 with a `first_id` of 1 is a good choice. Can't be changed once the
+    /// vocabulary is made. Default: none, and an unknown value ends the run.
     ///
-    /// Older specs call this setting `out_of_vocabulary`; that name is still read.
+    /// Older specs call this setting `out_of_vocabulary`. A pipeline still reads that name.
     #[serde(default, alias = "out_of_vocabulary")]
     pub unknown_id: Option<u64>,
     /// The id of the first value. Can't be changed once the vocabulary is made. Default: 0.
     #[serde(default)]
     pub first_id: u64,
-    /// Whether [`Pipeline::generate`](crate::Pipeline::generate) counts how often values occur. A
-    /// `min_count` above 0 counts anyway. Default: false.
+    /// Whether [`Pipeline::generate`](crate::Pipeline::generate) counts how often values occur. If
+    /// `min_count` is above 0, it counts in any case. Default: false.
     #[serde(default)]
     pub counts: bool,
     /// Most bytes of a byte string. Default: the limit of the bank's vocabulary if it exists,

@@ -1,25 +1,26 @@
 //! Finds the stage that limits a run, by a linear program with a closed-form solution.
 //!
-//! Let `x` be the rows per second of the whole pipeline, and `c` the core-seconds per row of each
-//! stage. A stage that has `t` cores does `t / c` rows per second. The best rate is the solution of
-//! this linear program:
+//! Let `x` be the rows per second of the whole pipeline, and `c` the seconds of a core that one row
+//! takes in a stage. A stage with `t` cores does `t / c` rows per second. The best rate is the
+//! solution of this linear program:
 //!
 //! ```text
 //! max x   subject to   x * c <= t  for each stage,   sum of t <= cores,
 //!                      t <= 1 for what one thread does at a time,   x * bytes a row <= the disk's bandwidth
 //! ```
 //!
-//! All bounds are linear in `x`, and giving each stage exactly `t = x * c` wastes no core. The
-//! solution is therefore the smallest of three limits:
+//! All bounds are linear in `x`, and if each stage has exactly `t = x * c` cores, no core is
+//! wasted. The solution is therefore the smallest of three limits:
 //!
 //! - The processor: `cores` over the sum of all `c`.
-//! - The serial stages: 1 over their time per row. One thread numbers new values and calls the
-//!   consumer. The consumer's time is wall time, because a waiting consumer blocks the other
-//!   threads too.
-//! - The disk: its bytes per second over the bytes of a row. The caller measures the rate apart, or
-//!   it is taken from the time in which at least one thread read.
+//! - The serial stages: 1 over their time per row. One thread at a time numbers new values and
+//!   calls the consumer. The consumer's time is wall time, because a waiting consumer blocks the
+//!   other threads too.
+//! - The disk: its bytes per second over the bytes of a row. If the caller has measured the disk's
+//!   rate separately, this rate counts. Otherwise it is computed from the time in which at least
+//!   one thread read.
 //!
-//! A thread that waits for the disk or the consumer uses no core meanwhile. The best number of
+//! A thread that waits for the disk or the consumer uses no core in that time. The best number of
 //! threads therefore counts waiting time too, and may exceed the number of cores.
 
 use std::fmt;
@@ -36,15 +37,15 @@ const BAR_COLUMNS: usize = 30;
 pub enum Bound {
     /// All cores are busy. The cure is more cores, or less work in the heaviest stage.
     Cpu,
-    /// The input is already read as fast as it comes.
+    /// The disk. The run already reads the input as fast as the disk delivers it.
     Disk,
     /// The stages that one thread runs at a time: numbering new values, and the consumer of the
     /// batches.
     Serial,
 }
 
-/// The resource and stage that limit a run, and the best speed that any allocation of threads could
-/// reach.
+/// The resource and the stage that limit a run, and the best speed that a run could reach with any
+/// allocation of threads to stages.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -56,7 +57,7 @@ pub struct Explanation {
     pub predicted_rows_per_s: f64,
     /// Rows per second of the run.
     pub measured_rows_per_s: f64,
-    /// Number of cores that the allocation shares out.
+    /// Number of cores that the allocation divides among the stages.
     pub cores: usize,
     /// Number of threads in the best allocation. Exceeds `cores` if threads wait for the disk or
     /// the consumer.
@@ -93,8 +94,8 @@ impl Explanation {
             }
             Bound::Serial => Stage::Number,
         };
-        // Only reading and the consumer count their waiting. In other stages, wall time exceeds
-        // processor time only because threads share cores.
+        // Only in reading and in the consumer does a thread wait for something else than a core. In
+        // other stages, wall time exceeds processor time only because threads share cores.
         let waits = |stage| a_row(trace.time(stage).wall.saturating_sub(trace.time(stage).cpu));
         let held = costs.iter().sum::<f64>() + waits(Stage::Read) + waits(Stage::Consume);
         let stages = Stage::ALL.into_iter().zip(costs);
@@ -104,7 +105,8 @@ impl Explanation {
             predicted_rows_per_s: predicted,
             measured_rows_per_s: rows / trace.elapsed.as_secs_f64(),
             cores,
-            // A tenth of a thread is within the noise, so it does not ask for another thread.
+            // A tenth of a thread is subtracted before rounding up: it is within the noise of the
+            // measurement.
             threads: ((predicted * held - 0.1).ceil() as usize).max(1),
             stages: stages.map(|(stage, cost)| (stage, 1.0 / cost, predicted * cost)).collect(),
         }

@@ -1,13 +1,13 @@
 //! Measures where the time of a run goes.
 //!
-//! **Problem.** One stage limits the speed of a pipeline. An observer can't see which one: all
-//! threads are busy, or all wait.
+//! **Problem.** One stage limits the speed of a pipeline. From outside it is not visible which one:
+//! all threads are busy, or all wait.
 //!
-//! **Approach.** Plumber's (Kuchnik et al., MLSys 2022): count the rows and the processor time of
-//! each stage. A stage's rate per core is its rows over its processor time. A linear program gives
-//! the best rate that any allocation of threads can reach ([`explain`]). Each thread reads its own
-//! processor time at the end of each stage of each block. Each reading is a system call, so a
-//! traced run takes some percent longer, and only runs that ask for it are traced.
+//! **Approach.** As in Plumber (Kuchnik et al., MLSys 2022): count the rows and the processor time
+//! of each stage. A stage's rate per core is its rows divided by its processor time. A linear
+//! program gives the best rate that any allocation of threads can reach ([`explain`]). At the end
+//! of each stage of each block, a thread reads its own processor time by a system call. A traced
+//! run therefore takes a few percent longer, and only runs that ask for a trace have one.
 
 mod explain;
 mod stopwatch;
@@ -129,16 +129,17 @@ impl Trace {
         self.times[stage as usize]
     }
 
-    /// Finds the stage that limits the run, and the best speed on `cores` cores. Assumes that the
-    /// input stays as fast as it was while at least one thread read.
+    /// Finds the stage that limits the run, and the best speed on `cores` cores. Takes the speed of
+    /// the input from this run: its bytes divided by the time in which at least one thread read.
     #[must_use]
     pub fn explain(&self, cores: usize) -> Explanation {
         Explanation::new(self, cores, self.reading.as_secs_f64() / (self.rows as f64).max(1.0))
     }
 
-    /// As [`explain`](Self::explain), but with an input of `bytes_per_s` bytes per second, as
-    /// [`Pipeline::read_rate`](crate::Pipeline::read_rate) measures it. This is more exact if the
-    /// drive does not always read: after a pause it reads faster than it can sustain.
+    /// Explains the run as [`explain`](Self::explain) does, but with an input of `bytes_per_s`
+    /// bytes per second, as [`Pipeline::read_rate`](crate::Pipeline::read_rate) measures it. This
+    /// is more exact if the run paused its reads: after a pause, a drive reads faster than it can
+    /// for long.
     #[must_use]
     pub fn explain_with_input(&self, cores: usize, bytes_per_s: f64) -> Explanation {
         Explanation::new(self, cores, self.bytes as f64 / bytes_per_s / (self.rows as f64).max(1.0))

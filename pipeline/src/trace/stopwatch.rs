@@ -32,8 +32,8 @@ impl Stopwatch {
         }
     }
 
-    /// Ends a stage and starts the next. Adds to `stage` the time since this thread's last `start`
-    /// or `lap`.
+    /// Ends a stage and starts the next. The time since this stopwatch's last `start` or `lap`
+    /// counts for `stage`.
     #[inline]
     pub(crate) fn lap(&mut self, stage: Stage) {
         if self.on {

@@ -19,10 +19,10 @@ pub(crate) struct BankLookUp {
 }
 
 impl BankLookUp {
-    /// Looks up the values of a block. A value without an id for this run gets the id that
-    /// `numbering` has for unknown values. If there is no such id, the value goes into `unseen`.
-    /// Rows in `unseen` count from `first_row`. If the run counts, the values that have an id are
-    /// counted.
+    /// Looks up the values of a block. If a value has no id that this run knows, it gets
+    /// `numbering`'s id for unknown values. Without such an id, the value goes into `unseen`, with
+    /// a row that counts from `first_row`. If the run counts, this counts the values that have an
+    /// id.
     pub(crate) fn run(
         &mut self,
         ids: &BankIds,
@@ -38,8 +38,8 @@ impl BankLookUp {
         self.ids.resize(rows, 0);
         if let Slot::Word(column) = look_up.from {
             self.numbers.clear();
-            // Negative words are extended with their sign: the same number in 32 and in 64 bits is
-            // one value.
+            // Signed 32-bit numbers are extended with their sign. A number then is one value,
+            // whether it has 32 or 64 bits.
             let signed = |word: u32| i64::from(word.cast_signed()).cast_unsigned();
             let words = block.word(column).iter();
             if look_up.signed {
@@ -61,7 +61,8 @@ impl BankLookUp {
         };
         vocabulary.ids(values, &mut self.ids)?;
         for (place, id) in self.ids.iter_mut().enumerate() {
-            // `UNKNOWN_ID` is the largest `u64`, so it is never below the limit.
+            // A value without an id has `UNKNOWN_ID`, the largest `u64`, which is never below the
+            // limit.
             if *id < ids.limit {
                 continue;
             }
@@ -80,8 +81,8 @@ impl BankLookUp {
         self.put_down(vocabulary, look_up, block)
     }
 
-    /// Writes the ids into the block's columns. A value without an id leaves `UNKNOWN_ID`, and the
-    /// commit of the chunk overwrites it.
+    /// Writes the ids into the block's columns. For a value without an id, this writes
+    /// `UNKNOWN_ID`, which the commit of the chunk overwrites in the batch.
     fn put_down(&self, vocabulary: &Vocabulary, look_up: &LookUp, block: &mut Block) -> Result<()> {
         let known = self.ids.iter().filter(|&&id| id != UNKNOWN_ID);
         check_id(vocabulary, look_up, known.copied().max())?;

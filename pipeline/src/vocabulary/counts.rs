@@ -7,10 +7,11 @@ use memmap2::{MmapMut, MmapOptions};
 /// The counts of one thread: how often it met each value of a range.
 #[derive(Debug)]
 pub(crate) struct ValueCounts {
-    /// A count of 32 bits for each value. An anonymous map: pages of values that do not occur take
-    /// no memory, and lack of memory is an error.
+    /// A 32-bit count for each value, in an anonymous map. Pages of values that do not occur take
+    /// no memory, and if the system refuses the map, that is an error and no abort.
     counts: MmapMut,
-    /// One entry for each overflow: the value whose count reached 2^32 and restarted from 0.
+    /// The values whose count overflowed: one entry each time a count reached 2^32 and restarted
+    /// from 0.
     wrapped: Vec<u32>,
 }
 

@@ -1,9 +1,10 @@
-//! Finds the ids of values from a small range with one load each.
+//! Finds the id of a value from a small range with one load.
 //!
 //! If a modulus bounds the values, the map from value to id is an array with a slot for each
-//! possible value. An id is final at its first appearance. A slot therefore changes only once, from
-//! 0 to id + 1, and readers need no lock. A reader sees the id or 0. After a 0 it asks again at the
-//! commit of its chunk, when it may add values ([`crate::execute`]).
+//! possible value. A value gets its id at its first appearance and keeps it. A slot therefore
+//! changes only once, from 0 to id + 1, and readers need no lock. A reader finds the id or 0. If it
+//! finds 0, the value is looked up again at the commit of its chunk, when values may be added
+//! ([`crate::execute`]).
 //!
 //! The slots are in an anonymous map with advice for huge pages. With small pages, nearly every
 //! random load over 100 MiB would miss the processor's address translation cache.
@@ -30,8 +31,8 @@ impl std::fmt::Debug for DirectTable {
 }
 
 vectorised! {
-    /// Replaces each value by its id if the found slot has an id below `limit`. Slots hold id + 1.
-    /// Returns the number of values that stay.
+    /// Replaces each value by its id if the slot in `found` has an id below `limit`. A slot holds
+    /// its id plus 1. Returns the number of values that were not replaced.
     fn replace_known(values: &mut [u32], found: &[u32], limit: u32) -> u32 {
         let mut unknown = 0;
         for (value, &slot) in values.iter_mut().zip(found) {
@@ -43,8 +44,8 @@ vectorised! {
     }
 }
 
-/// True if a slot has an id below `limit`. An empty slot is 0: 0 - 1 wraps to the largest number,
-/// which is below no limit.
+/// True if a slot has an id below `limit`. For an empty slot, 0 - 1 wraps to the largest number, so
+/// the result is false.
 #[inline]
 fn has_id_below(slot: u32, limit: u32) -> bool {
     slot.wrapping_sub(1) < limit
@@ -77,9 +78,9 @@ impl DirectTable {
     /// Replaces the values that have an id below `limit` by their ids. The other values stay and go
     /// into `unseen`, with rows that count from `first_row`. `found` is scratch space.
     ///
-    /// This takes two passes. The first pass only loads, without branches, so the processor
-    /// overlaps as many cache misses as it can. A branch after each load would wait at every new
-    /// value until its cache miss ends.
+    /// This takes two passes. The first pass only loads slots, without branches, so the processor
+    /// overlaps as many cache misses as it can. With a branch after each load, the processor would
+    /// wait at every new value until the value's cache miss has ended.
     #[inline]
     pub(crate) fn look_up(
         &self,
@@ -93,9 +94,9 @@ impl DirectTable {
         let slots = self.slots();
         let found = &mut found[..values.len()];
         for (found, &value) in found.iter_mut().zip(&*values) {
-            // Relaxed: the slot is the only data read. A reader that misses a new id asks again at
-            // the commit. With a limit, the lock under which the limit was read orders all stores
-            // of lower ids before this load.
+            // Relaxed: a slot is the only data that this reads. If it misses a new id, the commit
+            // looks the value up again. If there is a limit, it was read under a lock. That lock
+            // orders all stores of lower ids before this load.
             *found = slots[value as usize].load(Ordering::Relaxed);
         }
         let unknown = replace_known(level, values, found, limit);
@@ -110,7 +111,7 @@ impl DirectTable {
         }
     }
 
-    /// Loads the slots of these values into the processor's cache together, before `id_or_insert`
+    /// Loads the slots of these values into the processor's cache together. `id_or_insert` then
     /// reads them one by one.
     #[inline]
     pub(crate) fn touch(&self, unseen: &[UnseenWord]) {
@@ -146,12 +147,12 @@ impl DirectTable {
         self.slots()[value as usize].store(id + 1, Ordering::Relaxed);
     }
 
-    /// Takes all ids back. Every value then has the id `id`, or no id if `id` is `None`.
+    /// Removes all ids. Every value then has the id `id`, or no id if `id` is `None`.
     pub(crate) fn clear(&self, id: Option<u32>) {
         let empty = id.map_or(0, |id| id + 1);
         for slot in self.slots() {
-            // A store only where needed: pages of a new table that were never written take no
-            // memory.
+            // Stores only where the slot differs. The pages of a new table that no store has
+            // touched take no memory.
             if slot.load(Ordering::Relaxed) != empty {
                 slot.store(empty, Ordering::Relaxed);
             }

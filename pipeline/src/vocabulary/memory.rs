@@ -1,16 +1,16 @@
-//! A vocabulary that numbers in memory: the table of ids, the values by id, their counts, and how
-//! much of them a bank has.
+//! A vocabulary that gives ids in memory. It has the table of ids, the values by id, their counts,
+//! and the number of values that a bank has already.
 //!
-//! The table gives ids in memory, at memory speed. A bank gets the new values only at a save
-//! ([`MemoryNumbering::save`]), in the order of their ids, and gives them the same ids.
-//! Between saves no other pipeline may insert into the bank's vocabulary. Otherwise the bank would
-//! give this pipeline's ids to other values.
+//! The table gives ids without a look into the bank. The bank gets the new values only at a save
+//! ([`MemoryNumbering::save`]), in the order of their ids, and gives them the same ids. Between two
+//! saves, no other pipeline may insert into the bank's vocabulary. Otherwise the bank would give
+//! ids that this pipeline has already given to its own values.
 //!
 //! A pipeline and its [evaluations](crate::Pipeline::evaluation) share the vocabulary under a lock.
-//! When an evaluation's run begins, it takes a reference to the table and the number of values as
-//! its limit. It treats ids from the limit on as missing, so it does not see later values.
-//! [`MemoryNumbering::load`] and [`MemoryNumbering::keep_frequent`] take ids back. They fill a new
-//! table if an evaluation still reads the old one.
+//! When an evaluation's run begins, it takes a reference to the table, and the next new id as its
+//! limit. It treats ids from the limit on as missing, so it does not see later values.
+//! [`MemoryNumbering::load`] and [`MemoryNumbering::keep_frequent`] give existing ids to other
+//! values. If an evaluation still reads the table, they fill a new one.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(crate) struct MemoryNumbering {
     /// The id of unknown values once the vocabulary is frozen. `None` if they have no id.
     unknown: Option<u32>,
     frozen: bool,
-    /// How often each value occurred. With a bank, only since the last save.
+    /// How often each value occurred. If there is a bank, only the occurrences since the last save.
     counts: Option<Vec<u64>>,
     kept_in: Option<KeptIn>,
 }
@@ -58,15 +58,15 @@ pub(crate) struct MemoryNumbering {
 struct KeptIn {
     vocabulary: Vocabulary,
     identity: VocabularyIdentity,
-    /// Number of first values that the bank has.
+    /// The bank has the first `saved` of the values.
     saved: usize,
-    /// True after a failed save: the bank may have some of the values after `saved` too.
+    /// True after a failed save: the bank may also have some of the values after the first `saved`.
     torn: bool,
 }
 
 impl MemoryNumbering {
-    /// Makes a vocabulary without values. [`load`](Self::load) reads the values of a bank's
-    /// `vocabulary`.
+    /// Makes a vocabulary without values. If `vocabulary`, the bank's vocabulary, is given,
+    /// [`load`](Self::load) reads its values.
     pub(super) fn new(
         settings: MemorySettings,
         table: DirectTable,
@@ -122,8 +122,8 @@ impl MemoryNumbering {
         self.unknown
     }
 
-    /// Returns a table whose ids may be taken back: this one, or a new, empty one if an evaluation
-    /// reads this one.
+    /// Returns a table whose ids may be removed. This is the present table, or a new, empty one if
+    /// an evaluation reads the present table.
     fn table_to_clear(&mut self) -> Result<Arc<DirectTable>> {
         if Arc::get_mut(&mut self.table).is_none() {
             self.table = Arc::new(new_table(&self.name, self.table.range())?);
@@ -135,14 +135,14 @@ impl MemoryNumbering {
         self.frozen
     }
 
-    /// Fills the table with the bank's values and forgets unsaved values. After an error nothing
-    /// has changed.
+    /// Fills the table with the bank's values. Values that are not saved are lost. If this fails,
+    /// nothing has changed.
     pub(super) fn load(&mut self) -> Result<()> {
         let Some(kept_in) = &self.kept_in else { return Ok(()) };
         let vocabulary = &kept_in.vocabulary;
         let range = self.table.range() as u64;
-        // Read before the values: a renumbering during the scan then shows as a change at the next
-        // look.
+        // Read before the values. If another program renumbers the vocabulary during the scan, the
+        // next check then finds a different identity.
         let identity = vocabulary.identity();
         let frozen = vocabulary.is_frozen();
         let mut loaded = Vec::new();
@@ -199,8 +199,8 @@ impl MemoryNumbering {
         Some(if self.frozen { "was unfrozen" } else { "was frozen" }.to_owned())
     }
 
-    /// After a failed save, finds out which of the pipeline's own values the bank has. Without
-    /// this, they would look like another program's values.
+    /// Called after a failed save: finds out which of the pipeline's own values the bank has.
+    /// Without this, they would look like values that another program added.
     fn settle(&mut self) -> Result<()> {
         let Some(kept_in) = self.kept_in.as_mut().filter(|kept_in| kept_in.torn) else {
             return Ok(());
@@ -238,8 +238,8 @@ impl MemoryNumbering {
         self.load()
     }
 
-    /// Tells the bank which ids are in use. The bank's tables then accept ids whose values the bank
-    /// does not have yet.
+    /// Tells the bank which ids the pipeline has given. The bank's tables then accept ids whose
+    /// values the bank does not have yet.
     pub(super) fn give_out(&self) {
         if let Some(kept_in) = &self.kept_in {
             kept_in.vocabulary.give_out(u64::from(self.first_id) + self.values.len() as u64);
@@ -263,7 +263,7 @@ impl MemoryNumbering {
             let values: Vec<u64> =
                 self.values[kept_in.saved..end].iter().map(|&value| u64::from(value)).collect();
             ids.resize(values.len(), 0);
-            // Stays true if the insertion fails.
+            // If the insertion fails, `torn` stays true.
             kept_in.torn = true;
             kept_in.vocabulary.ids_or_insert(&values, &mut ids)?;
             let first = u64::from(self.first_id) + kept_in.saved as u64;
@@ -278,8 +278,8 @@ impl MemoryNumbering {
             for counts in counts.chunks_mut(SAVED_AT_ONCE) {
                 ids.clear();
                 ids.extend(first..first + counts.len() as u64);
-                // `move_counts` sets each count that it has added to 0, also if it fails later. No
-                // count is added twice.
+                // `move_counts` sets each count to 0 once it has added it to the bank. So no count
+                // is added twice, even if `move_counts` fails.
                 kept_in.vocabulary.move_counts(&ids, counts)?;
                 first += counts.len() as u64;
             }
@@ -288,8 +288,8 @@ impl MemoryNumbering {
         Ok(())
     }
 
-    /// Returns the id of a value that had no id when its row was looked up, and gives it one if
-    /// needed. `refused` makes the error of a frozen vocabulary.
+    /// Returns the id of a value that had no id when its row was looked up. If it still has no id,
+    /// it gets one. `refused` makes the error for a frozen vocabulary.
     #[inline]
     pub(crate) fn number(
         &mut self,
@@ -298,8 +298,8 @@ impl MemoryNumbering {
         refused: impl FnOnce() -> Error,
     ) -> Result<u32> {
         if self.frozen {
-            // A frozen vocabulary with an id for unknown values never gets here: that id is in
-            // every free slot.
+            // Only a frozen vocabulary without an id for unknown values comes here. Otherwise every
+            // free slot holds that id, and the look-up finds it.
             return Err(refused());
         }
         Ok(table.id_or_insert(value, self.first_id, &mut self.values))

@@ -1,8 +1,8 @@
 //! The vocabularies of a pipeline.
 //!
 //! A pipeline has a [`Numbering`] for each of its vocabularies ([`open()`]). Each run makes a
-//! [`RunNumbering`] of it, in which all threads look values up. A value without an id waits in the
-//! [`UnseenList`] of its chunk until the chunk is committed.
+//! [`RunNumbering`] of it, in which all threads look values up. If a value has no id, it waits in
+//! its chunk's [`UnseenList`] until the chunk is committed.
 //!
 //! If the range of the values is known, ids come from an array in memory ([`direct`]), even if a
 //! bank keeps the vocabulary. The array is filled from the bank at the start, and new values go to

@@ -25,23 +25,23 @@ pub struct KeptValues {
 #[derive(Debug)]
 pub(crate) struct Numbering {
     pub(super) ids: Ids,
-    /// Whether runs count how often values occur.
+    /// Whether a pass without output counts how often values occur.
     pub(crate) counts: bool,
-    /// Values that occur less often get no id of their own. 0 if all values get ids.
+    /// Values that occur less often than this have no id of their own. 0 if all values get ids.
     pub(crate) min_count: u64,
 }
 
-/// The place of a vocabulary's ids.
+/// Where a vocabulary keeps its ids.
 #[derive(Debug)]
 pub(super) enum Ids {
-    /// A table in memory, for values of a known range. A bank may store their ids too.
+    /// A table in memory, for values of a known range. A bank may keep these ids too.
     Memory(MemoryNumbering),
-    /// A bank's vocabulary. Used for all other values.
+    /// A bank's vocabulary, for values of unknown range.
     Bank(Vocabulary),
 }
 
 impl Numbering {
-    /// The table's vocabulary. `None` if the bank gives the ids.
+    /// The vocabulary in memory. `None` if the bank gives the ids.
     pub(crate) fn memory(&self) -> Option<&MemoryNumbering> {
         match &self.ids {
             Ids::Memory(memory) => Some(memory),
@@ -49,7 +49,7 @@ impl Numbering {
         }
     }
 
-    /// As [`memory`](Self::memory), but mutable, to give ids to new values.
+    /// The vocabulary in memory, to give ids to new values. `None` if the bank gives the ids.
     pub(crate) fn memory_mut(&mut self) -> Option<&mut MemoryNumbering> {
         match &mut self.ids {
             Ids::Memory(memory) => Some(memory),
@@ -81,7 +81,8 @@ impl Numbering {
         self.counts && !self.is_frozen()
     }
 
-    /// Adds the counts of one thread. A vocabulary in a bank has none.
+    /// Adds the counts of one thread. Does nothing if the vocabulary is in a bank, which has
+    /// counted already.
     pub(crate) fn add(&mut self, counted: &ValueCounts) {
         if let Some(memory) = self.memory_mut() {
             memory.add(counted);
@@ -111,7 +112,7 @@ impl Numbering {
         self.memory_mut().map_or(Ok(()), MemoryNumbering::save)
     }
 
-    /// Tells the bank which ids are in use.
+    /// Tells the bank which ids the pipeline has given.
     pub(crate) fn give_out(&self) {
         if let Some(memory) = self.memory() {
             memory.give_out();

@@ -9,7 +9,8 @@ use crate::operators::{MODULUS_MAX, ValueSpace};
 use crate::plan::VocabularyPlan;
 use crate::spec::VocabularySpec;
 
-/// Opens or makes a vocabulary, and loads the bank's values into the table if it has one.
+/// Opens or makes a vocabulary. If its ids are in a table and a bank keeps them, loads the bank's
+/// values into the table.
 pub(crate) fn open(plan: &VocabularyPlan, bank: Option<&Bank>) -> Result<Numbering> {
     let name = &plan.name;
     let kind = match plan.space {
@@ -52,7 +53,7 @@ fn memory_settings(name: &str, config: &VocabularyConfig, range: u32) -> Result<
             config.first_id
         ))
     })?;
-    // The bank keeps this id below the first id, which has 32 bits.
+    // The id fits in 32 bits: the bank requires that it is below the first id, which fits.
     let unknown = config.unknown_id.and_then(|id| u32::try_from(id).ok());
     Ok(MemorySettings { name: name.to_owned(), first_id, unknown, counts: config.counts })
 }

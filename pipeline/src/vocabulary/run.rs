@@ -12,16 +12,16 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct RunNumbering {
     pub(crate) ids: RunIds,
-    /// The treatment of values without an id.
+    /// What happens to a value without an id.
     pub(crate) on_unseen: OnUnseen,
     /// Whether the run counts its values.
     pub(crate) counts: bool,
-    /// The numbering that an evaluation began with. The evaluation fails if the vocabulary is
-    /// renumbered. `None` for other runs.
+    /// For an evaluation: the numbering when it began. If the vocabulary is renumbered later, the
+    /// evaluation fails. `None` for other runs.
     evaluates: Option<Evaluated>,
 }
 
-/// The place in which a run looks ids up.
+/// Where a run looks ids up.
 #[derive(Debug)]
 pub(crate) enum RunIds {
     /// A table, for values of a known range. The run treats ids from `limit` on as missing.
@@ -34,15 +34,15 @@ pub(crate) enum RunIds {
 #[derive(Debug)]
 pub(crate) struct BankIds {
     pub(crate) vocabulary: Vocabulary,
-    /// The run treats ids from here on as missing.
+    /// The run treats ids from `limit` on as missing.
     pub(crate) limit: u64,
 }
 
-/// Treatment of a value without an id.
+/// What happens to a value without an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnUnseen {
-    /// The commit of the value's chunk gives it an id. A frozen vocabulary without an id for
-    /// unknown values fails instead.
+    /// The commit of the value's chunk gives it an id. If the vocabulary is frozen and has no id
+    /// for unknown values, the commit fails.
     Number,
     /// The value gets this id.
     Id(u64),
@@ -57,30 +57,32 @@ enum Evaluated {
 }
 
 impl RunNumbering {
-    /// Makes the view of a run that gives ids to new values. The run counts if both `counts` and
-    /// the vocabulary say so.
+    /// Makes the view of a run that gives ids to new values. The run counts if `counts` is true and
+    /// the vocabulary counts.
     pub(crate) fn learning(numbering: &Numbering, counts: bool) -> Self {
         let (ids, on_unseen) = match &numbering.ids {
             Ids::Bank(vocabulary) => {
                 let on_unseen = match vocabulary.config().unknown_id {
-                    // Every unknown value gets `id` at once, so none has to wait for the commit.
+                    // Every unknown value gets `id` at the look-up, so no value waits for the
+                    // commit.
                     Some(id) if vocabulary.is_frozen() => OnUnseen::Id(id),
                     _ => OnUnseen::Number,
                 };
                 (RunIds::bank(vocabulary, u64::MAX), on_unseen)
             }
-            // A frozen table holds the id of unknown values in its free slots, so `Number` finds it
-            // there.
+            // If the table is frozen and unknown values have an id, its free slots hold that id and
+            // the look-up finds it. So `Number` is right in every case.
             Ids::Memory(memory) => (RunIds::direct(memory.table(), NO_LIMIT), OnUnseen::Number),
         };
         Self { ids, on_unseen, counts: counts && numbering.counts, evaluates: None }
     }
 
-    /// Makes the view of a run that looks up the present values and gives no ids.
+    /// Makes the view of a run that knows only the present values and gives no ids.
     pub(crate) fn evaluating(numbering: &Numbering) -> Self {
         let (ids, unknown, evaluates) = match &numbering.ids {
             Ids::Bank(vocabulary) => {
-                // Read before the next id: a renumbering in between is then noticed.
+                // Read before the next id. If the vocabulary is renumbered between the two reads,
+                // `check_numbering` notices it.
                 let evaluates = Evaluated::InBank(vocabulary.identity());
                 let unknown = vocabulary.config().unknown_id;
                 (RunIds::bank(vocabulary, vocabulary.next_id()), unknown, evaluates)
@@ -95,13 +97,13 @@ impl RunNumbering {
         Self { ids, on_unseen, counts: false, evaluates: Some(evaluates) }
     }
 
-    /// Fails if the vocabulary was renumbered since the evaluation began. Called before each batch
-    /// is handed out, so no batch with old ids goes out.
+    /// Fails if the vocabulary was renumbered since the evaluation began. Called before the
+    /// consumer gets a batch, so it never gets a batch with old ids.
     pub(crate) fn check_numbering(&self, name: &str, numbering: &Numbering) -> Result<()> {
         let Some(evaluates) = self.evaluates else { return Ok(()) };
         let is_current = match &numbering.ids {
-            // Another program part may have renumbered the bank's vocabulary. The pipeline's own
-            // count does not include that, so the bank is asked too.
+            // Another part of the program may have renumbered the bank's vocabulary. `renumberings`
+            // counts only the pipeline's own changes, so this also asks the bank.
             Ids::Memory(memory) => {
                 evaluates == Evaluated::InMemory(memory.renumberings()) && !memory.is_outdated()
             }

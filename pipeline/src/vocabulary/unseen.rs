@@ -36,7 +36,7 @@ impl UnseenList {
         }
     }
 
-    /// The list of a look-up in a table. Panics for a look-up in a bank.
+    /// The list, if it is of a look-up in a table. Panics if it is of a look-up in a bank.
     pub(crate) fn words(&self) -> &[UnseenWord] {
         match self {
             Self::Words(words) => words,
@@ -44,7 +44,7 @@ impl UnseenList {
         }
     }
 
-    /// The list of a look-up in a bank. Panics for a look-up in a table.
+    /// The list, if it is of a look-up in a bank. Panics if it is of a look-up in a table.
     pub(crate) fn values(&self) -> &UnseenValues {
         match self {
             Self::Values(values) => values,
@@ -77,7 +77,7 @@ impl UnseenValues {
         }
     }
 
-    /// Appends value number `place` of `values`, which `row` has.
+    /// Appends value number `place` of `values`, for the row `row`.
     pub(crate) fn push(&mut self, row: u32, values: Values<'_>, place: usize) {
         self.rows.push(row);
         match values {

@@ -24,8 +24,8 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Fails as [`in_memory::measure`] does. Also fails if `--threads` does not have 1 and another
-/// number, or if `--threads-a-batch` is given.
+/// Fails as [`in_memory::measure`] does. Also fails if `--threads` does not begin with 1 or has no
+/// second number, or if `--threads-a-batch` is given.
 pub(crate) fn run(Args { mut in_memory }: Args) -> Result<()> {
     in_memory.large_rows = 0;
     in_memory.only.get_or_insert(Level::Store);

@@ -57,7 +57,8 @@ fn packed_numbers_are_read_up_to_their_end() {
         word |= place << (5 * place);
     }
     bytes.extend(word.to_le_bytes());
-    // The last 32 of the miniblock's 160 bits. The differences from number 25 on are not compared.
+    // The last 32 of the miniblock's 160 bits, all 0. The test compares only the differences up to
+    // number 24.
     bytes.extend([0; 4]);
     bytes.extend(b"rest");
     let (all, rest) = numbers(&bytes).unwrap();
