@@ -1,24 +1,27 @@
-//! Admission: the keys for which a get makes a row.
+//! Admission: the keys for which a get inserts a row.
 
 use embank::Admission;
 
 use crate::refusals::{beyond_this_header, no_such_number};
 use crate::status::Failure;
 
-/// The keys for which a get makes a row. For other keys the get returns the initial values, and
-/// their gradients are dropped.
+/// The keys for which a get inserts a row. For every other key without a row, the get returns the
+/// initial values, and the key's gradient is dropped.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_admission {
-    /// Every key, at its first get.
+    /// A key gets its row at its first get.
     Always = 0,
-    /// A key at its get number admission_gets. Gets are counted exactly.
+    /// A key gets its row at its get number admission_gets. The table counts the gets of each key
+    /// without a row. It forgets a count when it has counted enough other keys since: as many as it
+    /// has rows, and at least 65,536.
     AfterGets = 1,
-    /// A key without a row at each get with the probability admission_probability.
+    /// Each get of a key without a row inserts the row with the probability admission_probability.
     Probability = 2,
 }
 
-/// Returns the kind and its two numbers as fields of `embank_table_settings`.
+/// Returns the values of the fields `admission`, `admission_gets` and `admission_probability` of
+/// `embank_table_settings`.
 pub(crate) fn from_rust(admission: Admission) -> Result<(u32, u32, f32), Failure> {
     match admission {
         Admission::Always => Ok((embank_admission::Always as u32, 0, 0.0)),

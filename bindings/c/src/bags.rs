@@ -1,4 +1,4 @@
-//! Bags: rows that the store pools.
+//! Bags: groups of keys whose rows the store pools into one row.
 
 use embank::{Bags, Pooling};
 
@@ -7,27 +7,27 @@ use crate::memory::{HandlePlace, Lent};
 use crate::status::{Failure, call, embank_status};
 use crate::table::{embank_table, table_of};
 
-/// How the rows of a bag become one.
+/// How the rows of a bag become one row.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_pooling {
-    /// Their sum; zeros for an empty bag.
+    /// The sum of the rows; zeros for an empty bag.
     Sum = 0,
-    /// Their sum by their number; zeros for an empty bag.
+    /// The sum of the rows divided by their number; zeros for an empty bag.
     Mean = 1,
 }
 
-/// Which keys of a batch make up each bag, and how their rows are pooled.
+/// The bags of a batch: which of its keys belong to each bag, and how the rows of a bag are pooled.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct embank_bags {
-    /// The keys of bag i are those at the places offsets[i] to offsets[i + 1] - 1 of the batch: the
-    /// first offset is 0, the last one is the number of keys, and none is less than the one before.
+    /// Bag i has the keys at the places offsets[i] to offsets[i + 1] - 1 of the batch. The first
+    /// offset is 0, the last offset is the number of keys, and offsets never decrease.
     pub offsets: *const u64,
-    /// One more than there are bags.
+    /// The number of offsets: the number of bags plus 1.
     pub offset_count: usize,
-    /// What each key's row is multiplied by, one for each key; with EMBANK_POOLING_SUM alone. NULL:
-    /// 1.
+    /// One weight for each key of the batch; the key's row is multiplied by it. Only with
+    /// EMBANK_POOLING_SUM. NULL means that every weight is 1.
     pub weights: *const f32,
     /// One of embank_pooling.
     pub pooling: u32,
@@ -35,7 +35,7 @@ pub struct embank_bags {
     pub reserved: u32,
 }
 
-/// The buffers of an `embank_bags`, whose pointers and pooling are checked.
+/// The buffers of an `embank_bags`. `new` has checked their pointers and the pooling.
 pub(crate) struct LentBags {
     offsets: Lent<u64>,
     weights: Option<Lent<f32>>,
@@ -44,13 +44,13 @@ pub(crate) struct LentBags {
 
 impl LentBags {
     /// # Safety
-    /// `bags` must be null or point to an initialised struct.
+    /// `bags` must be null or point to an initialised `embank_bags`.
     pub(crate) unsafe fn new(bags: *const embank_bags, key_count: usize) -> Result<Self, Failure> {
         if bags.is_null() || !bags.is_aligned() {
             return Err(Failure::invalid("bags is NULL or misaligned"));
         }
-        // SAFETY: the pointer is not null and is aligned. `# Safety` obliges the caller to pass a
-        // struct.
+        // SAFETY: the pointer is not null and is aligned. By this function's `# Safety`, it points
+        // to an initialised struct.
         let bags = unsafe { *bags };
         if bags.reserved != 0 {
             return Err(Failure::invalid("embank_bags.reserved must be 0"));
@@ -79,7 +79,8 @@ impl LentBags {
     /// # Safety
     /// The buffers must stay valid during the call, and no other code may write to them.
     pub(crate) unsafe fn read<'a>(&self) -> Bags<'a> {
-        // SAFETY: by this function's `# Safety`, the buffers stay valid and unchanged.
+        // SAFETY: by this function's `# Safety`, the buffers stay valid, and no other code writes
+        // to them.
         unsafe {
             Bags {
                 offsets: self.offsets.read(),
@@ -90,9 +91,10 @@ impl LentBags {
     }
 }
 
-/// Gets rows for training, and pools those of each bag to one row of `pooled`, bags * dim values.
-/// Rows are not copied out. The lease takes one gradient for each bag (embank_lease_apply_bags).
-/// Otherwise as embank_table_get.
+/// Gets rows for training, and pools the rows of each bag into one row of `pooled`. `pooled` has
+/// room for one row for each bag, that is, number of bags * dim values. The call does not return
+/// the single rows. The caller ends the lease with one gradient for each bag
+/// (embank_lease_apply_bags). In all else, works as embank_table_get.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get_bags(
     table: *const embank_table,
@@ -103,8 +105,8 @@ pub unsafe extern "C" fn embank_table_get_bags(
     pooled_len: usize,
     lease: *mut *mut embank_lease,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys`, `bags`, `pooled` and `lease` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys`, `bags`,
+    // `pooled` and `lease` are each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("lease", lease)?;
         let table = table_of(table)?;
@@ -113,16 +115,17 @@ pub unsafe extern "C" fn embank_table_get_bags(
         let pooled = Lent::new_mut("pooled", pooled, pooled_len)?;
         pooled.check_apart(&keys)?;
         bags.check_apart(&pooled)?;
-        // SAFETY: the checks above found that `pooled` overlaps no other buffer.
+        // SAFETY: `check_apart` found that `pooled` overlaps no other buffer. By the rules of
+        // embank.h, no other code uses the buffers during the call.
         let got = table.get_bags(keys.read(), bags.read(), pooled.write())?;
         place.hand_over(embank_lease::new(got));
         Ok(())
     })
 }
 
-/// Reads rows for evaluation, and pools those of each bag to one row of `pooled`, bags * dim
-/// values. A key without a row counts with its initial values. Touches no clock, waits for none,
-/// and writes nothing.
+/// Reads rows for evaluation, and pools the rows of each bag into one row of `pooled`. `pooled` has
+/// room for number of bags * dim values. For a key without a row, the pooling takes the row's
+/// initial values. Changes no staleness clock, waits for no clock, and writes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_peek_bags(
     table: *const embank_table,
@@ -132,8 +135,8 @@ pub unsafe extern "C" fn embank_table_peek_bags(
     pooled: *mut f32,
     pooled_len: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys`, `bags` and `pooled` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys`, `bags` and
+    // `pooled` are each null or valid until the call returns.
     call(|| unsafe {
         let table = table_of(table)?;
         let keys = Lent::new("keys", keys, key_count)?;
@@ -141,14 +144,15 @@ pub unsafe extern "C" fn embank_table_peek_bags(
         let pooled = Lent::new_mut("pooled", pooled, pooled_len)?;
         pooled.check_apart(&keys)?;
         bags.check_apart(&pooled)?;
-        // SAFETY: the checks above found that `pooled` overlaps no other buffer.
+        // SAFETY: `check_apart` found that `pooled` overlaps no other buffer. By the rules of
+        // embank.h, no other code uses the buffers during the call.
         Ok(table.peek_bags(keys.read(), bags.read(), pooled.write())?)
     })
 }
 
-/// Applies one gradient for each bag with the table's optimizer: `gradients` holds bags * dim
-/// values, and `bags` are those of the get. The gradient of a row is the sum over its places in the
-/// batch. The next checkpoint makes it durable.
+/// Ends the lease: applies one gradient for each bag with the table's optimizer. `gradients` has
+/// number of bags * dim values. `bags` must be the bags of the get. The gradient of a row is the
+/// sum over its places in the batch. The next checkpoint makes the update durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_apply_bags(
     lease: *const embank_lease,
@@ -156,7 +160,7 @@ pub unsafe extern "C" fn embank_lease_apply_bags(
     gradients: *const f32,
     gradients_len: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
-    // freed; `bags` and `gradients` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `bags` and
+    // `gradients` are each null or valid until the call returns.
     call(|| unsafe { end_with_bags(lease, bags, gradients, gradients_len) })
 }

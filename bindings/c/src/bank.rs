@@ -1,4 +1,5 @@
-//! Banks: opened, closed, their tables and vocabularies, checkpoints.
+//! Functions on a bank: open and close it, open and drop its tables and vocabularies, take
+//! checkpoints.
 
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
@@ -15,37 +16,39 @@ use crate::status::{Failure, call, embank_status};
 use crate::table::embank_table;
 use crate::vocabulary::{self, embank_vocabulary, embank_vocabulary_settings};
 
-/// An open bank: a directory with many tables under one memory budget. Free with embank_bank_close.
+/// An open bank: a directory with tables that share one memory budget. Free with embank_bank_close.
 #[derive(Debug)]
 pub struct embank_bank {
     inner: Owned<Bank>,
 }
 
 /// # Safety
-/// `bank` must be null or a handle that is not freed during the call.
+/// `bank` must be null or a handle that the caller does not free while the returned reference is in
+/// use.
 unsafe fn bank_of<'a>(bank: *const embank_bank) -> Result<&'a Bank, Failure> {
-    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
+    // SAFETY: by this function's `# Safety`, `bank` is null or a live handle.
     unsafe { borrowed("bank", bank) }?.inner.get()
 }
 
 /// # Safety
-/// `options` must be null or point to a struct of the size that its first field says.
+/// `options` must be null or point to a struct whose first field is the struct's size in bytes.
 unsafe fn options_of(options: *const embank_bank_options) -> Result<embank::BankOptions, Failure> {
-    // SAFETY: `# Safety` obliges the caller to pass null or an initialised struct.
+    // SAFETY: by this function's `# Safety`, `options` is null or a struct of the size in its first
+    // field.
     unsafe { sized::read_or_defaults(options) }?.to_rust()
 }
 
-/// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as its
-/// newest complete checkpoint has it; changes after that checkpoint are gone. `options` may be NULL
-/// for defaults.
+/// Opens the bank in the directory `path`, or creates it there. An existing bank has the content of
+/// its newest complete checkpoint; changes after that checkpoint are lost. If `options` is NULL,
+/// every option has its default.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_open(
     path: *const c_char,
     options: *const embank_bank_options,
     bank: *mut *mut embank_bank,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `path`, `options` and `bank` are each null or
-    // valid for the call.
+    // SAFETY: by the rules of embank.h, `path`, `options` and `bank` are each null or valid until
+    // the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("bank", bank)?;
         let path = path_of("path", path)?;
@@ -56,11 +59,11 @@ pub unsafe extern "C" fn embank_bank_open(
     })
 }
 
-/// Opens the bank in the directory `path` to read only, also while another process writes it.
+/// Opens the bank in the directory `path` read-only. Another process may write the bank meanwhile.
 /// `checkpoint` is the number of the checkpoint to open, or 0 for the newest. Peeks and scans work;
-/// a call that would write returns EMBANK_STATUS_READ_ONLY. The writer keeps the checkpoint until
-/// this bank leaves it. Of `options`, which may be NULL, only the memory budget and the device are
-/// used.
+/// a call that would write returns EMBANK_STATUS_READ_ONLY. The process that writes the bank keeps
+/// the checkpoint until this bank is refreshed or closed. `options` may be NULL. Only its memory
+/// budget, device and threads have an effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_open_read_only(
     path: *const c_char,
@@ -68,8 +71,8 @@ pub unsafe extern "C" fn embank_bank_open_read_only(
     checkpoint: u64,
     bank: *mut *mut embank_bank,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `path`, `options` and `bank` are each null or
-    // valid for the call.
+    // SAFETY: by the rules of embank.h, `path`, `options` and `bank` are each null or valid until
+    // the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("bank", bank)?;
         let path = path_of("path", path)?;
@@ -81,18 +84,18 @@ pub unsafe extern "C" fn embank_bank_open_read_only(
     })
 }
 
-/// Frees the handle. The bank closes when its tables, leases and scans are freed too; until then no
-/// other process can open it for writing. Takes no checkpoint: changed_since_checkpoint of
-/// embank_bank_get_stats is the number of changes that would be lost, and embank_bank_checkpoint
-/// keeps them.
+/// Frees the handle. The bank closes when the handles of its tables, vocabularies, leases and scans
+/// are freed too. Until then no other process can open the bank for writing. This function takes no
+/// checkpoint, so changes after the last checkpoint are lost. changed_since_checkpoint of
+/// embank_bank_get_stats is their number, and embank_bank_checkpoint saves them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_close(bank: *mut embank_bank) {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and the caller does not
+    // use it again.
     unsafe { handle::free(bank) };
 }
 
-/// Opens the table `name`, or creates it. A new table is durable with the next checkpoint.
+/// Opens the table `name`, or creates it. The next checkpoint makes a new table durable.
 /// embank_bank_table_of_vocabulary creates a table whose keys are a vocabulary's ids; this function
 /// only opens such a table.
 #[unsafe(no_mangle)]
@@ -102,8 +105,8 @@ pub unsafe extern "C" fn embank_bank_table(
     settings: *const embank_table_settings,
     table: *mut *mut embank_table,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `name`, `settings` and `table` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `name`, `settings` and
+    // `table` are each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
         let bank = bank_of(bank)?;
@@ -118,9 +121,9 @@ pub unsafe extern "C" fn embank_bank_table(
     })
 }
 
-/// Opens or creates a table as embank_bank_table does, whose keys are the ids of the vocabulary
-/// with this name. The table refuses other keys, and can't be opened after the vocabulary is
-/// renumbered or replaced.
+/// Opens or creates, as embank_bank_table does, a table whose keys are the ids of the vocabulary
+/// `vocabulary`. Calls with another key return EMBANK_STATUS_UNKNOWN_ID. The table can't be opened
+/// after the vocabulary was renumbered, replaced or dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_table_of_vocabulary(
     bank: *const embank_bank,
@@ -129,8 +132,8 @@ pub unsafe extern "C" fn embank_bank_table_of_vocabulary(
     vocabulary: *const c_char,
     table: *mut *mut embank_table,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `name`, `settings`, `vocabulary` and `table` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `name`, `settings`,
+    // `vocabulary` and `table` are each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
         let bank = bank_of(bank)?;
@@ -142,7 +145,7 @@ pub unsafe extern "C" fn embank_bank_table_of_vocabulary(
     })
 }
 
-/// Opens the vocabulary `name`, or creates it. A new one is durable with the next checkpoint.
+/// Opens the vocabulary `name`, or creates it. The next checkpoint makes a new vocabulary durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_vocabulary(
     bank: *const embank_bank,
@@ -150,8 +153,8 @@ pub unsafe extern "C" fn embank_bank_vocabulary(
     settings: *const embank_vocabulary_settings,
     vocabulary: *mut *mut embank_vocabulary,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `name`, `settings` and `vocabulary` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `name`, `settings` and
+    // `vocabulary` are each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("vocabulary", vocabulary)?;
         let bank = bank_of(bank)?;
@@ -162,15 +165,15 @@ pub unsafe extern "C" fn embank_bank_vocabulary(
     })
 }
 
-/// Opens the vocabulary `name` with the settings that it has.
+/// Opens the existing vocabulary `name`, with the settings of its creation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_open_vocabulary(
     bank: *const embank_bank,
     name: *const c_char,
     vocabulary: *mut *mut embank_vocabulary,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `name` and `vocabulary` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `name` and
+    // `vocabulary` are each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("vocabulary", vocabulary)?;
         let bank = bank_of(bank)?;
@@ -180,15 +183,16 @@ pub unsafe extern "C" fn embank_bank_open_vocabulary(
     })
 }
 
-/// Drops the vocabulary `name`. Its values are gone at once, and durably with the next checkpoint.
-/// Tables whose keys are its ids stay, and can't be opened. Its handles must still be freed.
+/// Drops the vocabulary `name`. Its values are gone when the call returns; the next checkpoint
+/// makes this durable. Tables whose keys are the vocabulary's ids stay in the bank, but can't be
+/// opened. The caller must still free the vocabulary's handles.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_drop_vocabulary(
     bank: *const embank_bank,
     name: *const c_char,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `name` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `name` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let bank = bank_of(bank)?;
         let name = text("vocabulary's name", name)?;
@@ -196,14 +200,14 @@ pub unsafe extern "C" fn embank_bank_drop_vocabulary(
     })
 }
 
-/// Lists the names of the bank's vocabularies, in order.
+/// Lists the names of the bank's vocabularies, sorted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_vocabularies(
     bank: *const embank_bank,
     names: *mut *mut embank_names,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `names` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `names` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("names", names)?;
         let vocabularies = bank_of(bank)?.vocabularies();
@@ -212,15 +216,15 @@ pub unsafe extern "C" fn embank_bank_vocabularies(
     })
 }
 
-/// Opens the table `name` with the settings that it has.
+/// Opens the existing table `name`, with the settings that it has now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_open_table(
     bank: *const embank_bank,
     name: *const c_char,
     table: *mut *mut embank_table,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `name` and `table` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `name` and `table` are
+    // each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
         let bank = bank_of(bank)?;
@@ -230,15 +234,16 @@ pub unsafe extern "C" fn embank_bank_open_table(
     })
 }
 
-/// Drops the table `name`. Its rows are gone at once, and durably with the next checkpoint. Its
-/// handles and leases must still be freed. The name can be used again at once.
+/// Drops the table `name`. Its rows are gone when the call returns; the next checkpoint makes this
+/// durable. The caller must still free the table's handles and leases. A new table may have the
+/// name at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_drop_table(
     bank: *const embank_bank,
     name: *const c_char,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `name` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `name` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let bank = bank_of(bank)?;
         let name = text("table's name", name)?;
@@ -246,14 +251,14 @@ pub unsafe extern "C" fn embank_bank_drop_table(
     })
 }
 
-/// Lists the names of the bank's tables, in order.
+/// Lists the names of the bank's tables, sorted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_tables(
     bank: *const embank_bank,
     names: *mut *mut embank_names,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `names` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `names` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("names", names)?;
         let tables = bank_of(bank)?.tables();
@@ -262,9 +267,9 @@ pub unsafe extern "C" fn embank_bank_tables(
     })
 }
 
-/// Makes all tables and the caller's own bytes durable together. When the call returns, everything
-/// is on stable storage; a crash at any later moment recovers this checkpoint or a later one.
-/// `number` gets the checkpoint's number and may be NULL.
+/// Takes a checkpoint: makes all tables and the caller's own bytes, `blob`, durable together. When
+/// the call returns, all of them are on stable storage. After a crash at any later moment, the bank
+/// opens at this checkpoint or a later one. `number` gets the checkpoint's number and may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_checkpoint(
     bank: *const embank_bank,
@@ -272,8 +277,8 @@ pub unsafe extern "C" fn embank_bank_checkpoint(
     blob_size: usize,
     number: *mut u64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `blob` and `number` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `blob` and `number`
+    // are each null or valid until the call returns.
     call(|| unsafe {
         let place = Place::optional("number", number)?;
         let bank = bank_of(bank)?;
@@ -284,17 +289,17 @@ pub unsafe extern "C" fn embank_bank_checkpoint(
     })
 }
 
-/// The number and the blob of the checkpoint that the bank was opened at, or that a bank open to
-/// read only is at now. Without a checkpoint, the number is 0 and the blob NULL. Either place may
-/// be NULL.
+/// Gets the number and the blob of the checkpoint at which the bank was opened. For a read-only
+/// bank, it is the checkpoint that the bank shows now. Without a checkpoint, the number is 0 and
+/// the blob is NULL. `number` and `blob` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_recovered(
     bank: *const embank_bank,
     number: *mut u64,
     blob: *mut *mut embank_bytes,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `number` and `blob` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `number` and `blob`
+    // are each null or valid until the call returns.
     call(|| unsafe {
         let blob = HandlePlace::cleared_optional("blob", blob)?;
         let number = Place::optional("number", number)?;
@@ -309,15 +314,15 @@ pub unsafe extern "C" fn embank_bank_recovered(
     })
 }
 
-/// Moves a bank that is open to read only to its newest checkpoint. `number` gets the number of
-/// that checkpoint and may be NULL.
+/// Moves a read-only bank to the newest checkpoint on disk. `number` gets the number of that
+/// checkpoint and may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_refresh(
     bank: *const embank_bank,
     number: *mut u64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `number` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `number` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let place = Place::optional("number", number)?;
         let number = bank_of(bank)?.refresh()?;
@@ -326,27 +331,26 @@ pub unsafe extern "C" fn embank_bank_refresh(
     })
 }
 
-/// Frees disk space now, except space that a kept checkpoint holds. Other calls go on at the same
-/// time.
+/// Compacts the log: frees the disk space of old records, except space that a kept checkpoint or a
+/// scan still needs. Other threads may use the bank meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_compact(bank: *const embank_bank) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle.
     call(|| unsafe {
         bank_of(bank)?.compact()?;
         Ok(())
     })
 }
 
-/// Removes the keys from the lookahead queue that are not being read yet. `cancelled` gets their
-/// number and may be NULL.
+/// Removes from the lookahead queue all keys that are not being read yet. `cancelled` gets the
+/// number of removed keys, and may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_cancel_lookahead(
     bank: *const embank_bank,
     cancelled: *mut usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `cancelled` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `cancelled` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let place = Place::optional("number of cancelled keys", cancelled)?;
         let cancelled = bank_of(bank)?.cancel_lookahead();
@@ -355,16 +359,16 @@ pub unsafe extern "C" fn embank_bank_cancel_lookahead(
     })
 }
 
-/// Waits until the lookahead queue is empty. `idle` gets 1 if it is, and 0 if `timeout_ms`
-/// milliseconds have passed first. For tests and measurements: training does not need it.
+/// Waits until the lookahead queue is empty. `idle` gets 1 if the queue is empty, and 0 if
+/// `timeout_ms` milliseconds passed before. For tests and measurements: training does not need it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_wait_lookahead(
     bank: *const embank_bank,
     timeout_ms: u64,
     idle: *mut u8,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
-    // freed; `idle` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and `idle` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let place = Place::required("answer", idle)?;
         let bank = bank_of(bank)?;
@@ -377,6 +381,6 @@ pub unsafe extern "C" fn embank_bank_wait_lookahead(
 /// # Safety
 /// `bank` must be null or a handle that is not freed during the call.
 pub(crate) unsafe fn stats_of(bank: *const embank_bank) -> Result<embank::BankStats, Failure> {
-    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
+    // SAFETY: by this function's `# Safety`, `bank` is null or a live handle.
     Ok(unsafe { bank_of(bank) }?.stats())
 }

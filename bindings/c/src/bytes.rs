@@ -7,7 +7,7 @@ use crate::handle;
 /// Bytes that a call returns. Free with embank_bytes_free.
 #[derive(Debug)]
 pub struct embank_bytes {
-    /// The bytes, followed by a NUL that makes text a C string.
+    /// The bytes, followed by a NUL, so that C can use text as a string.
     terminated: Vec<u8>,
 }
 
@@ -20,27 +20,25 @@ impl embank_bytes {
     }
 }
 
-/// The bytes, followed by a NUL. Valid until embank_bytes_free. NULL for NULL.
+/// The bytes, followed by a NUL; NULL if `bytes` is NULL. Valid until embank_bytes_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bytes_data(bytes: *const embank_bytes) -> *const c_void {
-    // SAFETY: the caller keeps the header's rules: `bytes` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `bytes` is null or a live handle.
     unsafe { bytes.as_ref() }.map_or(std::ptr::null(), |bytes| bytes.terminated.as_ptr().cast())
 }
 
-/// The number of bytes, without the NUL. 0 for NULL.
+/// The number of bytes, without the NUL; 0 if `bytes` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bytes_size(bytes: *const embank_bytes) -> usize {
-    // SAFETY: the caller keeps the header's rules: `bytes` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `bytes` is null or a live handle.
     unsafe { bytes.as_ref() }.map_or(0, |bytes| bytes.terminated.len() - 1)
 }
 
 /// Frees the bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bytes_free(bytes: *mut embank_bytes) {
-    // SAFETY: the caller keeps the header's rules: `bytes` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `bytes` is null or a live handle, and the caller does not
+    // use it again.
     unsafe { handle::free(bytes) };
 }
 
@@ -61,23 +59,21 @@ impl embank_names {
     }
 }
 
-/// The number of names. 0 for NULL.
+/// The number of names; 0 if `names` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_names_count(names: *const embank_names) -> usize {
-    // SAFETY: the caller keeps the header's rules: `names` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `names` is null or a live handle.
     unsafe { names.as_ref() }.map_or(0, |names| names.names.len())
 }
 
-/// The name at `place`, from 0, as UTF-8. Valid until embank_names_free. NULL if `place` is not
-/// below the number of names.
+/// The name with the number `place`, counted from 0, as UTF-8. NULL if there is no such name. Valid
+/// until embank_names_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_names_at(
     names: *const embank_names,
     place: usize,
 ) -> *const c_char {
-    // SAFETY: the caller keeps the header's rules: `names` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `names` is null or a live handle.
     let names = unsafe { names.as_ref() };
     names.and_then(|names| names.names.get(place)).map_or(std::ptr::null(), |name| name.as_ptr())
 }
@@ -85,7 +81,7 @@ pub unsafe extern "C" fn embank_names_at(
 /// Frees the names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_names_free(names: *mut embank_names) {
-    // SAFETY: the caller keeps the header's rules: `names` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `names` is null or a live handle, and the caller does not
+    // use it again.
     unsafe { handle::free(names) };
 }

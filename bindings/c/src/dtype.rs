@@ -5,7 +5,7 @@ use embank::{Dtype, Rounding};
 use crate::refusals::{beyond_this_header, no_such_number, same_variants};
 use crate::status::Failure;
 
-/// How a table's values are stored. Rows go in and out as float with every dtype.
+/// How a table's values are stored. With every dtype, functions take and return rows as float.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_dtype {
@@ -15,22 +15,25 @@ pub enum embank_dtype {
     F16 = 1,
     /// The upper half of an F32: 8 significant bits, and the range of an F32.
     Bf16 = 2,
-    /// Whole numbers from -127 to 127, multiplied by a scale for each row, which is an F32.
+    /// Whole numbers from -127 to 127. Each row has a scale, an F32, by which its numbers are
+    /// multiplied.
     Int8 = 3,
 }
 
 same_variants!(embank_dtype, Dtype { F32, F16, Bf16, Int8 });
 
-/// How updates are rounded to a dtype below F32. Initial values and puts always round to the
-/// nearest.
+/// How an update rounds a row to a dtype smaller than F32. Initial values and rows of a put are
+/// always rounded to the nearest value.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_rounding {
     /// Stochastic for INT8, to the nearest for the other dtypes.
     ByDtype = 0,
-    /// To the nearest, ties to even. An update below half a step is lost.
+    /// To the nearest value, ties to even. An update smaller than half the distance to the next
+    /// value is lost.
     Nearest = 1,
-    /// Up or down at random, right on average. Reproducible. Takes 4 bytes a row.
+    /// Up or down at random, with the exact value as the mean. A repeated run rounds in the same
+    /// way. Takes 4 bytes a row.
     Stochastic = 2,
 }
 

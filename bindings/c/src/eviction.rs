@@ -12,35 +12,36 @@ use crate::sized::{self, Growing, Results, flag};
 use crate::status::{Failure, call, embank_status};
 use crate::table::{embank_table, table_of};
 
-/// The conditions of an eviction. It deletes the rows for which every condition that is set holds.
-/// Call embank_eviction_init, then set at least one condition.
+/// The conditions of an eviction. The eviction deletes a row if every condition that is set holds
+/// for it. Call embank_eviction_init, then set at least one condition.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct embank_eviction {
     /// Set by embank_eviction_init.
     pub size: usize,
-    /// Deletes rows whose last use is at least this long ago: in minutes, or in the unit of
-    /// embank_table_set_time. Call embank_table_set_time first, because the time is 0 after an
-    /// open. Only for tables that track uses. A negative number is no condition. Default: -1.
+    /// Deletes rows whose last use is at least this long ago. The unit is the minute, or with
+    /// EMBANK_TRACKING_SET_TIME the unit of embank_table_set_time. Only for tables that track uses.
+    /// A negative number is no condition. Default: -1.
     pub unused_for: i64,
     /// Deletes rows with fewer uses than this. Only for tables that track uses. A negative number
     /// is no condition. Default: -1.
     pub used_fewer_than: i64,
     /// Deletes rows whose vector has an L2 norm below this. 0 is no condition. Default: 0.
     pub norm_below: f32,
-    /// 0 or 1: with 1, rows are counted and their keys handed out, but no row is deleted. Default:
-    /// 0.
+    /// 0 or 1: with 1, the eviction counts rows and passes their keys to `gone`, but deletes no
+    /// row. Default: 0.
     pub dry_run: u32,
-    /// Is called with the keys of the rows that are deleted, or would be. Default: NULL.
+    /// The callback that gets the keys of the deleted rows; with dry_run, of the rows that would be
+    /// deleted. Default: NULL.
     pub gone: embank_on_keys,
-    /// Is called with the progress. Default: NULL.
+    /// The callback that gets the progress. Default: NULL.
     pub progress: embank_on_progress,
     /// The first argument of both callbacks. Default: NULL.
     pub context: *mut c_void,
 }
 
-// SAFETY: the first field is `size`. The others are numbers and pointers that may be null. The
-// fields' sizes add up to SIZE_MIN, so there is no padding.
+// SAFETY: the struct is `repr(C)` and its first field is `size`. The other fields are numbers, and
+// pointers that may be null. The fields' sizes add up to SIZE_MIN, so there is no padding.
 unsafe impl Growing for embank_eviction {
     const NAME: &'static str = "embank_eviction";
     const FILLED_BY: &'static str = "embank_eviction_init";
@@ -83,19 +84,20 @@ fn condition(what: &str, value: i64) -> Result<Option<u32>, Failure> {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_evicted {
-    /// sizeof(embank_evicted), as it was passed.
+    /// The size that the caller passed, sizeof(embank_evicted).
     pub size: usize,
     /// The checkpoint whose rows were examined.
     pub checkpoint: u64,
     /// The number of examined rows.
     pub examined: u64,
-    /// The number of rows that were deleted, or would be.
+    /// The number of deleted rows; with dry_run, of the rows that would be deleted.
     pub rows: u64,
     /// The number of rows that stayed only because leases hold them.
     pub leased: u64,
 }
 
-// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
+// SAFETY: the struct is `repr(C)` and its first field is `size`. It is `Pod`, so it has no padding,
+// and any bits are valid.
 unsafe impl Growing for embank_evicted {
     const NAME: &'static str = "embank_evicted";
     const FILLED_BY: &'static str = "embank_table_evict";
@@ -106,21 +108,22 @@ unsafe impl Growing for embank_evicted {
     }
 }
 
-/// Sets every field to its default: no condition. `size` is sizeof(embank_eviction).
+/// Sets every field to its default, so that no condition is set. `size` is sizeof(embank_eviction).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_eviction_init(
     eviction: *mut embank_eviction,
     size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `eviction` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `eviction` is null or valid until the call returns.
     call(|| unsafe { sized::write(eviction, size, &embank_eviction::defaults()) })
 }
 
 /// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on. It
-/// examines the rows of the newest checkpoint and deletes those for which every condition holds
-/// now. Rows that were made later, and rows with outstanding leases, stay. Durable with the next
-/// checkpoint. After EMBANK_STATUS_CANCELLED and other failures, the rows that were already deleted
-/// stay deleted. `evicted` may be NULL; `evicted_size` is sizeof(embank_evicted).
+/// examines the rows of the newest checkpoint, and deletes a row if every condition now holds for
+/// it. Rows that were inserted after the checkpoint, and rows with outstanding leases, stay. The
+/// next checkpoint makes the deletions durable. After EMBANK_STATUS_CANCELLED or another failure,
+/// the rows that were already deleted stay deleted. `evicted` may be NULL; `evicted_size` is
+/// sizeof(embank_evicted).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_evict(
     table: *const embank_table,
@@ -128,14 +131,15 @@ pub unsafe extern "C" fn embank_table_evict(
     evicted: *mut embank_evicted,
     evicted_size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `eviction` and `evicted` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `eviction` and
+    // `evicted` are each null or valid until the call returns. Its callbacks return.
     call(|| unsafe {
         let results = Results::new(evicted, evicted_size)?;
         let table = table_of(table)?;
         let wanted = sized::read(eviction)?;
-        // The caller's callback for keys may cancel, but the library's callback for keys returns
-        // nothing. The library calls `progress` next, and `progress` passes the cancellation on.
+        // The caller's callback for keys may end the call, but the closure `gone` can't return that
+        // to `evict_with`. So `gone` notes it in `ended`. `evict_with` calls `progress` next, and
+        // `progress` then ends the call.
         let ended = Cell::new(ControlFlow::Continue(()));
         let gone = |keys: &[u64]| {
             ended.set(callbacks::hand_out(wanted.gone, wanted.context, keys));

@@ -1,4 +1,4 @@
-//! Export and import: tables to and from files that other programs read.
+//! Export and import: writes tables to files that other programs can read, and reads such files.
 
 use std::ffi::{c_char, c_void};
 
@@ -13,8 +13,7 @@ use crate::sized::{self, Growing, Results, flag};
 use crate::status::{Failure, call, embank_status};
 use crate::table::{embank_table, table_of};
 
-/// The formats that a table can be written to and read from. docs/export.md describes their
-/// content.
+/// The file formats of exports and imports. docs/export.md describes their content.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_file_format {
@@ -50,28 +49,29 @@ impl embank_file_format {
 pub struct embank_export_options {
     /// Set by embank_export_options_init.
     pub size: usize,
-    /// With dense: the number of rows of the matrix; a larger key is an error. 0 means largest key
-    /// + 1. Default: 0.
+    /// With dense: the number of rows of the matrix. A key that is not below this number is an
+    /// error. 0 means the largest key plus 1. Default: 0.
     pub dense_rows: u64,
     /// One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
     pub format: u32,
     /// 0 or 1: with 1, the file also gets the optimizer's state, so that an import restores
-    /// training exactly, and for a table with tracking each row's uses and last use. Default: 0.
+    /// training exactly. If the table has tracking, the file also gets each row's number of uses
+    /// and last use. Default: 0.
     pub state: u32,
-    /// 0 or 1: with 1, the file is one matrix in order of the keys, without the keys. Not for
+    /// 0 or 1: with 1, the file is one matrix without the keys: row i is the row of key i. Not for
     /// Parquet. Default: 0.
     pub dense: u32,
-    /// With dense, 0 or 1: with 1, keys without a row get their initial values; with 0 they are an
-    /// error. Default: 0.
+    /// With dense, 0 or 1: with 1, the matrix has initial values for keys without a row. With 0, a
+    /// key without a row is an error. Default: 0.
     pub fill_missing: u32,
-    /// Is called with the progress. Default: NULL.
+    /// The callback that gets the progress. Default: NULL.
     pub progress: embank_on_progress,
     /// The first argument of the callback. Default: NULL.
     pub context: *mut c_void,
 }
 
-// SAFETY: the first field is `size`. The others are numbers and pointers that may be null. The
-// fields' sizes add up to SIZE_MIN, so there is no padding.
+// SAFETY: the struct is `repr(C)` and its first field is `size`. The other fields are numbers, and
+// pointers that may be null. The fields' sizes add up to SIZE_MIN, so there is no padding.
 unsafe impl Growing for embank_export_options {
     const NAME: &'static str = "embank_export_options";
     const FILLED_BY: &'static str = "embank_export_options_init";
@@ -113,7 +113,7 @@ impl embank_export_options {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_exported {
-    /// sizeof(embank_exported), as it was passed.
+    /// The size that the caller passed, sizeof(embank_exported).
     pub size: usize,
     /// The checkpoint whose rows were written.
     pub checkpoint: u64,
@@ -125,7 +125,8 @@ pub struct embank_exported {
     pub bytes: u64,
 }
 
-// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
+// SAFETY: the struct is `repr(C)` and its first field is `size`. It is `Pod`, so it has no padding,
+// and any bits are valid.
 unsafe impl Growing for embank_exported {
     const NAME: &'static str = "embank_exported";
     const FILLED_BY: &'static str = "embank_table_export";
@@ -142,24 +143,25 @@ unsafe impl Growing for embank_exported {
 pub struct embank_import_options {
     /// Set by embank_import_options_init.
     pub size: usize,
-    /// The name of the tensor or column of the keys, or for npy the file. NULL means `keys` or
-    /// `key`. If the file has neither, row i is the row of key i if nothing else in the file may be
-    /// keys; otherwise the file is refused. Default: NULL.
+    /// The name of the tensor or column with the keys; for npy, the name of the file with the keys.
+    /// NULL means `keys` or `key`. If neither exists, row i is the row of key i. But if another
+    /// part of the file may be keys, the import fails. Default: NULL.
     pub keys: *const c_char,
-    /// The name of the tensor or column of the vectors, or for npy the file. NULL means `rows` or
-    /// `vector`, or the only matrix. Default: NULL.
+    /// The name of the tensor or column with the vectors; for npy, the name of the file with the
+    /// vectors. NULL means `rows` or `vector`, or else the only matrix. Default: NULL.
     pub rows: *const c_char,
     /// One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
     pub format: u32,
-    /// 0 or 1: with 1, the optimizer's state is imported too, and in a table with tracking each
-    /// row's uses and last use, if the file has them. Default: 1.
+    /// 0 or 1: with 1, the import also takes the optimizer's state, if the file has it. In a table
+    /// with tracking, it also takes each row's number of uses and last use. Default: 1.
     pub state: u32,
-    /// 0 or 1: with 1, NaN and infinite values are imported; with 0 they are an error. Default: 0.
+    /// 0 or 1: with 1, the import accepts NaN and infinite values, and values that become infinite
+    /// in the table's dtype. With 0, such a value is an error. Default: 0.
     pub non_finite: u32,
-    /// 0 or 1: with 1, row i is the row of key first_key + i, whatever else is in the file; rows of
-    /// the next file follow. Default: 0.
+    /// 0 or 1: with 1, row i is the row of key first_key + i, and the import ignores keys in the
+    /// file. With several files, the keys continue from file to file. Default: 0.
     pub by_position: u32,
-    /// Is called with the progress. Default: NULL.
+    /// The callback that gets the progress. Default: NULL.
     pub progress: embank_on_progress,
     /// The first argument of the callback. Default: NULL.
     pub context: *mut c_void,
@@ -167,8 +169,8 @@ pub struct embank_import_options {
     pub first_key: u64,
 }
 
-// SAFETY: the first field is `size`. The others are numbers and pointers that may be null. No field
-// needs padding.
+// SAFETY: the struct is `repr(C)` and its first field is `size`. The other fields are numbers, and
+// pointers that may be null. No field needs padding.
 unsafe impl Growing for embank_import_options {
     const NAME: &'static str = "embank_import_options";
     const FILLED_BY: &'static str = "embank_import_options_init";
@@ -193,7 +195,8 @@ unsafe impl Growing for embank_import_options {
 
 impl embank_import_options {
     /// # Safety
-    /// Each name must be null or text that ends with a NUL and stays valid during the call.
+    /// `self.keys` and `self.rows` must each be null, or text that ends with a NUL and stays valid
+    /// during the call.
     unsafe fn to_rust(self) -> Result<ImportOptions, Failure> {
         let by_position = flag("by_position", self.by_position)?;
         if !by_position && self.first_key != 0 {
@@ -203,7 +206,8 @@ impl embank_import_options {
             if pointer.is_null() {
                 return Ok(None);
             }
-            // SAFETY: not null, and `# Safety` obliges the caller to pass NUL-terminated text.
+            // SAFETY: the pointer is not null. By this function's `# Safety`, it is text that ends
+            // with a NUL.
             unsafe { text(what, pointer) }.map(|name| Some(name.to_owned()))
         };
         Ok(ImportOptions {
@@ -221,15 +225,16 @@ impl embank_import_options {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_imported {
-    /// sizeof(embank_imported), as it was passed.
+    /// The size that the caller passed, sizeof(embank_imported).
     pub size: usize,
-    /// The number of rows of the file.
+    /// The number of imported rows.
     pub rows: u64,
-    /// 1 if the file has the optimizer's state, otherwise 0.
+    /// 1 if the import took the optimizer's state from the file, otherwise 0.
     pub with_state: u64,
 }
 
-// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
+// SAFETY: the struct is `repr(C)` and its first field is `size`. It is `Pod`, so it has no padding,
+// and any bits are valid.
 unsafe impl Growing for embank_imported {
     const NAME: &'static str = "embank_imported";
     const FILLED_BY: &'static str = "embank_table_import";
@@ -246,7 +251,7 @@ pub unsafe extern "C" fn embank_export_options_init(
     options: *mut embank_export_options,
     size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `options` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `options` is null or valid until the call returns.
     call(|| unsafe { sized::write(options, size, &embank_export_options::defaults()) })
 }
 
@@ -256,14 +261,15 @@ pub unsafe extern "C" fn embank_import_options_init(
     options: *mut embank_import_options,
     size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `options` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `options` is null or valid until the call returns.
     call(|| unsafe { sized::write(options, size, &embank_import_options::defaults()) })
 }
 
-/// Writes the rows that the newest checkpoint has of the table to a file, in constant memory, while
-/// training goes on. When the call returns, the file is complete and on stable storage, and has
-/// replaced an older one. After a failure no part of it is left. `options` may be NULL for
-/// defaults, and so may `exported`; `exported_size` is sizeof(embank_exported).
+/// Writes the table's rows, as the newest checkpoint has them, to a file. Training may go on
+/// meanwhile. The memory that the call takes does not depend on the number of rows. When the call
+/// returns, the file is complete and on stable storage, and has replaced an older file at `path`.
+/// After a failure, the call leaves no part of the new file. If `options` is NULL, every option has
+/// its default. `exported` may be NULL; `exported_size` is sizeof(embank_exported).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_export(
     table: *const embank_table,
@@ -272,8 +278,8 @@ pub unsafe extern "C" fn embank_table_export(
     exported: *mut embank_exported,
     exported_size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `path`, `options` and `exported` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `path`, `options` and
+    // `exported` are each null or valid until the call returns. The callback returns.
     call(|| unsafe {
         let results = Results::new(exported, exported_size)?;
         let table = table_of(table)?;
@@ -291,10 +297,11 @@ pub unsafe extern "C" fn embank_table_export(
     })
 }
 
-/// Puts the rows of a file into the table, in constant memory. The file is an export, or a matrix
-/// that another program made. A row that exists is replaced. Durable with the next checkpoint;
-/// after a failure the batches before it are in the table. `options` may be NULL for defaults, and
-/// so may `imported`; `imported_size` is sizeof(embank_imported).
+/// Puts the rows of a file into the table, and replaces rows that exist. The file is an export, or
+/// a matrix that another program made. The memory that the call takes does not depend on the number
+/// of rows. The next checkpoint makes the rows durable. After a failure, the table has the rows of
+/// the batches before the failure. If `options` is NULL, every option has its default. `imported`
+/// may be NULL; `imported_size` is sizeof(embank_imported).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_import(
     table: *const embank_table,
@@ -303,8 +310,8 @@ pub unsafe extern "C" fn embank_table_import(
     imported: *mut embank_imported,
     imported_size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `path`, `options` and `imported` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `path`, `options` and
+    // `imported` are each null or valid until the call returns. The callback returns.
     call(|| unsafe {
         let results = Results::new(imported, imported_size)?;
         let table = table_of(table)?;
@@ -320,8 +327,8 @@ pub unsafe extern "C" fn embank_table_import(
     })
 }
 
-/// Imports `path_count` files or directories one after another, as embank_table_import does. All of
-/// them are checked before the first row is put.
+/// Imports `path_count` files or directories one after another, as embank_table_import does. Checks
+/// all files before it puts the first row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_import_files(
     table: *const embank_table,
@@ -331,8 +338,9 @@ pub unsafe extern "C" fn embank_table_import_files(
     imported: *mut embank_imported,
     imported_size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `paths`, `options` and `imported` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `options` and
+    // `imported` are each null or valid until the call returns. `paths` has `path_count` pointers
+    // to texts that end with a NUL. The callback returns.
     call(|| unsafe {
         let results = Results::new(imported, imported_size)?;
         let table = table_of(table)?;
@@ -354,9 +362,10 @@ pub unsafe extern "C" fn embank_table_import_files(
     })
 }
 
-/// The settings of the table that a file was exported from, for embank_bank_table. `found` gets 1
-/// if the file has them. Otherwise it gets 0, and `settings` stay unchanged. `format` is one of
-/// embank_file_format. `settings` may be NULL; `size` is sizeof(embank_table_settings).
+/// `settings` gets the settings of the table from which the file was exported, for
+/// embank_bank_table. `found` gets 1 if the file has settings. Otherwise `found` gets 0, and
+/// `settings` stays unchanged. `format` is one of embank_file_format. `settings` may be NULL;
+/// `size` is sizeof(embank_table_settings).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_exported_settings(
     path: *const c_char,
@@ -365,8 +374,8 @@ pub unsafe extern "C" fn embank_exported_settings(
     size: usize,
     found: *mut u8,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `path`, `settings` and `found` are each null or
-    // valid for the call.
+    // SAFETY: by the rules of embank.h, `path`, `settings` and `found` are each null or valid until
+    // the call returns.
     call(|| unsafe {
         let place = Place::required("answer", found)?;
         let results = Results::new(settings, size)?;
@@ -391,7 +400,7 @@ mod tests {
         assert_eq!(options.to_rust().unwrap(), ExportOptions::default());
         let options = embank_import_options::defaults();
         assert_eq!(options.size, size_of::<embank_import_options>());
-        // SAFETY: the default names are null.
+        // SAFETY: in the defaults, `keys` and `rows` are null.
         assert_eq!(unsafe { options.to_rust() }.unwrap(), ImportOptions::default());
     }
 
@@ -416,7 +425,7 @@ mod tests {
             embank_import_options { first_key: 1, ..all },
             embank_import_options { keys: c"\xff".as_ptr(), ..all },
         ] {
-            // SAFETY: each name is null or a C string literal.
+            // SAFETY: `keys` is null or a C string literal, and `rows` is null.
             let failure = unsafe { bad.to_rust() }.unwrap_err();
             assert_eq!(failure.status, embank_status::InvalidArgument);
         }

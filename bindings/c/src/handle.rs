@@ -1,9 +1,10 @@
 //! Handles: the targets of C pointers to opaque types.
 //!
-//! A handle is a box that the caller owns, with the id of the process that made it. A child made by
-//! `fork` shares the parent's files but has no thread of the parent. In a child, every call on a
-//! handle of the parent fails, and freeing the handle leaks its content. A drop would write to the
-//! parent's files and wait for threads that do not exist.
+//! A handle points to a box that the caller owns. The box stores the id of the process that made
+//! it. A child made by `fork` shares the parent's open files but has none of the parent's other
+//! threads. In the child, every call on a handle of the parent fails. Freeing such a handle leaks
+//! its content, because dropping the content would write to the parent's files and wait for threads
+//! that do not exist.
 
 use std::mem;
 use std::process;
@@ -52,7 +53,8 @@ impl<T> Drop for Owned<T> {
 /// Returns a reference to the handle that the caller passes. Fails if the pointer is null.
 ///
 /// # Safety
-/// `pointer` must be null or a handle of this type that is not freed before the call returns.
+/// `pointer` must be null or a handle of this type. The caller must not free it while the returned
+/// reference is in use.
 pub(crate) unsafe fn borrowed<'a, T>(
     what: &'static str,
     pointer: *const T,
@@ -60,12 +62,12 @@ pub(crate) unsafe fn borrowed<'a, T>(
     if pointer.is_null() {
         return Err(Failure::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: not null, and `# Safety` obliges the caller to pass a handle that is not freed. No
-    // code takes a `&mut` to a handle.
+    // SAFETY: the pointer is not null, so by this function's `# Safety` it is a live handle. No
+    // code makes a `&mut` to a handle's content, so a shared reference is allowed.
     Ok(unsafe { &*pointer })
 }
 
-/// Frees a handle. Null does nothing.
+/// Frees a handle. Does nothing if `pointer` is null.
 ///
 /// # Safety
 /// `pointer` must be null or a handle of this type. The caller must not use the handle afterwards.
@@ -74,8 +76,8 @@ pub(crate) unsafe fn free<T>(pointer: *mut T) {
         return;
     }
     let _ = crate::status::call(|| {
-        // SAFETY: not null. `HandlePlace::hand_over` made the pointer with `Box::into_raw`, and
-        // `# Safety` forbids a second call.
+        // SAFETY: the pointer is not null. `HandlePlace::hand_over` made it with `Box::into_raw`.
+        // This function's `# Safety` forbids to free it twice.
         drop(unsafe { Box::from_raw(pointer) });
         Ok(())
     });

@@ -18,7 +18,8 @@ pub enum embank_initializer_kind {
     Uniform = 2,
     /// Normal with mean parameters[0] and standard deviation parameters[1].
     Normal = 3,
-    /// Normal, cut off at parameters[2] and parameters[3].
+    /// Normal with mean parameters[0] and standard deviation parameters[1], but only values between
+    /// parameters[2] and parameters[3].
     TruncatedNormal = 4,
     /// torch.nn.init.xavier_uniform_, with gain parameters[0].
     XavierUniform = 5,
@@ -26,19 +27,20 @@ pub enum embank_initializer_kind {
     XavierNormal = 6,
 }
 
-/// An initializer with its numbers. Make one with embank_uniform and so on. A struct of zeros is
-/// the initializer with zeros.
+/// An initializer: its kind and its numbers. Make one with embank_uniform or another function of
+/// its kind. A struct of zeros is EMBANK_INITIALIZER_KIND_ZEROS.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_initializer {
     /// One of embank_initializer_kind.
     pub kind: u32,
-    /// The kind's parameters; the other elements are zeros.
+    /// The kind's parameters. Elements that the kind does not use must be zeros.
     pub parameters: [f32; 7],
-    /// For the Xavier kinds. 0 means the table's dim, which is torch's fan_in of an Embedding.
+    /// For the Xavier kinds: the fan_in. 0 means the table's dim, which torch also takes as the
+    /// fan_in of an Embedding.
     pub fan_in: u64,
-    /// For the Xavier kinds. 0 means the table's dim; torch's fan_out of an Embedding is its number
-    /// of rows.
+    /// For the Xavier kinds: the fan_out. 0 means the table's dim. Torch takes the number of rows
+    /// as the fan_out of an Embedding, so set that number to get torch's values.
     pub fan_out: u64,
 }
 
@@ -109,31 +111,33 @@ impl embank_initializer {
         Ok(made)
     }
 
-    /// Converts an initializer of the library whose parameters the header can all express.
+    /// Converts an initializer of the library. The header must be able to express it; otherwise the
+    /// result is a struct of zeros.
     fn of(initializer: &Initializer) -> Self {
         Self::from_rust(initializer).unwrap_or(Self::zeroed())
     }
 }
 
-/// New rows are all `value`.
+/// Every value of a new row is `value`.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_constant(value: f32) -> embank_initializer {
     embank_initializer::of(&Initializer::Constant(value))
 }
 
-/// New rows are uniform between `low` and `high`.
+/// The values of new rows are uniform between `low` and `high`.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_uniform(low: f32, high: f32) -> embank_initializer {
     embank_initializer::of(&Initializer::Uniform { low, high })
 }
 
-/// New rows are normal (Gaussian).
+/// The values of new rows are normal (Gaussian), with this mean and standard deviation.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_normal(mean: f32, std: f32) -> embank_initializer {
     embank_initializer::of(&Initializer::Normal { mean, std })
 }
 
-/// New rows are normal between `low` and `high`, as torch.nn.init.trunc_normal_ has them.
+/// The values of new rows are normal, but only values between `low` and `high`, as with
+/// torch.nn.init.trunc_normal_.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_truncated_normal(
     mean: f32,
@@ -144,13 +148,15 @@ pub extern "C" fn embank_truncated_normal(
     embank_initializer::of(&Initializer::TruncatedNormal { mean, std, low, high })
 }
 
-/// As torch.nn.init.xavier_uniform_; set the fans if they are not the table's dim.
+/// Initializes as torch.nn.init.xavier_uniform_ does. Both fans are the table's dim; to change
+/// that, set fan_in and fan_out of the result.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_xavier_uniform(gain: f32) -> embank_initializer {
     embank_initializer::of(&Initializer::XavierUniform { gain, fans: Fans::default() })
 }
 
-/// As torch.nn.init.xavier_normal_; set the fans if they are not the table's dim.
+/// Initializes as torch.nn.init.xavier_normal_ does. Both fans are the table's dim; to change that,
+/// set fan_in and fan_out of the result.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_xavier_normal(gain: f32) -> embank_initializer {
     embank_initializer::of(&Initializer::XavierNormal { gain, fans: Fans::default() })

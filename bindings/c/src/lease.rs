@@ -11,9 +11,10 @@ use crate::handle::{self, Owned, borrowed};
 use crate::memory::{Lent, Place};
 use crate::status::{Failure, call, embank_status};
 
-/// The counts that a get took up in the staleness clocks of its rows. Applying, putting and
-/// releasing end it, whatever they return, except that a wrong argument leaves it as it was. Free
-/// with embank_lease_free, which releases it if it has not ended.
+/// A lease: until it ends, the staleness clocks of the rows of one get count that get. Applying,
+/// putting or releasing the lease ends it, even if the call returns an error. Only if an argument
+/// is wrong does the lease stay as it was. Free with embank_lease_free, which also releases the
+/// lease if it has not ended.
 #[derive(Debug)]
 pub struct embank_lease {
     inner: Owned<Mutex<Option<Lease>>>,
@@ -33,17 +34,19 @@ fn ended() -> Failure {
 }
 
 /// # Safety
-/// `lease` must be null or a handle that is not freed during the call.
+/// `lease` must be null or a handle that the caller does not free while the returned reference is
+/// in use.
 unsafe fn lease_of<'a>(lease: *const embank_lease) -> Result<&'a Mutex<Option<Lease>>, Failure> {
     // SAFETY: by this function's `# Safety`, `lease` is null or a live handle.
     unsafe { borrowed("lease", lease) }?.inner.get()
 }
 
-/// Ends the lease with `count(lease)` rows of values, which `end` applies or puts.
+/// Ends the lease: `end` applies or puts `values`. Fails without ending it unless `values` has
+/// `count(lease)` rows.
 ///
 /// # Safety
-/// `lease` must be null or a handle that is not freed. `values` must have `values_len` values,
-/// which no code changes during the call.
+/// `lease` must be null or a handle that the caller does not free during the call. `values` must
+/// have `values_len` values, which no other code changes during the call.
 unsafe fn end_with(
     lease: *const embank_lease,
     what: &'static str,
@@ -75,9 +78,9 @@ unsafe fn end_with(
 /// Ends the lease with one gradient for each bag.
 ///
 /// # Safety
-/// `lease` must be null or a handle that is not freed. `bags` must be null or an initialised
-/// struct. Its buffers and `gradients` must have the stated lengths, and no code may change them
-/// during the call.
+/// `lease` must be null or a handle that the caller does not free during the call. `bags` must be
+/// null or point to an initialised struct. The buffers of `bags` and `gradients` must have the
+/// stated lengths, and no other code may change them during the call.
 pub(crate) unsafe fn end_with_bags(
     lease: *const embank_lease,
     bags: *const embank_bags,
@@ -89,11 +92,12 @@ pub(crate) unsafe fn end_with_bags(
     let gradients = Lent::new("gradients", gradients, gradients_len)?;
     let mut held = lease.lock();
     let held_lease = held.as_ref().ok_or_else(ended)?;
-    // SAFETY: by this function's `# Safety`, the buffers of `bags` stay valid and unchanged.
+    // SAFETY: by this function's `# Safety`, `bags` is null or an initialised struct, and its
+    // buffers stay valid and unchanged.
     let bags = unsafe { LentBags::new(bags, held_lease.unique().batch_len())?.read() };
     // SAFETY: by this function's `# Safety`, `gradients` holds `gradients_len` values.
     let gradients = unsafe { gradients.read() };
-    // The check comes before `take`, so a wrong argument does not end the lease.
+    // This check stands before `take`, so that a wrong argument does not end the lease.
     held_lease.check_bag_gradients(bags, gradients)?;
     let taken = held.take().ok_or_else(ended)?;
     drop(held);
@@ -101,8 +105,8 @@ pub(crate) unsafe fn end_with_bags(
     Ok(())
 }
 
-/// Applies one gradient per key of the batch with the table's optimizer; those of equal keys are
-/// summed first. The next checkpoint makes it durable.
+/// Ends the lease: applies one gradient per key of the batch with the table's optimizer. Sums the
+/// gradients of equal keys first. The next checkpoint makes the update durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_apply(
     lease: *const embank_lease,
@@ -110,8 +114,8 @@ pub unsafe extern "C" fn embank_lease_apply(
     gradients_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().batch_len();
-    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
-    // freed; `gradients` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `gradients` is null
+    // or valid until the call returns.
     unsafe {
         end_with(lease, "gradients", gradients, gradients_len, count, |lease, values| {
             lease.apply(values)
@@ -119,7 +123,7 @@ pub unsafe extern "C" fn embank_lease_apply(
     }
 }
 
-/// Applies one gradient per distinct key, in the order of embank_lease_distinct.
+/// Ends the lease: applies one gradient per distinct key, in the order of embank_lease_distinct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_apply_distinct(
     lease: *const embank_lease,
@@ -127,8 +131,8 @@ pub unsafe extern "C" fn embank_lease_apply_distinct(
     gradients_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().len();
-    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
-    // freed; `gradients` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `gradients` is null
+    // or valid until the call returns.
     unsafe {
         end_with(lease, "gradients", gradients, gradients_len, count, |lease, values| {
             lease.apply_distinct(values)
@@ -136,8 +140,8 @@ pub unsafe extern "C" fn embank_lease_apply_distinct(
     }
 }
 
-/// Replaces the rows, one per key of the batch; of equal keys the last one wins. Optimizer state
-/// stays.
+/// Ends the lease: replaces the rows. `rows` has one row per key of the batch. If a key repeats,
+/// its last row wins. The optimizer state of the rows stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_put(
     lease: *const embank_lease,
@@ -145,12 +149,13 @@ pub unsafe extern "C" fn embank_lease_put(
     rows_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().batch_len();
-    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
-    // freed; `rows` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `rows` is null or
+    // valid until the call returns.
     unsafe { end_with(lease, "rows", rows, rows_len, count, |lease, values| lease.put(values)) }
 }
 
-/// Replaces the rows, one per distinct key, in the order of embank_lease_distinct.
+/// Ends the lease: replaces the rows. `rows` has one row per distinct key, in the order of
+/// embank_lease_distinct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_put_distinct(
     lease: *const embank_lease,
@@ -158,42 +163,42 @@ pub unsafe extern "C" fn embank_lease_put_distinct(
     rows_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().len();
-    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
-    // freed; `rows` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `rows` is null or
+    // valid until the call returns.
     unsafe {
         end_with(lease, "rows", rows, rows_len, count, |lease, values| lease.put_distinct(values))
     }
 }
 
-/// Gives the counts back without an update, and says if that failed. Of a lease that has ended,
-/// there are none left.
+/// Ends the lease without an update: lowers the staleness clocks of its rows again. Returns an
+/// error if that fails. Does nothing if the lease has ended already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_release(lease: *const embank_lease) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `lease` is null or a live handle.
     call(|| unsafe {
         let held = lease_of(lease)?.lock().take();
         Ok(held.map_or(Ok(()), Lease::release)?)
     })
 }
 
-/// Says that another thread than the one that took it ends the lease. A get of this thread that its
-/// count blocks then waits, where it would fail with EMBANK_STATUS_SELF_BLOCKED otherwise. Call it
-/// before the other thread gets the lease; needed only until some lease of the bank has been ended
-/// by another thread than the one that took it.
+/// Declares that a thread other than the one that took the lease will end it. If the lease then
+/// blocks a get of the thread that took it, that get waits. Without this call, the get may fail
+/// with EMBANK_STATUS_SELF_BLOCKED. Call this function before the other thread receives the lease.
+/// The call becomes unnecessary once any lease of the bank was ended by a thread that did not take
+/// it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_hand_over(lease: *const embank_lease) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `lease` is null or a live handle.
     call(|| unsafe {
         lease_of(lease)?.lock().as_ref().ok_or_else(ended)?.hand_over();
         Ok(())
     })
 }
 
-/// The distinct keys of the batch in order of first appearance, and each key's place among them:
-/// place[i] is that of keys[i]. `count` is how many there are. `keys` and `places` may be NULL;
-/// else the first holds at least that many, and the second as many as the batch has keys.
+/// `keys` gets the distinct keys of the batch, in order of first appearance. `places[i]` gets the
+/// place of the batch's key i among the distinct keys. `count` gets the number of distinct keys.
+/// `keys` and `places` may be NULL. Otherwise `keys` needs room for all distinct keys, and `places`
+/// for one number per key of the batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_distinct(
     lease: *const embank_lease,
@@ -203,8 +208,8 @@ pub unsafe extern "C" fn embank_lease_distinct(
     places_len: usize,
     count: *mut usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
-    // freed; `keys`, `places` and `count` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `keys`, `places` and
+    // `count` are each null or valid until the call returns.
     call(|| unsafe {
         let count = Place::required("count", count)?;
         let keys = Lent::new_mut("keys", keys, if keys.is_null() { 0 } else { keys_len })?;
@@ -223,7 +228,8 @@ pub unsafe extern "C" fn embank_lease_distinct(
                 });
             }
         }
-        // SAFETY: `check_apart` found that the two buffers do not overlap.
+        // SAFETY: `check_apart` found that `keys` and `places` do not overlap. By the rules of
+        // embank.h, no other code uses them during the call.
         let keys = keys.write();
         let places = places.write();
         keys.iter_mut().zip(unique.keys()).for_each(|(key, &found)| *key = found);
@@ -233,10 +239,10 @@ pub unsafe extern "C" fn embank_lease_distinct(
     })
 }
 
-/// Releases the lease, if it has not ended, and frees the handle.
+/// Releases the lease if it has not ended, then frees the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_free(lease: *mut embank_lease) {
-    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and the caller does not
+    // use it again.
     unsafe { handle::free(lease) };
 }

@@ -1,16 +1,18 @@
 //! The C ABI: banks and tables for C, C++ and languages that can call C.
 //!
 //! This crate turns pointers and lengths into arguments of the crate `embank`, and its results into
-//! status codes. The crate adds three rules that C needs:
+//! status codes. C needs three rules that Rust does not, and this crate adds them:
 //!
 //! - A lease that has ended stays a valid handle that returns an error, because C has no types that
 //!   a call could consume (`lease`).
 //! - A panic becomes a status, because unwinding into C is undefined (`status`).
-//! - A forked child is refused its parent's bank (`handle`).
+//! - A child process made by `fork` cannot use the handles of its parent: every call on such a
+//!   handle returns an error (`handle`).
 //!
-//! `include/embank.h` is made from these sources and their doc comments, so the doc comments
-//! address a C programmer. The rules that hold for all functions stand in `cbindgen.toml`. The
-//! header is checked in, and `tests/header.rs` compares it with the sources.
+//! cbindgen makes `include/embank.h` from these sources and their doc comments, so the doc comments
+//! address a C programmer. The rules that hold for all functions stand in `cbindgen.toml`, which
+//! cbindgen copies to the top of the header. The header is checked in, and `tests/header.rs`
+//! compares it with the sources.
 //!
 //! Where to look:
 //!
@@ -25,18 +27,25 @@
 //!
 //! # What may grow
 //!
-//! A new function, a new number of an enum and a new field at the end of a struct with a `size`
-//! break no program: the library copies the fields that both sides know (`sized`). The structs of
-//! optimizers and initializers, which are fields of other structs, have spare room instead.
+//! Three additions break no program: a new function, a new number of an enum, and a new field at
+//! the end of a struct with a `size`. The library copies only the fields that both the program and
+//! the library know (`sized`). The structs of optimizers and initializers are fields of other
+//! structs and cannot grow, so they have unused elements for later numbers.
 //!
 //! # Safety
 //!
-//! The header's preamble states what every exported function relies on. A pointer is null or points
-//! to a value of its type, which no other code changes until the call returns. A `..._len` is no
-//! larger than the buffer. Text ends with a NUL. A handle came from this library and has not been
-//! freed. A callback is a function of its type that returns. "The header's rules" in a SAFETY
-//! comment means these rules; the functions check everything else. Structs and slices may hold any
-//! bits, because the types that come in have no invalid values.
+//! Every exported function relies on the rules at the top of `embank.h`. The SAFETY comments of
+//! this crate call them "the rules of embank.h":
+//!
+//! - A handle is null or *live*: a function of this library returned it, and the caller frees it
+//!   only after the last call on it has returned.
+//! - Another pointer is null or *valid until the call returns*: it points to a value of its type,
+//!   or to as many values as the length beside it says. No other code changes the values
+//!   meanwhile. For a result, no other code reads them either. Text ends with a NUL.
+//! - A callback is null or a function of its type that returns.
+//!
+//! The functions check everything else. Structs and buffers may hold any bits, because no type that
+//! the caller passes has invalid values.
 #![expect(non_camel_case_types, reason = "types have the names that C sees")]
 #![expect(unreachable_pub, reason = "C reaches them; cbindgen takes what is `pub`")]
 

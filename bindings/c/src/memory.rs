@@ -1,5 +1,6 @@
-//! Memory of the caller: buffers, text and places for results. Constructors check that pointers are
-//! aligned and not null, and that lengths fit the address space.
+//! Memory of the caller: buffers, text and places for results. The constructors check that pointers
+//! are aligned, that they are not null where null is not allowed, and that lengths fit the address
+//! space.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +11,7 @@ use bytemuck::Pod;
 
 use crate::status::Failure;
 
-/// A buffer that the caller lends during the call.
+/// A buffer that the caller lends to the library until the call returns.
 #[derive(Debug)]
 pub(crate) struct Lent<T> {
     what: &'static str,
@@ -19,12 +20,12 @@ pub(crate) struct Lent<T> {
 }
 
 impl<T: Pod> Lent<T> {
-    /// A buffer to read.
+    /// Checks the pointer and the length of a buffer that the call only reads.
     pub(crate) fn new(what: &'static str, pointer: *const T, len: usize) -> Result<Self, Failure> {
         Self::new_mut(what, pointer.cast_mut(), len)
     }
 
-    /// A buffer to write.
+    /// Checks the pointer and the length of a buffer that the call may write.
     pub(crate) fn new_mut(
         what: &'static str,
         pointer: *mut T,
@@ -50,7 +51,7 @@ impl<T: Pod> Lent<T> {
         Ok(Self { what, pointer, len })
     }
 
-    /// Fails if a buffer to write overlaps another buffer of the call.
+    /// Fails if the two buffers overlap. At least one of them is a buffer that the call writes.
     pub(crate) fn check_apart<U: Pod>(&self, other: &Lent<U>) -> Result<(), Failure> {
         let start = self.pointer.addr();
         let end = self.pointer.addr() + self.len * size_of::<T>();
@@ -73,19 +74,23 @@ impl<T: Pod> Lent<T> {
     /// # Safety
     /// The buffer must stay valid during the call, and no other code may write to it.
     pub(crate) unsafe fn read<'a>(&self) -> &'a [T] {
-        // SAFETY: `new` checked null, alignment and size. `# Safety` obliges the caller to keep the
-        // buffer valid. Any bits are a `T`, because `T` is `Pod`.
+        // SAFETY: `new` checked that the pointer is not null, is aligned, and has a size within the
+        // address space. By this function's `# Safety`, the buffer stays valid and unchanged. Any
+        // bits are a valid `T`, because `T` is `Pod`.
         unsafe { slice::from_raw_parts(self.pointer, self.len) }
     }
 
     /// Returns the content of a buffer to write.
     ///
     /// # Safety
-    /// The buffer must stay valid during the call, and no other code may read or write it. It must
-    /// come from `new_mut` and overlap no other buffer of the call. `write` must be called once.
+    /// The buffer must stay valid during the call, and no other code may read or write it. `self`
+    /// must come from `new_mut`, and must overlap no other buffer of the call. The caller must call
+    /// `write` only once.
     pub(crate) unsafe fn write<'a>(&self) -> &'a mut [T] {
-        // SAFETY: `new_mut` checked null, alignment and size. `# Safety` excludes other references.
-        // Memory from outside the Rust program holds some bits, and any bits are a `T`.
+        // SAFETY: `new_mut` checked that the pointer is not null, is aligned, and has a size within
+        // the address space. By this function's `# Safety`, no other reference to the buffer
+        // exists. The caller's memory may be uninitialised in C, but the compiler of this crate
+        // cannot see that. Any bits are a valid `T`, because `T` is `Pod`.
         unsafe { slice::from_raw_parts_mut(self.pointer, self.len) }
     }
 }
@@ -95,7 +100,7 @@ impl<T: Pod> Lent<T> {
 pub(crate) struct Place<T>(*mut T);
 
 impl<T> Place<T> {
-    /// Fails if the caller passes null.
+    /// Checks the pointer. Fails if it is null or misaligned.
     pub(crate) fn required(what: &'static str, pointer: *mut T) -> Result<Self, Failure> {
         if pointer.is_null() {
             return Err(Failure::invalid(format!("the place for the {what} is NULL")));
@@ -103,7 +108,7 @@ impl<T> Place<T> {
         Self::optional(what, pointer)
     }
 
-    /// Accepts null: `set` then drops the result.
+    /// Checks the pointer. Fails if it is misaligned. Accepts null; `set` then drops the result.
     pub(crate) fn optional(what: &'static str, pointer: *mut T) -> Result<Self, Failure> {
         if !pointer.is_aligned() {
             return Err(Failure::invalid(format!("the place for the {what} is misaligned")));
@@ -114,11 +119,11 @@ impl<T> Place<T> {
     /// Writes the result.
     ///
     /// # Safety
-    /// The pointer must be null or valid for writing.
+    /// The pointer must be null, or valid for writing until the call returns.
     pub(crate) unsafe fn set(&self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: the pointer is not null, and the constructors checked its alignment. `#
-            // Safety` obliges the caller to pass writable memory.
+            // SAFETY: the pointer is not null, and the constructors checked its alignment. By this
+            // function's `# Safety`, it is valid for writing.
             unsafe { self.0.write(value) };
         }
     }
@@ -129,26 +134,27 @@ impl<T> Place<T> {
 pub(crate) struct HandlePlace<T>(Place<*mut T>);
 
 impl<T> HandlePlace<T> {
-    /// Sets the caller's handle to null until [`hand_over`](Self::hand_over). Must be called before
-    /// the call can fail, because the header promises a null handle after every failure.
+    /// Checks the pointer, and sets the caller's handle to null until
+    /// [`hand_over`](Self::hand_over). An exported function must do this before anything else in it
+    /// can fail, because the header promises a null handle after every failure.
     ///
     /// # Safety
-    /// The pointer must be null or valid for writing.
+    /// The pointer must be null, or valid for writing until the call returns.
     pub(crate) unsafe fn cleared(
         what: &'static str,
         pointer: *mut *mut T,
     ) -> Result<Self, Failure> {
         let place = Place::required(what, pointer)?;
-        // SAFETY: not null, and `# Safety` obliges the caller to pass a writable place.
+        // SAFETY: the pointer is not null. By this function's `# Safety`, it is valid for writing.
         unsafe { place.set(std::ptr::null_mut()) };
         Ok(Self(place))
     }
 
-    /// Clears the caller's handle as [`cleared`](Self::cleared) does. `None` if the pointer is
-    /// null, because the caller does not want the handle.
+    /// Clears the caller's handle as [`cleared`](Self::cleared) does. Returns `None` if the pointer
+    /// is null, because the caller then does not want the handle.
     ///
     /// # Safety
-    /// As [`cleared`](Self::cleared).
+    /// The pointer must be null, or valid for writing until the call returns.
     pub(crate) unsafe fn cleared_optional(
         what: &'static str,
         pointer: *mut *mut T,
@@ -156,16 +162,16 @@ impl<T> HandlePlace<T> {
         if pointer.is_null() {
             return Ok(None);
         }
-        // SAFETY: not null, and `# Safety` obliges the caller to pass a writable place.
+        // SAFETY: the pointer is not null. By this function's `# Safety`, it is valid for writing.
         unsafe { Self::cleared(what, pointer) }.map(Some)
     }
 
-    /// Makes the caller the owner of `content`.
+    /// Makes a handle of `content` and gives it to the caller, who then owns it.
     ///
     /// # Safety
-    /// As [`cleared`](Self::cleared).
+    /// The pointer that the constructor got must still be valid for writing.
     pub(crate) unsafe fn hand_over(&self, content: T) {
-        // SAFETY: the place is still writable, as `# Safety` demands.
+        // SAFETY: by this function's `# Safety`, the caller's memory is still valid for writing.
         unsafe { self.0.set(Box::into_raw(Box::new(content))) };
     }
 }
@@ -178,7 +184,7 @@ pub(crate) unsafe fn text<'a>(
     what: &'static str,
     pointer: *const c_char,
 ) -> Result<&'a str, Failure> {
-    // SAFETY: `# Safety` obliges the caller to pass null or NUL-terminated text.
+    // SAFETY: by this function's `# Safety`, `pointer` is null or text that ends with a NUL.
     let bytes = unsafe { c_string(what, pointer) }?.to_bytes();
     std::str::from_utf8(bytes).map_err(|error| {
         Failure::invalid(format!(
@@ -191,12 +197,12 @@ pub(crate) unsafe fn text<'a>(
 /// Returns the caller's path, which is bytes of any encoding. Fails if it is null or empty.
 ///
 /// # Safety
-/// As [`text`].
+/// `pointer` must be null or text that ends with a NUL and stays valid during the call.
 pub(crate) unsafe fn path<'a>(
     what: &'static str,
     pointer: *const c_char,
 ) -> Result<&'a Path, Failure> {
-    // SAFETY: `# Safety` obliges the caller to pass null or NUL-terminated text.
+    // SAFETY: by this function's `# Safety`, `pointer` is null or text that ends with a NUL.
     let bytes = unsafe { c_string(what, pointer) }?.to_bytes();
     if bytes.is_empty() {
         return Err(Failure::invalid(format!("the {what} is empty")));
@@ -205,12 +211,12 @@ pub(crate) unsafe fn path<'a>(
 }
 
 /// # Safety
-/// As [`text`].
+/// `pointer` must be null or text that ends with a NUL and stays valid during the call.
 unsafe fn c_string<'a>(what: &'static str, pointer: *const c_char) -> Result<&'a CStr, Failure> {
     if pointer.is_null() {
         return Err(Failure::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: not null. `# Safety` obliges the caller to pass text that ends with a NUL and stays
-    // valid during the call.
+    // SAFETY: the pointer is not null. By this function's `# Safety`, it is text that ends with a
+    // NUL and stays valid during the call.
     Ok(unsafe { CStr::from_ptr(pointer) })
 }

@@ -1,4 +1,4 @@
-//! Optimizers: how a table turns gradients into new values.
+//! Optimizers: the rules by which a table turns gradients into new values of its rows.
 
 use bytemuck::{Pod, Zeroable};
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
@@ -11,13 +11,13 @@ use crate::status::Failure;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_optimizer_kind {
-    /// No optimizer: rows are only put.
+    /// No optimizer: rows change only by puts.
     None = 0,
     /// torch.optim.SGD.
     Sgd = 1,
     /// torch.optim.Adagrad.
     Adagrad = 2,
-    /// Adagrad with one accumulator a row.
+    /// Adagrad with one accumulator per row.
     RowWiseAdagrad = 3,
     /// torch.optim.Adam.
     Adam = 4,
@@ -27,48 +27,51 @@ pub enum embank_optimizer_kind {
     Ftrl = 6,
 }
 
-/// An optimizer with its numbers. Numbers that its kind does not have must be zeros. Make one with
-/// embank_sgd and so on, which set the usual defaults, then change fields. The kind, the initial
-/// accumulator, whether there is momentum, and whether Adagrad's rate decays belong to the table
-/// for good. The other numbers may change.
+/// An optimizer: its kind and its numbers. Fields that the kind does not use must be 0. Make one
+/// with embank_sgd or another function of its kind, which sets the usual defaults, then change
+/// fields. For a table, these never change: the kind, the initial accumulator, whether momentum is
+/// 0, and whether Adagrad's lr_decay is 0. The other numbers may change.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct embank_optimizer {
     /// One of embank_optimizer_kind.
     pub kind: u32,
-    /// SGD: 0 or 1, whether momentum is Nesterov's.
+    /// SGD: 0 or 1. With 1, momentum is Nesterov's.
     pub nesterov: u32,
     /// The learning rate: not negative, and above 0 for FTRL.
     pub learning_rate: f64,
     /// The weight decay of every kind but FTRL.
     pub weight_decay: f64,
-    /// SGD: the share of the last step's buffer that stays; 0 means no momentum.
+    /// SGD: the factor of the momentum buffer at each step; 0 means no momentum.
     pub momentum: f64,
-    /// SGD with momentum: the share of the gradient that the buffer leaves out.
+    /// SGD with momentum: the share of the gradient that is not added to the momentum buffer.
     pub dampening: f64,
-    /// Adagrad: the decay of the learning rate by the row's steps. Must be 0 for row-wise Adagrad.
+    /// Adagrad: how fast the learning rate falls with the number of the row's steps. Must be 0 for
+    /// row-wise Adagrad.
     pub lr_decay: f64,
-    /// Adam and AdamW: the share of the first moment that stays at a step.
+    /// Adam and AdamW: the factor of the first moment at each step.
     pub beta1: f64,
-    /// Adam and AdamW: the share of the second moment that stays at a step.
+    /// Adam and AdamW: the factor of the second moment at each step.
     pub beta2: f64,
-    /// Adagrad, row-wise Adagrad, Adam and AdamW: the number that keeps a division finite.
+    /// Adagrad, row-wise Adagrad, Adam and AdamW: a small number added to a divisor, so that it is
+    /// never 0.
     pub eps: f64,
-    /// Adagrad, row-wise Adagrad and FTRL: the accumulators of a new row.
+    /// Adagrad, row-wise Adagrad and FTRL: the value of a new row's accumulators.
     pub initial_accumulator: f64,
-    /// FTRL: makes first steps smaller; the paper suggests 1.
+    /// FTRL: makes the first steps of a row smaller; the paper suggests 1.
     pub beta: f64,
-    /// FTRL: the penalty that keeps values at zero.
+    /// FTRL: the penalty on absolute values, which keeps values at zero.
     pub l1: f64,
-    /// FTRL: the penalty on squares.
+    /// FTRL: the penalty on the squares of values.
     pub l2: f64,
-    /// Must be zeros: room for numbers of later optimizers.
+    /// Must be zeros. Reserved for numbers of later optimizers.
     pub reserved: [f64; 5],
 }
 
 /// Defines the conversions between `embank_optimizer` and `Optimizer`. An entry begins with the
-/// kind, which is also the name of the library's struct and variant. Each line names a field of
-/// that struct and the one or two fields of [`embank_optimizer`] that hold its value.
+/// kind. The library's struct, its variant of `Optimizer`, and the variant of
+/// `embank_optimizer_kind` all have this name. Each line of an entry names a field of the library's
+/// struct, and the one or two fields of [`embank_optimizer`] that hold its value.
 macro_rules! optimizers {
     ($($kind:ident { $($number:ident: $field:ident $(& $second:ident)?),* $(,)? })*) => {
         impl embank_optimizer {
@@ -85,7 +88,7 @@ macro_rules! optimizers {
                 Ok(made)
             }
 
-            /// Converts the fields that the kind uses, and ignores the other fields.
+            /// Converts the fields that the kind `self.kind` uses. Ignores the other fields.
             fn of_kind(&self) -> Result<Optimizer, Failure> {
                 if self.kind == embank_optimizer_kind::None as u32 {
                     return Ok(Optimizer::None);
@@ -138,7 +141,8 @@ optimizers! {
     }
 }
 
-/// A parameter of an optimizer. `C` is the type of the C fields that hold it.
+/// A type of an optimizer's parameter. `C` is the tuple of the one or two C fields that hold the
+/// parameter.
 trait Number<C>: Sized {
     fn to_c(self) -> C;
     fn from_c(name: &str, fields: C) -> Result<Self, Failure>;
@@ -184,7 +188,7 @@ impl Number<(u32,)> for bool {
     }
 }
 
-/// Reads one field of an `embank_optimizer`.
+/// A function that reads one field of an `embank_optimizer`.
 type FieldValue = fn(&embank_optimizer) -> f64;
 
 /// The fields that only some kinds use.
@@ -207,8 +211,8 @@ impl embank_optimizer {
     pub(crate) fn to_rust(self) -> Result<Optimizer, Failure> {
         check_zeros("embank_optimizer", &self.reserved)?;
         let optimizer = self.of_kind()?;
-        // `of_kind` ignores fields that the kind does not use. Such a field must be 0, because the
-        // caller would not notice that its value has no effect.
+        // `of_kind` ignores fields that the kind does not use. The call fails if such a field is
+        // not 0, because otherwise the caller would not notice that its value has no effect.
         let taken = Self::from_rust(optimizer)?;
         let ignored = |value: FieldValue| value(&self) != 0.0 && value(&taken) == 0.0;
         match FIELDS.into_iter().find(|&(_, value)| ignored(value)) {
@@ -220,7 +224,8 @@ impl embank_optimizer {
         }
     }
 
-    /// Converts an optimizer of the library whose parameters the header can all express.
+    /// Converts an optimizer of the library. The header must be able to express it; otherwise the
+    /// result is a struct of zeros.
     fn of(optimizer: Optimizer) -> Self {
         Self::from_rust(optimizer).unwrap_or(Self::zeroed())
     }
@@ -232,13 +237,14 @@ pub extern "C" fn embank_sgd(learning_rate: f64) -> embank_optimizer {
     embank_optimizer::of(Optimizer::sgd(learning_rate))
 }
 
-/// torch.optim.Adagrad: eps 1e-10, initial accumulator 0, no decay.
+/// torch.optim.Adagrad: eps 1e-10, initial accumulator 0, no weight decay and no decay of the
+/// learning rate.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_adagrad(learning_rate: f64) -> embank_optimizer {
     embank_optimizer::of(Optimizer::adagrad(learning_rate))
 }
 
-/// Adagrad with one accumulator a row, FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial
+/// Adagrad with one accumulator per row, as FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial
 /// accumulator 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_row_wise_adagrad(learning_rate: f64) -> embank_optimizer {
@@ -268,7 +274,8 @@ mod tests {
     use super::*;
     use crate::status::embank_status;
 
-    /// Returns one optimizer of each kind. All numbers differ, so exchanged numbers fail the test.
+    /// Returns one optimizer of each kind. All its numbers differ, so the test fails if a
+    /// conversion exchanges two of them.
     fn all() -> [Optimizer; 7] {
         let betas = (0.5, 0.75);
         [

@@ -8,7 +8,7 @@ use embank::{BankOptions, CompactionOptions, DeviceChoice};
 use crate::sized::{self, Growing, flag};
 use crate::status::{Failure, call, embank_status};
 
-/// The system interface that a bank reads and writes its log with.
+/// The system interface with which a bank reads and writes its log.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_device {
@@ -26,43 +26,45 @@ pub enum embank_device {
 pub struct embank_bank_options {
     /// Set by embank_bank_options_init.
     pub size: usize,
-    /// The memory budget in bytes: rows, index, buffers and the lookahead queue.
+    /// The memory budget in bytes, for rows, index, buffers and the lookahead queue together.
     pub memory_budget_bytes: u64,
-    /// The number of newest checkpoints that stay. Default: 2.
+    /// The number of newest checkpoints that the bank keeps. Default: 2.
     pub checkpoints_kept: u64,
     /// The longest time that a get waits at a staleness bound, in milliseconds. Default: 60,000.
     pub wait_timeout_ms: u64,
-    /// The largest age of a lease, in milliseconds. An older lease expires with the next get of its
-    /// table, whichever rows that gets: its counts are given back, and applying or putting it
-    /// returns EMBANK_STATUS_LEASE_EXPIRED. Releasing and freeing it do nothing, and are no error.
-    /// 0 means that no lease expires. Default: 0.
+    /// The largest age of a lease, in milliseconds. An older lease expires at the next get of its
+    /// table, whatever rows that get takes. The staleness clocks then no longer count the lease.
+    /// Applying or putting it returns EMBANK_STATUS_LEASE_EXPIRED. Releasing or freeing it succeeds
+    /// and does not change a row. 0 means that no lease expires. Default: 0.
     pub lease_timeout_ms: u64,
     /// The largest number of keys in the lookahead queue. 0 turns lookahead off; a negative number
-    /// means as many as fit 1/32 of the budget. Default: -1.
+    /// means the keys that fit 1/32 of the memory budget. Default: -1.
     pub lookahead_queue_keys: i64,
     /// The largest length of the log on disk, in bytes. 0 means no quota. Default: 0.
     pub disk_quota_bytes: u64,
-    /// The largest number of bytes that compaction in the background reads and writes in a second.
-    /// 0 means no limit. Default: 0.
+    /// The largest number of bytes that background compaction reads and writes in a second. 0 means
+    /// no limit. Default: 0.
     pub compaction_throttle_bytes_per_s: u64,
-    /// Compaction in the background starts when the log is longer than its rows by this factor, 1.1
-    /// to 10. Default: 1.4.
+    /// Background compaction starts when the log is this many times as long as its current rows.
+    /// From 1.1 to 10. Default: 1.4.
     pub space_amplification_target: f64,
     /// One of embank_device. Default: EMBANK_DEVICE_AUTO.
     pub device: u32,
-    /// 0 or 1: whether a thread frees disk space in the background. With 0, only
+    /// 0 or 1: with 1, a thread frees disk space in the background. With 0, only
     /// embank_bank_compact frees space.
     pub background_compaction: u32,
-    /// 0 or 1: whether a bank is created if there is none. With 0, a mistyped path or a file system
-    /// that is not mounted is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
+    /// 0 or 1: with 1, opening creates the bank if there is none. With 0, opening returns
+    /// EMBANK_STATUS_INVALID_ARGUMENT for a path without a bank, such as a mistyped path or a file
+    /// system that is not mounted. Default: 1.
     pub create: u32,
-    /// Threads that share a large batch, the calling one among them; 1 shares nothing. Results are
-    /// those of one thread, bit for bit. 0 means the processors that the process may use, at most
-    /// 16. Default: 0.
+    /// The number of threads that share a large batch, including the thread of the caller. With 1,
+    /// no batch is shared. The results have the same bits with any number of threads. 0 means one
+    /// thread for each processor that the process may use, at most 16. Default: 0.
     pub threads: u32,
 }
 
-// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
+// SAFETY: the struct is `repr(C)` and its first field is `size`. It is `Pod`, so it has no padding,
+// and any bits are valid.
 unsafe impl Growing for embank_bank_options {
     const NAME: &'static str = "embank_bank_options";
     const FILLED_BY: &'static str = "embank_bank_options_init";
@@ -140,7 +142,7 @@ pub unsafe extern "C" fn embank_bank_options_init(
     options: *mut embank_bank_options,
     size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `options` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `options` is null or valid until the call returns.
     call(|| unsafe { sized::write(options, size, &embank_bank_options::defaults()) })
 }
 

@@ -2,12 +2,13 @@
 
 use crate::status::{Failure, embank_status};
 
-/// The error for a number of an enum that this library does not know.
+/// Returns the error for a number that is no value of the enum `name`, or that only a newer library
+/// knows.
 pub(crate) fn no_such_number(name: &str, number: u32) -> Failure {
     Failure::invalid(format!("there is no {name} {number} in Embank {}", env!("CARGO_PKG_VERSION")))
 }
 
-/// Fails unless all reserved numbers are 0.
+/// Fails unless all numbers in `reserved` are 0.
 pub(crate) fn check_zeros(name: &str, reserved: &[f64]) -> Result<(), Failure> {
     if reserved.iter().all(|&value| value == 0.0) {
         return Ok(());
@@ -17,7 +18,8 @@ pub(crate) fn check_zeros(name: &str, reserved: &[f64]) -> Result<(), Failure> {
     )))
 }
 
-/// The error for a setting of a table, made by a newer program, that this header can't express.
+/// Returns the error for a setting that this version of the header can't express. A newer program
+/// made the table with that setting.
 pub(crate) fn beyond_this_header(what: &str, value: &dyn std::fmt::Debug) -> Failure {
     Failure {
         status: embank_status::Other,

@@ -1,4 +1,4 @@
-//! Scans: every row of a table, as a checkpoint holds it.
+//! Functions on a scan, which returns every row that a checkpoint has of a table.
 
 use embank::Scan;
 use embank::locks::Mutex;
@@ -7,8 +7,8 @@ use crate::handle::{self, Owned, borrowed};
 use crate::memory::{Lent, Place};
 use crate::status::{Failure, call, embank_status};
 
-/// The rows of a table as the newest checkpoint held them. Each row comes once, in no particular
-/// order. Free with embank_scan_free.
+/// A scan: the rows of a table in the checkpoint that was the newest when the scan began. Each row
+/// comes once, in no particular order. Free with embank_scan_free.
 #[derive(Debug)]
 pub struct embank_scan {
     inner: Owned<Mutex<Scan>>,
@@ -21,14 +21,16 @@ impl embank_scan {
 }
 
 /// # Safety
-/// `scan` must be null or a handle that is not freed during the call.
+/// `scan` must be null or a handle that the caller does not free while the returned reference is in
+/// use.
 unsafe fn scan_of<'a>(scan: *const embank_scan) -> Result<&'a Mutex<Scan>, Failure> {
-    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
+    // SAFETY: by this function's `# Safety`, `scan` is null or a live handle.
     unsafe { borrowed("scan", scan) }?.inner.get()
 }
 
-/// Fills `keys` and `rows` with the next rows; `rows` has room for capacity * dim values. `count`
-/// gets the number of rows: below `capacity` only at the end, and 0 after the last row.
+/// Fills `keys` and `rows` with the next rows of the scan. `keys` has room for `capacity` keys, and
+/// `rows` for capacity * dim values. `count` gets the number of rows. It is less than `capacity`
+/// only at the end of the table, and 0 after the last row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_scan_next(
     scan: *const embank_scan,
@@ -38,8 +40,8 @@ pub unsafe extern "C" fn embank_scan_next(
     rows_len: usize,
     count: *mut usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `scan` is null or a handle that has not been
-    // freed; `keys`, `rows` and `count` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `scan` is null or a live handle, and `keys`, `rows` and
+    // `count` are each null or valid until the call returns.
     call(|| unsafe {
         let place = Place::required("count", count)?;
         let keys = Lent::new_mut("keys", keys, capacity)?;
@@ -52,8 +54,9 @@ pub unsafe extern "C" fn embank_scan_next(
     })
 }
 
-/// The number of the checkpoint, the number of its rows of the table, and the number of rows still
-/// to come. Any place may be NULL.
+/// `checkpoint` gets the number of the checkpoint, `rows` the number of rows that the table has in
+/// it, and `remaining` the number of rows that the scan has not returned yet. Each of the three may
+/// be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_scan_progress(
     scan: *const embank_scan,
@@ -61,8 +64,8 @@ pub unsafe extern "C" fn embank_scan_progress(
     rows: *mut u64,
     remaining: *mut u64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `scan` is null or a handle that has not been
-    // freed; `checkpoint`, `rows` and `remaining` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `scan` is null or a live handle, and `checkpoint`, `rows`
+    // and `remaining` are each null or valid until the call returns.
     call(|| unsafe {
         let checkpoint = Place::optional("checkpoint", checkpoint)?;
         let rows = Place::optional("number of rows", rows)?;
@@ -78,7 +81,7 @@ pub unsafe extern "C" fn embank_scan_progress(
 /// Ends the scan and frees the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_scan_free(scan: *mut embank_scan) {
-    // SAFETY: the caller keeps the header's rules: `scan` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `scan` is null or a live handle, and the caller does not
+    // use it again.
     unsafe { handle::free(scan) };
 }

@@ -11,24 +11,24 @@ use crate::refusals::same_variants;
 use crate::sized::{self, Growing};
 use crate::status::{Failure, call, embank_status};
 
-/// Tracking: whether rows record their last use and number of uses, and in which unit of time.
+/// Tracking: whether each row records its last use and its number of uses, and the unit of time.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_tracking {
-    /// Rows record nothing.
+    /// Rows do not record their uses.
     None = 0,
-    /// Time in minutes, by the system's clock.
+    /// The time is in minutes, by the system's clock.
     Minutes = 1,
-    /// Time in the unit of the caller, by the last embank_table_set_time.
+    /// The caller sets the time with embank_table_set_time, in a unit of its choice.
     SetTime = 2,
 }
 
 same_variants!(embank_tracking, Tracking { None, Minutes, SetTime });
 
-/// The settings of a table. Call embank_table_settings_init, set the dim, then change fields. dim,
-/// dtypes, rounding, initializer, seed, tracking, admission and the optimizer's state belong to the
-/// table for good; opening a table with other ones fails. The other settings are those of the
-/// latest call.
+/// The settings of a table. Call embank_table_settings_init, set the dim, then change fields. These
+/// settings never change for a table: dim, dtypes, rounding, initializer, seed, tracking,
+/// admission, and the layout of the optimizer's state. Opening a table with other values of them
+/// fails. The other settings may differ at each opening; the values of the latest call apply.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_table_settings {
@@ -36,7 +36,7 @@ pub struct embank_table_settings {
     pub size: usize,
     /// Seed of the initial values. Default: 0.
     pub seed: u64,
-    /// A get waits while more than this many gets of one of its rows are outstanding. A negative
+    /// A get waits while one of its rows has more outstanding gets than this number. A negative
     /// number means that no get waits. Default: -1.
     pub staleness_bound: i64,
     /// Values per row. Must be set to 1 or more. Default: 0.
@@ -45,7 +45,7 @@ pub struct embank_table_settings {
     pub dtype: u32,
     /// One of embank_tracking. Tracking takes 8 bytes a row. Default: EMBANK_TRACKING_NONE.
     pub tracking: u32,
-    /// How the optimizer's vectors are stored: one of embank_dtype except INT8. Default:
+    /// The dtype of the optimizer's state: one of embank_dtype except EMBANK_DTYPE_INT8. Default:
     /// EMBANK_DTYPE_F32.
     pub state_dtype: u32,
     /// The largest L2 norm of a row's gradient; a longer gradient is scaled down to it. 0 means no
@@ -66,14 +66,16 @@ pub struct embank_table_settings {
     pub admission_probability: f32,
 }
 
-// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
+// SAFETY: the struct is `repr(C)` and its first field is `size`. It is `Pod`, so it has no padding,
+// and any bits are valid.
 unsafe impl Growing for embank_table_settings {
     const NAME: &'static str = "embank_table_settings";
     const FILLED_BY: &'static str = "embank_table_settings_init";
     const SIZE_MIN: usize = 240;
 
     fn defaults() -> Self {
-        // The header can express every default setting; the tests check that.
+        // The conversion can't fail, because the header can express every default setting. The
+        // tests check that.
         Self::from_rust(&TableConfig::new(0)).unwrap_or(Self::zeroed())
     }
 }
@@ -140,7 +142,7 @@ pub unsafe extern "C" fn embank_table_settings_init(
     settings: *mut embank_table_settings,
     size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `settings` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `settings` is null or valid until the call returns.
     call(|| unsafe { sized::write(settings, size, &embank_table_settings::defaults()) })
 }
 
@@ -194,9 +196,10 @@ mod tests {
         assert_eq!(first, embank_table_settings::SIZE_MIN);
         let mut memory = [u64::MAX; size_of::<embank_table_settings>() / 8];
         let settings = memory.as_mut_ptr().cast::<embank_table_settings>();
-        // SAFETY: `first` is at most the memory's size, and words are aligned as the struct is.
+        // SAFETY: `settings` has `first` bytes or more, and its words have the alignment of the
+        // struct.
         unsafe { sized::write(settings, first, &embank_table_settings::defaults()) }.unwrap();
-        // SAFETY: the first field says how many bytes the struct has.
+        // SAFETY: `write` has set the first field to the size of the memory that may be read.
         let read = unsafe { sized::read(settings) }.unwrap();
         let expected = TableConfig::new(3);
         assert_eq!(embank_table_settings { dim: 3, ..read }.to_rust().unwrap(), expected);

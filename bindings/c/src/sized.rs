@@ -4,18 +4,18 @@
 //! Fields are only added at the end, so both sides agree on the bytes of the shorter struct:
 //!
 //! - Fields that a shorter struct does not have get their defaults.
-//! - Bytes of a longer struct that this library does not know must be zeros, which `..._init`
-//!   writes. Other bytes mean that the caller set a field which this library would ignore. (Linux
-//!   treats the structs of its newer system calls in this way.)
+//! - If the caller's struct is longer, the bytes that this library does not know must be zeros. The
+//!   `..._init` function writes these zeros. Any other byte shows that the caller set a field which
+//!   this library would ignore. (Linux treats the structs of its newer system calls in this way.)
 
 use std::ptr;
 
 use crate::memory::Lent;
 use crate::status::Failure;
 
-/// A struct whose first field is its size in bytes, as the caller's header declares it. `Pod` is
-/// not required, because some of these structs hold pointers to text and functions. They are copied
-/// as bytes.
+/// A struct whose first field is its size in bytes, as the caller's header declares it. This module
+/// copies such structs as bytes. It cannot require `Pod` for that, because some of them hold
+/// pointers to text and functions.
 ///
 /// # Safety
 /// The struct must be `repr(C)`, begin with a `usize`, and have no padding. Fields must be
@@ -23,21 +23,23 @@ use crate::status::Failure;
 pub(crate) unsafe trait Growing: Copy {
     /// The struct's name in messages.
     const NAME: &'static str;
-    /// The function that the caller passes the struct's size to.
+    /// The function that fills the struct, and to which the caller passes the struct's size.
     const FILLED_BY: &'static str;
-    /// The struct's size in the first version. A smaller size is refused.
+    /// The struct's size in the first version. `check_size` refuses smaller sizes.
     const SIZE_MIN: usize;
 
     /// The struct with every field at its default. The size field is ignored.
     fn defaults() -> Self;
 }
 
-/// The largest size of a struct, in bytes. A larger size shows that the struct was not initialised.
+/// The largest size of a struct that `check_size` accepts, in bytes. A larger number shows that the
+/// struct was not initialised.
 const SIZE_MAX: usize = 4096;
 
 fn check_size<T: Growing>(size: usize) -> Result<(), Failure> {
     const { assert!(T::SIZE_MIN <= size_of::<T>()) };
-    // A compiler makes the size a multiple of the alignment. Other sizes would cut a field.
+    // A C compiler makes a struct's size a multiple of its alignment. Any other size would end
+    // inside a field.
     if (T::SIZE_MIN..=SIZE_MAX).contains(&size) && size.is_multiple_of(align_of::<T>()) {
         return Ok(());
     }
@@ -59,8 +61,8 @@ pub(crate) unsafe fn write<T: Growing>(
 ) -> Result<(), Failure> {
     check_size::<T>(size)?;
     check_pointer(pointer)?;
-    // SAFETY: the caller of this function passes a pointer that is valid for `size` bytes. The call
-    // has no other buffer.
+    // SAFETY: by this function's `# Safety`, `pointer` is valid for writing `size` bytes; it is not
+    // null. `value` belongs to the library, so no reference overlaps the caller's struct.
     let theirs = unsafe { Lent::new_mut(T::NAME, pointer.cast::<u8>(), size)?.write() };
     let known = size.min(size_of::<T>());
     // SAFETY: `value` and `theirs` have `known` bytes or more. They do not overlap, because
@@ -91,12 +93,13 @@ impl<T: Growing> Results<T> {
     /// Fills the caller's struct. Does nothing if the pointer is null.
     ///
     /// # Safety
-    /// As [`write`].
+    /// The pointer that `new` got must be null or valid for writing `size` bytes.
     pub(crate) unsafe fn set(&self, value: &T) -> Result<(), Failure> {
         if self.pointer.is_null() {
             return Ok(());
         }
-        // SAFETY: not null, and `# Safety` obliges the caller to pass a writable struct.
+        // SAFETY: the pointer is not null. By this function's `# Safety`, it is valid for writing
+        // `size` bytes.
         unsafe { write(self.pointer, self.size, value) }
     }
 }
@@ -104,13 +107,15 @@ impl<T: Growing> Results<T> {
 /// Reads the caller's struct. Fields that the caller's struct does not have get their defaults.
 ///
 /// # Safety
-/// `pointer` must be null or point to a struct of the size that its first field says.
+/// `pointer` must be null or point to a struct whose first field is the struct's size in bytes.
 pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
     check_pointer(pointer)?;
-    // SAFETY: the pointer is not null and is aligned for `T`. The first field of `T` is the size.
+    // SAFETY: `check_pointer` found that the pointer is not null and is aligned for `T`. The first
+    // field of `T` is a `usize`, as `Growing` demands.
     let size = unsafe { pointer.cast::<usize>().read() };
     check_size::<T>(size)?;
-    // SAFETY: `# Safety` obliges the caller to pass a struct of `size` bytes.
+    // SAFETY: by this function's `# Safety`, the struct has the `size` bytes that its first field
+    // says.
     let theirs = unsafe { Lent::new(T::NAME, pointer.cast::<u8>(), size)?.read() };
     let known = size.min(size_of::<T>());
     if theirs[known..].iter().any(|&byte| byte != 0) {
@@ -122,7 +127,7 @@ pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
     }
     let mut ours = T::defaults();
     // SAFETY: `theirs` and `ours` have `known` bytes or more and do not overlap, because `ours` is
-    // a local variable. `Growing` promises that any bytes are valid fields.
+    // a local variable. Implementations of `Growing` promise that any bytes are valid fields.
     unsafe { ptr::copy_nonoverlapping(theirs.as_ptr(), (&raw mut ours).cast(), known) };
     Ok(ours)
 }
@@ -130,12 +135,13 @@ pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
 /// Reads the caller's struct, or returns the defaults if `pointer` is null.
 ///
 /// # Safety
-/// As [`read`].
+/// `pointer` must be null or point to a struct whose first field is the struct's size in bytes.
 pub(crate) unsafe fn read_or_defaults<T: Growing>(pointer: *const T) -> Result<T, Failure> {
     if pointer.is_null() {
         return Ok(T::defaults());
     }
-    // SAFETY: `# Safety` obliges the caller to pass a struct of the size that it states.
+    // SAFETY: the pointer is not null. By this function's `# Safety`, the struct's first field is
+    // its size.
     unsafe { read(pointer) }
 }
 
@@ -149,7 +155,7 @@ fn check_pointer<T: Growing>(pointer: *const T) -> Result<(), Failure> {
     Ok(())
 }
 
-/// True if the caller's flag is 1. Any number but 0 and 1 is refused, because it shows that the
+/// True if the caller's flag is 1. Fails for a number other than 0 and 1, because it shows that the
 /// struct was not initialised.
 pub(crate) fn flag(what: &str, value: u32) -> Result<bool, Failure> {
     match value {
@@ -172,7 +178,8 @@ mod tests {
         new: u64,
     }
 
-    // SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
+    // SAFETY: the struct is `repr(C)` and its first field is `size`. It is `Pod`, so it has no
+    // padding, and any bits are valid.
     unsafe impl Growing for Options {
         const NAME: &'static str = "options";
         const FILLED_BY: &'static str = "options_init";

@@ -29,8 +29,8 @@ pub enum embank_status {
     UnreadableTable = 6,
     /// A peek with EMBANK_MISSING_ERROR met keys that have no row.
     MissingRow = 7,
-    /// A get waited at the staleness bound for wait_timeout_ms. It holds nothing and can be called
-    /// again.
+    /// A get waited for wait_timeout_ms, but a staleness clock stayed above the table's bound. The
+    /// get took no lease and can be called again.
     StalenessTimeout = 8,
     /// The table has no optimizer that could apply a gradient.
     NoOptimizer = 9,
@@ -44,9 +44,9 @@ pub enum embank_status {
     Damaged = 13,
     /// The bank is already open for writing, in this process or another.
     Locked = 14,
-    /// The bank was opened to read only.
+    /// The bank was opened read-only.
     ReadOnly = 15,
-    /// A checkpoint is being read, so it can't be removed.
+    /// A reader shows the checkpoint, so it can't be removed.
     BeingRead = 16,
     /// A delta does not follow the bank's newest checkpoint.
     DeltaMismatch = 17,
@@ -54,9 +54,10 @@ pub enum embank_status {
     BudgetTooSmall = 18,
     /// The disk quota is used up.
     QuotaExceeded = 19,
-    /// An earlier write failed; nothing more is written until the bank is opened again.
+    /// An earlier write failed. The bank writes nothing more until it is opened again.
     Poisoned = 20,
-    /// The store contradicts itself: a mistake in Embank. The last checkpoint stands.
+    /// The store found a contradiction in its own data: a mistake in Embank. The last checkpoint is
+    /// still good.
     Inconsistent = 21,
     /// The device that was asked for by name can't be used here.
     DeviceUnavailable = 22,
@@ -68,39 +69,40 @@ pub enum embank_status {
     Internal = 25,
     /// A failure that has no number of its own; see the message.
     Other = 26,
-    /// The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it.
-    /// Nothing was changed.
+    /// The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. The
+    /// call changed no row.
     LeaseExpired = 27,
     /// A callback ended the call.
     Cancelled = 28,
-    /// A file can't be read as a table: it is damaged, holds values that are not finite, or does
-    /// not tell which of its parts are keys and vectors. The batches before the one that failed are
-    /// in the table.
+    /// A file can't be read as a table. It is damaged, holds values that are not finite, or does
+    /// not tell which of its parts are keys and vectors. Batches that were imported before the
+    /// failure are in the table.
     UnreadableFile = 29,
-    /// The bank's directory was moved, removed or replaced while the bank was open. Nothing is
-    /// written.
+    /// The bank's directory was moved, removed or replaced while the bank was open. The bank writes
+    /// nothing more.
     DirectoryMoved = 30,
-    /// A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or
-    /// changed.
+    /// The table's keys are ids of a vocabulary, and a key of the call is not one of these ids. The
+    /// call read and changed no row.
     UnknownId = 31,
-    /// A get would wait for leases of its own thread. Nothing is held. End those leases first; or,
-    /// if another thread ends them, call embank_lease_hand_over.
+    /// A get would wait for leases of its own thread, which can't end them while it waits. The get
+    /// took no lease. End those leases first. If another thread will end them, call
+    /// embank_lease_hand_over.
     SelfBlocked = 32,
-    /// A row to put has a value that is NaN or infinite, or too large for the table's dtype. No row
-    /// has been changed.
+    /// A row of a put has a value that is NaN or infinite, or too large for the table's dtype. No
+    /// row has been changed.
     NonFiniteRow = 33,
-    /// A step would make some rows infinite in the table's dtype. These rows are unchanged; all
-    /// others took their step.
+    /// A step would make some rows infinite in the table's dtype. These rows are unchanged. All
+    /// other rows of the batch took their step.
     RowOverflow = 34,
     /// The bank has no vocabulary of this name.
     NoSuchVocabulary = 35,
     /// The vocabulary exists with other settings.
     VocabularyMismatch = 36,
-    /// A value has no id in the vocabulary, and its settings give it none.
+    /// A value has no id in the vocabulary, and the vocabulary has no unknown_id.
     UnknownValue = 37,
     /// The vocabulary of this handle was dropped.
     VocabularyDropped = 38,
-    /// The vocabulary is frozen, so no value can be inserted.
+    /// The call would insert a value, but the vocabulary is frozen.
     VocabularyFrozen = 39,
     /// The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since the
     /// table was made.
@@ -108,8 +110,9 @@ pub enum embank_status {
     /// The disk has no room for the data that the call must write. No row is lost: make room and
     /// call again.
     DiskFull = 41,
-    /// A file can be read, but does not fit the table: another dim, the state of another optimizer,
-    /// ids of another vocabulary. The batches before the one that failed are in the table.
+    /// A file can be read, but does not fit the table: it has another dim, the state of another
+    /// optimizer, or ids of another vocabulary. Batches that were imported before the failure are
+    /// in the table.
     FileMismatch = 42,
 }
 
@@ -240,8 +243,9 @@ thread_local! {
     static LAST_MESSAGE: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Runs the body of an exported function, and turns a panic into a status. The call after a panic
-/// is sound: the store keeps its invariants, and this crate never hands over half a handle.
+/// Runs the body of an exported function, and turns a panic into a status. Later calls are sound
+/// even after a panic: the store keeps its invariants, and this crate gives the caller only
+/// complete handles.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> embank_status {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return embank_status::Ok,
@@ -251,22 +255,23 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> embank_status 
     let mut message = failure.message.into_bytes();
     message.retain(|&byte| byte != 0);
     let message = CString::new(message).unwrap_or_default();
-    // A thread that is ending may have no thread-local storage. The caller then gets only the
-    // status.
+    // A thread that is ending may have lost its thread-local storage already. The caller then gets
+    // the status without a message.
     let _ = LAST_MESSAGE.try_with(|last| *last.borrow_mut() = message);
     failure.status
 }
 
 /// The message of the last failed call of this thread, as UTF-8 text that names the problem and the
-/// cure; "" if no call failed. Valid until the next failed call of this thread, or until the thread
-/// ends. A language that moves calls between threads must copy it at once.
+/// cure. "" if no call of this thread failed. Valid until the next failed call of this thread, or
+/// until the thread ends. A language that may move a caller to another thread between calls must
+/// copy the message at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_last_error_message() -> *const c_char {
     LAST_MESSAGE.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// The name of a status without its prefix, such as "LOCKED". "UNKNOWN" for a number that this
-/// library does not know. Always valid.
+/// library does not know. The text is always valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_status_name(status: i32) -> *const c_char {
     usize::try_from(status)
@@ -276,7 +281,7 @@ pub extern "C" fn embank_status_name(status: i32) -> *const c_char {
         .as_ptr()
 }
 
-/// The library's version, such as "0.1.0". Always valid.
+/// The library's version, such as "0.1.0". The text is always valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_version() -> *const c_char {
     VERSION.as_ptr()
@@ -343,8 +348,8 @@ mod tests {
     use std::time::Duration;
 
     fn last_message() -> String {
-        // SAFETY: the pointer is to this thread's message. No call fails before the message is
-        // copied.
+        // SAFETY: the pointer is to this thread's message, which ends with a NUL. No call fails
+        // before `to_owned` copies it.
         unsafe { CStr::from_ptr(embank_last_error_message()) }.to_str().unwrap().to_owned()
     }
 
@@ -366,7 +371,7 @@ mod tests {
 
     #[test]
     fn every_status_has_its_name() {
-        // SAFETY: names are static and end with a NUL.
+        // SAFETY: `embank_status_name` returns a static text that ends with a NUL.
         let name =
             |status: i32| unsafe { CStr::from_ptr(embank_status_name(status)) }.to_str().unwrap();
         assert_eq!(name(embank_status::Ok as i32), "OK");
@@ -379,7 +384,7 @@ mod tests {
         assert_eq!((name(-1), name(43), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
-    /// Shows that errors of each kind have their status, also errors that `tests/c/abi.c` can't
+    /// Checks that each kind of error has its status, including errors that `tests/c/abi.c` can't
     /// cause.
     #[test]
     fn every_error_has_its_status() {
@@ -519,7 +524,7 @@ mod tests {
         }
     }
 
-    /// Shows that all Rust errors for refused arguments have the status `InvalidArgument`.
+    /// Checks that all Rust errors for wrong arguments have the status `InvalidArgument`.
     #[test]
     fn refused_arguments_have_one_status() {
         let path = || PathBuf::from("p");

@@ -1,4 +1,4 @@
-//! Tables: batches of rows in and out.
+//! Functions on a table: they read, train, put and delete batches of rows.
 
 use std::ffi::{CString, c_char};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::settings::{bound_from_rust, bound_to_rust, embank_table_settings};
 use crate::sized;
 use crate::status::{Failure, call, embank_status};
 
-/// A table of a bank: rows of f32 by 64-bit key. All handles of a table are one table. Free with
-/// embank_table_free.
+/// A table of a bank: rows of floats, each under a 64-bit key. A table may have several handles.
+/// Free with embank_table_free.
 #[derive(Debug)]
 pub struct embank_table {
     inner: Owned<Table>,
@@ -33,21 +33,22 @@ impl embank_table {
 }
 
 /// # Safety
-/// `table` must be null or a handle that is not freed during the call.
+/// `table` must be null or a handle that the caller does not free while the returned reference is
+/// in use.
 pub(crate) unsafe fn table_of<'a>(table: *const embank_table) -> Result<&'a Table, Failure> {
     // SAFETY: by this function's `# Safety`, `table` is null or a live handle.
     unsafe { borrowed("table", table) }?.inner.get()
 }
 
-/// What a peek does about keys that have no row. It never makes up zeros.
+/// How a peek treats a key that has no row.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_missing {
-    /// Fills in the row's initial values, which the first get would give it.
+    /// The key gets the row's initial values, which a get would return.
     Initial = 0,
-    /// Fails with EMBANK_STATUS_MISSING_ROW.
+    /// The peek fails with EMBANK_STATUS_MISSING_ROW.
     Error = 1,
-    /// Leaves that part of the rows as it is.
+    /// The peek leaves the key's part of `rows` unchanged.
     Skip = 2,
 }
 
@@ -66,51 +67,49 @@ fn missing_of(number: u32) -> Result<Missing, Failure> {
 /// Frees the handle. The table stays in its bank.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_free(table: *mut embank_table) {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and the caller does not
+    // use it again.
     unsafe { handle::free(table) };
 }
 
-/// The table's name as UTF-8, valid until the handle is freed. NULL for NULL.
+/// The table's name as UTF-8; NULL if `table` is NULL. Valid until the handle is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_name(table: *const embank_table) -> *const c_char {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle.
     unsafe { table.as_ref() }.map_or(std::ptr::null(), |table| table.name.as_ptr())
 }
 
-/// Values per row. 0 for NULL.
+/// The number of values per row; 0 if `table` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_dim(table: *const embank_table) -> u32 {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle.
     unsafe { table.as_ref() }.map_or(0, |table| table.dim)
 }
 
-/// The table's settings as they are now. `size` is sizeof(embank_table_settings).
+/// Fills `settings` with the table's present settings. `size` is sizeof(embank_table_settings).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get_settings(
     table: *const embank_table,
     settings: *mut embank_table_settings,
     size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `settings` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `settings` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let config = table_of(table)?.config();
         sized::write(settings, size, &embank_table_settings::from_rust(&config)?)
     })
 }
 
-/// The name of the vocabulary whose ids are the table's keys; NULL if they are no vocabulary's.
-/// Free with embank_bytes_free.
+/// `name` gets the name of the vocabulary whose ids are the table's keys, or NULL if the keys
+/// belong to no vocabulary. Free with embank_bytes_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_vocabulary(
     table: *const embank_table,
     name: *mut *mut embank_bytes,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `name` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `name` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("name", name)?;
         if let Some(vocabulary) = table_of(table)?.config().vocabulary {
@@ -120,9 +119,10 @@ pub unsafe extern "C" fn embank_table_vocabulary(
     })
 }
 
-/// Gets rows for training: one per key, duplicates included. Missing rows are inserted with their
-/// initial values. The staleness clock of each distinct key goes up by one until the lease ends; if
-/// a clock is above the table's bound, the call waits, at most the bank's wait timeout.
+/// Gets rows for training: one per key, duplicates included. Inserts missing rows with their
+/// initial values. Raises the staleness clock of each distinct key by one until the lease ends. If
+/// a clock is above the table's staleness bound, the call first waits until it is not, at most for
+/// the bank's wait timeout.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get(
     table: *const embank_table,
@@ -132,8 +132,8 @@ pub unsafe extern "C" fn embank_table_get(
     rows_len: usize,
     lease: *mut *mut embank_lease,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys`, `rows` and `lease` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys`, `rows` and
+    // `lease` are each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("lease", lease)?;
         let table = table_of(table)?;
@@ -144,9 +144,9 @@ pub unsafe extern "C" fn embank_table_get(
     })
 }
 
-/// As embank_table_get, but waits at most `timeout_ms` milliseconds in place of the bank's wait
-/// timeout. With 0 it fails at once with EMBANK_STATUS_STALENESS_TIMEOUT if a clock is above the
-/// bound.
+/// Works as embank_table_get, but waits at most `timeout_ms` milliseconds, whatever the bank's wait
+/// timeout is. With 0, if a clock is above the bound, the call fails at once with
+/// EMBANK_STATUS_STALENESS_TIMEOUT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get_within(
     table: *const embank_table,
@@ -157,8 +157,8 @@ pub unsafe extern "C" fn embank_table_get_within(
     timeout_ms: u64,
     lease: *mut *mut embank_lease,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys`, `rows` and `lease` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys`, `rows` and
+    // `lease` are each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("lease", lease)?;
         let table = table_of(table)?.with_wait_timeout(Duration::from_millis(timeout_ms));
@@ -169,10 +169,10 @@ pub unsafe extern "C" fn embank_table_get_within(
     })
 }
 
-/// Gets one row per distinct key for training, in order of first appearance. `rows` may be longer
-/// than that: key_count * dim values always do. How many distinct keys there are goes to
-/// `distinct_count`, which may be NULL; which they are is told by embank_lease_distinct. Otherwise
-/// as embank_table_get.
+/// Gets one row per distinct key for training, in order of first appearance. `rows` needs room for
+/// one row per distinct key, and may be longer; key_count * dim values are always enough.
+/// `distinct_count` gets the number of distinct keys, and may be NULL. embank_lease_distinct lists
+/// the distinct keys. In all else, works as embank_table_get.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get_distinct(
     table: *const embank_table,
@@ -183,8 +183,8 @@ pub unsafe extern "C" fn embank_table_get_distinct(
     distinct_count: *mut usize,
     lease: *mut *mut embank_lease,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys`, `rows`, `distinct_count` and `lease` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys`, `rows`,
+    // `distinct_count` and `lease` are each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("lease", lease)?;
         let count = Place::optional("number of distinct keys", distinct_count)?;
@@ -200,9 +200,9 @@ pub unsafe extern "C" fn embank_table_get_distinct(
     })
 }
 
-/// Reads rows for evaluation, one per key. Touches no clock, waits for none, and writes nothing.
-/// `missing` is one of embank_missing. `present`, key_count bytes, gets 1 for each key that has a
-/// row and 0 for the others; it may be NULL.
+/// Reads rows for evaluation, one per key. Changes no staleness clock, waits for no clock, and
+/// writes nothing. `missing` is one of embank_missing. `present` has key_count bytes: 1 for each
+/// key that has a row, and 0 for each key that has none. It may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_peek(
     table: *const embank_table,
@@ -213,8 +213,8 @@ pub unsafe extern "C" fn embank_table_peek(
     missing: u32,
     present: *mut u8,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys`, `rows` and `present` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys`, `rows` and
+    // `present` are each null or valid until the call returns.
     call(|| unsafe {
         let table = table_of(table)?;
         let present_len = if present.is_null() { 0 } else { key_count };
@@ -223,7 +223,8 @@ pub unsafe extern "C" fn embank_table_peek(
         present.check_apart(&Lent::new("rows", rows, rows_len)?)?;
         let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
         let outcome = table.peek(keys, rows, missing_of(missing)?)?;
-        // SAFETY: the checks above found that `present` overlaps no other buffer.
+        // SAFETY: `check_apart` found that `present` does not overlap `keys` or `rows`. By the
+        // rules of embank.h, no other code uses it during the call.
         let present = present.write();
         present.fill(1);
         if !present.is_empty() {
@@ -233,8 +234,8 @@ pub unsafe extern "C" fn embank_table_peek(
     })
 }
 
-/// What rows start with, whether they are there or not: a pure function of the table's seed and
-/// name, key and column.
+/// Fills `rows` with the initial values of the keys' rows, whether the table has the rows or not.
+/// The values depend only on the table's settings and name, the key and the column.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_initial(
     table: *const embank_table,
@@ -243,8 +244,8 @@ pub unsafe extern "C" fn embank_table_initial(
     rows: *mut f32,
     rows_len: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys` and `rows` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys` and `rows` are
+    // each null or valid until the call returns.
     call(|| unsafe {
         let table = table_of(table)?;
         let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
@@ -252,8 +253,8 @@ pub unsafe extern "C" fn embank_table_initial(
     })
 }
 
-/// Replaces or inserts rows without a lease; of equal keys the last one wins. Optimizer state
-/// stays. Touches no clock.
+/// Replaces or inserts rows without a lease. If a key repeats, its last row wins. Keeps the
+/// optimizer state of rows that exist. Changes no staleness clock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_put(
     table: *const embank_table,
@@ -262,8 +263,8 @@ pub unsafe extern "C" fn embank_table_put(
     rows: *const f32,
     rows_len: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys` and `rows` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys` and `rows` are
+    // each null or valid until the call returns.
     call(|| unsafe {
         let table = table_of(table)?;
         let keys = Lent::new("keys", keys, key_count)?.read();
@@ -272,8 +273,9 @@ pub unsafe extern "C" fn embank_table_put(
     })
 }
 
-/// Takes a step of the table's optimizer without a lease; gradients of equal keys are summed first.
-/// Missing rows start from their initial values. Touches no clock.
+/// Applies gradients with the table's optimizer, without a lease. Sums the gradients of equal keys
+/// first. Inserts missing rows with their initial values before the step. Changes no staleness
+/// clock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_apply_gradients(
     table: *const embank_table,
@@ -282,8 +284,8 @@ pub unsafe extern "C" fn embank_table_apply_gradients(
     gradients: *const f32,
     gradients_len: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys` and `gradients` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys` and
+    // `gradients` are each null or valid until the call returns.
     call(|| unsafe {
         let table = table_of(table)?;
         let keys = Lent::new("keys", keys, key_count)?.read();
@@ -292,8 +294,9 @@ pub unsafe extern "C" fn embank_table_apply_gradients(
     })
 }
 
-/// Deletes rows. `deleted` gets the number of rows that existed, and may be NULL. Leases on the
-/// rows lose their counts and their gradients for them, also if a row is made again.
+/// Deletes rows. `deleted` gets the number of rows that existed, and may be NULL. A lease on a
+/// deleted row no longer counts in the row's staleness clock, and its gradient for the row is
+/// dropped. This holds even if a get inserts the row again before the lease ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_delete(
     table: *const embank_table,
@@ -301,8 +304,8 @@ pub unsafe extern "C" fn embank_table_delete(
     key_count: usize,
     deleted: *mut u64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys` and `deleted` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys` and `deleted`
+    // are each null or valid until the call returns.
     call(|| unsafe {
         let place = Place::optional("number of deleted rows", deleted)?;
         let table = table_of(table)?;
@@ -313,8 +316,8 @@ pub unsafe extern "C" fn embank_table_delete(
     })
 }
 
-/// Says which rows there are: `present`, key_count bytes, gets 1 or 0 for each key. Touches no
-/// clock.
+/// Tells which keys have a row. `present` has key_count bytes: 1 for each key that has a row, and 0
+/// for each key that has none. Changes no staleness clock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_contains(
     table: *const embank_table,
@@ -322,24 +325,26 @@ pub unsafe extern "C" fn embank_table_contains(
     key_count: usize,
     present: *mut u8,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys` and `present` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys` and `present`
+    // are each null or valid until the call returns.
     call(|| unsafe {
         let table = table_of(table)?;
         let keys = Lent::new("keys", keys, key_count)?;
         let present = Lent::new_mut("present", present, key_count)?;
         present.check_apart(&keys)?;
         let found = table.contains(keys.read())?;
-        // SAFETY: the check above found that `present` does not overlap the keys.
+        // SAFETY: `check_apart` found that `present` does not overlap `keys`. By the rules of
+        // embank.h, no other code uses it during the call.
         let present = present.write();
         present.iter_mut().zip(found).for_each(|(present, found)| *present = u8::from(found));
         Ok(())
     })
 }
 
-/// Has the rows of `keys` that are on disk brought into memory soon. Never waits for the disk: what
-/// does not fit the queue is dropped, and a worker does the rest. `accepted`, how many keys are on
-/// their way, may be NULL.
+/// Asks for lookahead: a worker thread of the bank soon brings the rows of `keys` that are on disk
+/// into memory. The call itself never waits for the disk. It drops keys that do not fit the
+/// lookahead queue. `accepted` gets the number of keys that the worker will bring into memory, and
+/// may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_lookahead(
     table: *const embank_table,
@@ -347,8 +352,8 @@ pub unsafe extern "C" fn embank_table_lookahead(
     key_count: usize,
     accepted: *mut usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `keys` and `accepted` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys` and `accepted`
+    // are each null or valid until the call returns.
     call(|| unsafe {
         let place = Place::optional("number of accepted keys", accepted)?;
         let table = table_of(table)?;
@@ -359,15 +364,16 @@ pub unsafe extern "C" fn embank_table_lookahead(
     })
 }
 
-/// The staleness clock of a row: gets whose update has not come yet. -1 if the row is missing.
+/// `outstanding` gets the staleness clock of a row: the number of its gets whose update has not
+/// come yet. It gets -1 if the key has no row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_outstanding(
     table: *const embank_table,
     key: u64,
     outstanding: *mut i64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `outstanding` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `outstanding` is null
+    // or valid until the call returns.
     call(|| unsafe {
         let place = Place::required("clock", outstanding)?;
         let clock = table_of(table)?.outstanding(key)?;
@@ -376,14 +382,14 @@ pub unsafe extern "C" fn embank_table_outstanding(
     })
 }
 
-/// The staleness bound; -1 if the table has no bound.
+/// `bound` gets the table's staleness bound, or -1 if the table has no bound.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_staleness_bound(
     table: *const embank_table,
     bound: *mut i64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `bound` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `bound` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let place = Place::required("bound", bound)?;
         let bound = table_of(table)?.staleness_bound();
@@ -392,15 +398,14 @@ pub unsafe extern "C" fn embank_table_staleness_bound(
     })
 }
 
-/// Sets the staleness bound of all handles of the table; a negative number removes the bound. Gets
-/// that wait look at the new bound. Not durable.
+/// Sets the staleness bound for all handles of the table. A negative number removes the bound. Gets
+/// that already wait use the new bound. The setting is not durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_staleness_bound(
     table: *const embank_table,
     bound: i64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle.
     call(|| unsafe {
         let table = table_of(table)?;
         table.set_staleness_bound(bound_to_rust(bound)?);
@@ -408,52 +413,49 @@ pub unsafe extern "C" fn embank_table_set_staleness_bound(
     })
 }
 
-/// Sets the learning rate of all handles of the table, for batches applied from now on. Not
-/// durable.
+/// Sets the learning rate for all handles of the table and all batches that are applied from now
+/// on. The setting is not durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_learning_rate(
     table: *const embank_table,
     learning_rate: f64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle.
     call(|| unsafe { Ok(table_of(table)?.set_learning_rate(learning_rate)?) })
 }
 
-/// Sets the time that rows used from now on tell: an epoch, thousands of steps. The table's
-/// tracking is EMBANK_TRACKING_SET_TIME.
+/// Sets the time that each row records when it is used from now on, for example an epoch, or
+/// thousands of steps. The table's tracking must be EMBANK_TRACKING_SET_TIME.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_time(
     table: *const embank_table,
     time: u32,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle.
     call(|| unsafe { Ok(table_of(table)?.set_time(time)?) })
 }
 
-/// Sets the numbers of the optimizer, for all handles of the table and batches applied from now on.
-/// Its kind, initial accumulator, whether there is momentum and whether Adagrad's rate decays must
-/// be the table's. Not durable.
+/// Sets the numbers of the optimizer, for all handles of the table and all batches that are applied
+/// from now on. The kind and the initial accumulator must equal the table's. The table fixes also
+/// whether momentum is 0, and whether Adagrad's lr_decay is 0. The setting is not durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_optimizer(
     table: *const embank_table,
     optimizer: embank_optimizer,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle.
     call(|| unsafe { Ok(table_of(table)?.set_optimizer(optimizer.to_rust()?)?) })
 }
 
-/// Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is
-/// not given back until the scan is freed.
+/// Begins a scan: it returns the rows that the newest checkpoint has of the table. Training may go
+/// on meanwhile. Until the scan is freed, the bank frees no disk space that the checkpoint needs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_scan(
     table: *const embank_table,
     scan: *mut *mut embank_scan,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
-    // freed; `scan` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `scan` is null or
+    // valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("scan", scan)?;
         let begun = table_of(table)?.scan()?;
@@ -465,7 +467,8 @@ pub unsafe extern "C" fn embank_table_scan(
 /// Checks the caller's buffers and returns the keys to read and the rows to write.
 ///
 /// # Safety
-/// Both buffers must have the stated lengths, and no other code may change them during the call.
+/// `keys` must have `key_count` keys and `rows` room for `rows_len` values. During the call, no
+/// other code may write `keys`, or read or write `rows`.
 unsafe fn keys_and_rows_mut<'a>(
     keys: *const u64,
     key_count: usize,
@@ -475,7 +478,7 @@ unsafe fn keys_and_rows_mut<'a>(
     let keys = Lent::new("keys", keys, key_count)?;
     let rows = Lent::new_mut("rows", rows, rows_len)?;
     rows.check_apart(&keys)?;
-    // SAFETY: the check above found no overlap, and the slices are made once. `# Safety` obliges
-    // the caller to pass valid buffers.
+    // SAFETY: `check_apart` found no overlap, and `write` is called once. By this function's `#
+    // Safety`, the buffers are valid and no other code uses them.
     Ok(unsafe { (keys.read(), rows.write()) })
 }

@@ -1,4 +1,4 @@
-//! Vocabularies: values of a feature and their ids.
+//! Functions on a vocabulary, which gives each value of a feature an id.
 
 use std::ffi::{c_char, c_void};
 
@@ -14,8 +14,8 @@ use crate::refusals::{beyond_this_header, no_such_number};
 use crate::sized::{self, Growing};
 use crate::status::{Failure, call, embank_status};
 
-/// With EMBANK_UNKNOWN_VALUES_MARK: the id that embank_vocabulary_ids_of_numbers and
-/// embank_vocabulary_ids_of_bytes give a value without an id.
+/// Marks a value without an id: with EMBANK_UNKNOWN_VALUES_MARK, embank_vocabulary_ids_of_numbers
+/// and embank_vocabulary_ids_of_bytes return this number in place of an id.
 pub const EMBANK_NO_ID: u64 = 0xFFFF_FFFF_FFFF_FFFF;
 const _: () = assert!(EMBANK_NO_ID == UNKNOWN_ID);
 
@@ -25,11 +25,11 @@ const _: () = assert!(EMBANK_NO_ID == UNKNOWN_ID);
 pub enum embank_value_kind {
     /// 64-bit numbers.
     U64 = 0,
-    /// Byte strings, the empty one too.
+    /// Byte strings. The empty string is a value too.
     Bytes = 1,
 }
 
-/// The result of looking up a value that has no id.
+/// A vocabulary's setting for values that have no id.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_unknown {
@@ -45,25 +45,25 @@ pub enum embank_unknown {
 pub enum embank_unknown_values {
     /// They get EMBANK_NO_ID.
     Mark = 0,
-    /// They get what the vocabulary's settings say (embank_unknown).
+    /// The setting `unknown` of the vocabulary decides (embank_unknown).
     AsSettings = 1,
-    /// They are inserted, and each gets the next id. In a frozen vocabulary they get what the
-    /// settings say.
+    /// The call inserts them, and each gets the next free id. If the vocabulary is frozen, its
+    /// setting `unknown` decides (embank_unknown).
     Insert = 2,
 }
 
 /// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change fields. They
-/// belong to the vocabulary for good; opening a vocabulary with other ones fails.
+/// never change: opening a vocabulary with other settings than those of its creation fails.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_vocabulary_settings {
     /// Set by embank_vocabulary_settings_init.
     pub size: usize,
-    /// The first value's id, at most 2^62. Smaller ids are the caller's, for padding and unknown
-    /// values. Default: 0.
+    /// The first value's id, at most 2^62. The vocabulary never gives out smaller ids; the caller
+    /// may use them for padding and unknown values. Default: 0.
     pub first_id: u64,
-    /// With EMBANK_UNKNOWN_ID: the id of values without one, below first_id. Must be 0 otherwise.
-    /// Default: 0.
+    /// With EMBANK_UNKNOWN_ID: the id of values that have no id of their own; it must be below
+    /// first_id. With EMBANK_UNKNOWN_ERROR it must be 0. Default: 0.
     pub unknown_id: u64,
     /// One of embank_value_kind. Default: EMBANK_VALUE_KIND_U64.
     pub kind: u32,
@@ -71,18 +71,19 @@ pub struct embank_vocabulary_settings {
     pub unknown: u32,
     /// The largest length of a byte string, 1 to 131,072. Default: 1,024.
     pub value_bytes_max: u32,
-    /// 0 or 1: with 1, the vocabulary counts how often values come. Default: 0.
+    /// 0 or 1: with 1, the vocabulary counts the occurrences of each value. Default: 0.
     pub counts: u32,
 }
 
-// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
+// SAFETY: the struct is `repr(C)` and its first field is `size`. It is `Pod`, so it has no padding,
+// and any bits are valid.
 unsafe impl Growing for embank_vocabulary_settings {
     const NAME: &'static str = "embank_vocabulary_settings";
     const FILLED_BY: &'static str = "embank_vocabulary_settings_init";
     const SIZE_MIN: usize = 40;
 
     fn defaults() -> Self {
-        // The conversion can't fail: the header has both kinds of values.
+        // The conversion can't fail, because the header has a number for each kind of values.
         Self::from_rust(&VocabularyConfig::u64()).unwrap_or(Self::zeroed())
     }
 }
@@ -146,12 +147,12 @@ pub unsafe extern "C" fn embank_vocabulary_settings_init(
     settings: *mut embank_vocabulary_settings,
     size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `settings` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `settings` is null or valid until the call returns.
     call(|| unsafe { sized::write(settings, size, &Growing::defaults()) })
 }
 
-/// A vocabulary of an open bank: values and their ids, which are dense and never change. Free with
-/// embank_vocabulary_free.
+/// A vocabulary of an open bank: a list of values, each with an id. The ids follow each other
+/// without gaps. Free with embank_vocabulary_free.
 #[derive(Debug)]
 pub struct embank_vocabulary {
     inner: Owned<Vocabulary>,
@@ -164,55 +165,58 @@ impl embank_vocabulary {
 }
 
 /// # Safety
-/// `vocabulary` must be null or a handle that is not freed during the call.
+/// `vocabulary` must be null or a handle that the caller does not free while the returned reference
+/// is in use.
 unsafe fn vocabulary_of<'a>(
     vocabulary: *const embank_vocabulary,
 ) -> Result<&'a Vocabulary, Failure> {
-    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
+    // SAFETY: by this function's `# Safety`, `vocabulary` is null or a live handle.
     unsafe { borrowed("vocabulary", vocabulary) }?.inner.get()
 }
 
 /// # Safety
-/// `settings` must be null or point to a struct of the size that its first field says.
+/// `settings` must be null or point to a struct whose first field is the struct's size in bytes.
 pub(crate) unsafe fn config_of(
     settings: *const embank_vocabulary_settings,
 ) -> Result<VocabularyConfig, Failure> {
-    // SAFETY: `# Safety` obliges the caller to pass null or an initialised struct.
+    // SAFETY: by this function's `# Safety`, `settings` is null or a struct of the size in its
+    // first field.
     unsafe { sized::read(settings) }?.to_rust()
 }
 
-/// Frees the handle.
+/// Frees the handle. The vocabulary stays in its bank.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_free(vocabulary: *mut embank_vocabulary) {
-    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
-    // been freed.
+    // SAFETY: by the rules of embank.h, `vocabulary` is null or a live handle, and the caller does
+    // not use it again.
     unsafe { handle::free(vocabulary) };
 }
 
-/// The vocabulary's settings. `size` is sizeof(embank_vocabulary_settings).
+/// Fills `settings` with the vocabulary's settings. `size` is sizeof(embank_vocabulary_settings).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_get_settings(
     vocabulary: *const embank_vocabulary,
     settings: *mut embank_vocabulary_settings,
     size: usize,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
-    // been freed; `settings` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `vocabulary` is null or a live handle, and `settings` is
+    // null or valid until the call returns.
     call(|| unsafe {
         let config = vocabulary_of(vocabulary)?.config().clone();
         sized::write(settings, size, &embank_vocabulary_settings::from_rust(&config)?)
     })
 }
 
-/// The number of values, and the id that the next new value gets. Either place may be NULL.
+/// `len` gets the number of values, and `next_id` the id that the next new value will get. Each of
+/// the two may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_len(
     vocabulary: *const embank_vocabulary,
     len: *mut u64,
     next_id: *mut u64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
-    // been freed; `len` and `next_id` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `vocabulary` is null or a live handle, and `len` and
+    // `next_id` are each null or valid until the call returns.
     call(|| unsafe {
         let len = Place::optional("length", len)?;
         let next_id = Place::optional("next id", next_id)?;
@@ -223,14 +227,14 @@ pub unsafe extern "C" fn embank_vocabulary_len(
     })
 }
 
-/// With 1, no value is inserted from now on. With 0, new values are inserted again.
+/// Freezes the vocabulary if `frozen` is 1: from now on no call inserts a value. If `frozen` is 0,
+/// calls insert new values again. The next checkpoint makes the change durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_set_frozen(
     vocabulary: *const embank_vocabulary,
     frozen: u32,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
-    // been freed.
+    // SAFETY: by the rules of embank.h, `vocabulary` is null or a live handle.
     call(|| unsafe {
         let vocabulary = vocabulary_of(vocabulary)?;
         match frozen {
@@ -240,7 +244,7 @@ pub unsafe extern "C" fn embank_vocabulary_set_frozen(
     })
 }
 
-/// Looks up the ids of values. Inserts values without an id if `unknown` says so.
+/// Writes the ids of `values` to `ids`. Inserts values without an id if `unknown` is `Insert`.
 fn ids_of<'v>(
     vocabulary: &Vocabulary,
     values: impl Into<Values<'v>>,
@@ -259,8 +263,8 @@ fn ids_of<'v>(
     Ok(())
 }
 
-/// The ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one of
-/// embank_unknown_values.
+/// Looks up the ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one
+/// of embank_unknown_values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_ids_of_numbers(
     vocabulary: *const embank_vocabulary,
@@ -269,8 +273,8 @@ pub unsafe extern "C" fn embank_vocabulary_ids_of_numbers(
     unknown: u32,
     ids: *mut u64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
-    // been freed; `values` and `ids` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `vocabulary` is null or a live handle, and `values` and
+    // `ids` are each null or valid until the call returns.
     call(|| unsafe {
         let vocabulary = vocabulary_of(vocabulary)?;
         let values = Lent::new("values", values, count)?;
@@ -280,9 +284,10 @@ pub unsafe extern "C" fn embank_vocabulary_ids_of_numbers(
     })
 }
 
-/// The ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. The strings lie one
-/// after the other in `bytes`: string i from offsets[i] to offsets[i + 1]. So there are count + 1
-/// offsets, as in Arrow's large strings. `unknown` is one of embank_unknown_values.
+/// Looks up the ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. The
+/// strings lie one after the other in `bytes`: string i begins at offsets[i] and ends before
+/// offsets[i + 1]. There are count + 1 offsets, as in Arrow's large strings. `unknown` is one of
+/// embank_unknown_values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_ids_of_bytes(
     vocabulary: *const embank_vocabulary,
@@ -293,8 +298,8 @@ pub unsafe extern "C" fn embank_vocabulary_ids_of_bytes(
     unknown: u32,
     ids: *mut u64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
-    // been freed; `offsets`, `bytes` and `ids` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `vocabulary` is null or a live handle, and `offsets`,
+    // `bytes` and `ids` are each null or valid until the call returns.
     call(|| unsafe {
         let vocabulary = vocabulary_of(vocabulary)?;
         let offsets = Lent::new("offsets", offsets, count.saturating_add(1))?;
@@ -307,7 +312,7 @@ pub unsafe extern "C" fn embank_vocabulary_ids_of_bytes(
     })
 }
 
-/// The numbers of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_U64.
+/// Looks up the numbers of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_U64.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_numbers(
     vocabulary: *const embank_vocabulary,
@@ -315,8 +320,8 @@ pub unsafe extern "C" fn embank_vocabulary_numbers(
     count: usize,
     values: *mut u64,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
-    // been freed; `ids` and `values` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `vocabulary` is null or a live handle, and `ids` and
+    // `values` are each null or valid until the call returns.
     call(|| unsafe {
         let vocabulary = vocabulary_of(vocabulary)?;
         let ids = Lent::new("ids", ids, count)?;
@@ -330,7 +335,7 @@ pub unsafe extern "C" fn embank_vocabulary_numbers(
     })
 }
 
-/// The byte strings of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_BYTES.
+/// Looks up the byte strings of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_BYTES.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_byte_strings(
     vocabulary: *const embank_vocabulary,
@@ -338,8 +343,8 @@ pub unsafe extern "C" fn embank_vocabulary_byte_strings(
     count: usize,
     strings: *mut *mut embank_byte_strings,
 ) -> embank_status {
-    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
-    // been freed; `ids` and `strings` are each null or valid for the call.
+    // SAFETY: by the rules of embank.h, `vocabulary` is null or a live handle, and `ids` and
+    // `strings` are each null or valid until the call returns.
     call(|| unsafe {
         let place = HandlePlace::cleared("byte strings", strings)?;
         let vocabulary = vocabulary_of(vocabulary)?;
@@ -366,30 +371,27 @@ pub struct embank_byte_strings {
     strings: ByteBuffer,
 }
 
-/// The number of byte strings. 0 for NULL.
+/// The number of byte strings; 0 if `strings` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_byte_strings_count(strings: *const embank_byte_strings) -> usize {
-    // SAFETY: the caller keeps the header's rules: `strings` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `strings` is null or a live handle.
     unsafe { strings.as_ref() }.map_or(0, |of| of.strings.len())
 }
 
-/// The byte string at `place`, from 0, without a NUL at its end. Its length goes to `size`, which
-/// may be NULL. Valid until embank_byte_strings_free. NULL if `place` is not below the number of
-/// byte strings.
+/// The byte string with the number `place`, counted from 0, without a NUL at its end. NULL if there
+/// is no such byte string. `size` gets the length in bytes, and may be NULL. The bytes are valid
+/// until embank_byte_strings_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_byte_strings_at(
     strings: *const embank_byte_strings,
     place: usize,
     size: *mut usize,
 ) -> *const c_char {
-    // SAFETY: the caller keeps the header's rules: `strings` is null or a handle that has not been
-    // freed; `size` is null or valid for the call.
+    // SAFETY: by the rules of embank.h, `strings` is null or a live handle.
     let strings = unsafe { strings.as_ref() };
     let found = strings.filter(|of| place < of.strings.len()).map(|of| of.strings.get(place));
     if let Ok(size) = Place::optional("size", size) {
-        // SAFETY: the caller keeps the header's rules: `strings` is null or a handle that has not
-        // been freed; `size` is null or valid for the call.
+        // SAFETY: by the rules of embank.h, `size` is null or valid until the call returns.
         unsafe { size.set(found.map_or(0, <[u8]>::len)) };
     }
     found.map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast())
@@ -398,7 +400,7 @@ pub unsafe extern "C" fn embank_byte_strings_at(
 /// Frees the byte strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_byte_strings_free(strings: *mut embank_byte_strings) {
-    // SAFETY: the caller keeps the header's rules: `strings` is null or a handle that has not been
-    // freed.
+    // SAFETY: by the rules of embank.h, `strings` is null or a live handle, and the caller does not
+    // use it again.
     unsafe { handle::free(strings) };
 }

@@ -1,10 +1,10 @@
 //! Tests that `include/embank.h` equals cbindgen's output for the sources, and that
-//! `src/counters.rs` has the library's counters.
+//! `src/counters.rs` has all counters of the library that C structs must have.
 
 use std::path::Path;
 use std::{env, fs};
 
-/// The sources, in the order of the header.
+/// The source files, in the order in which their items stand in the header.
 const SOURCES: [&str; 20] = [
     "status.rs",
     "options.rs",
@@ -33,7 +33,7 @@ mod counters;
 #[test]
 fn the_counters_and_the_header_are_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // The counters come first, because the header is made from them.
+    // `src/counters.rs` is checked before the header, because cbindgen reads it.
     let path = root.join("src/counters.rs");
     let found = fs::read_to_string(&path).unwrap_or_default();
     assert_or_bless(&path, &counters::source(&found));
@@ -50,7 +50,8 @@ fn the_counters_and_the_header_are_up_to_date() {
     assert_or_bless(&root.join("include/embank.h"), &made);
 }
 
-/// Fails unless the file holds `made`. With EMBANK_BLESS=1 the file is overwritten first.
+/// Fails unless the file's text equals `made`. With EMBANK_BLESS=1, first writes `made` to the
+/// file.
 fn assert_or_bless(path: &Path, made: &str) {
     if env::var_os("EMBANK_BLESS").is_some() {
         fs::write(path, made).expect("the file can be written");

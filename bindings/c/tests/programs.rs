@@ -2,7 +2,7 @@
 //! ABI, linked statically. `../examples/train.cpp` is the tutorial, linked dynamically.
 //!
 //! The tests build the programs with `cc` and `c++`, or with the commands in `CC` and `CXX`.
-//! Without a C++ compiler the tutorial is left out.
+//! Without a C++ compiler, the test of the tutorial is skipped.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -24,12 +24,13 @@ const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lr
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// Returns the folder with libembank_c.a and libembank_c.so.
+/// Returns the folder that contains libembank_c.a and libembank_c.so.
 fn libraries() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// Returns the command in the environment variable, which may have arguments, or else `usual`.
+/// Returns the command in the environment variable `variable`, which may include arguments. Without
+/// that variable, returns `usual`.
 fn compiler(variable: &str, usual: &str) -> Command {
     let named = env::var(variable).unwrap_or_default();
     let mut words = named.split_whitespace();
@@ -55,7 +56,8 @@ fn include_and_source(command: &mut Command, source: &str, to: &Path) {
     command.arg(Path::new(SOURCES).join(source)).arg("-o").arg(to);
 }
 
-/// Makes a bank whose table was made by the crate `embank-kv`, without a descriptor of `embank`.
+/// Makes a bank with a table of the crate `embank-kv`. The table has no descriptor, so the crate
+/// `embank` can't read it.
 fn foreign_bank(folder: &TempDir) -> PathBuf {
     let path = folder.path().join("foreign");
     let store = Store::open(&path, &StoreOptions::default()).unwrap();
@@ -89,7 +91,8 @@ fn the_tutorial_in_cpp_resumes_to_the_same_rows() {
     let mut build = compiler("CXX", "c++");
     include_and_source(build.arg("-std=c++17"), "examples/train.cpp", &program);
     let libraries = libraries();
-    // The program asks for the library by its SONAME, which `install-c` makes.
+    // The program loads the library by its SONAME. The build folder has no file of that name;
+    // `cargo xtask install-c` would make it.
     let version = concat!(
         "libembank_c.so.",
         env!("CARGO_PKG_VERSION_MAJOR"),

@@ -1,6 +1,7 @@
-/* Tests every function of embank.h, and that each error has its status. In C11, against the static
- * library. bindings/c/tests/programs.rs builds it, and runs it with an empty folder and with a bank
- * whose table another program made. A failed check prints its line and ends the test. */
+/* Tests every function of embank.h, and that each error has its status. bindings/c/tests/programs.rs
+ * builds this C11 program with the static library. It runs the program with two arguments: an empty
+ * folder, and a bank with a table that another program made. A failed check prints its line and ends
+ * the test. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -157,7 +158,7 @@ static void rows_and_leases(void) {
     GOOD(embank_lease_apply(lease, NULL, 0));
     embank_lease_free(lease);
 
-    /* Settings that may change. */
+    /* Settings that may change while the table is open. */
     embank_table_settings now;
     int64_t bound;
     GOOD(embank_table_set_learning_rate(table, 0.25));
@@ -294,7 +295,7 @@ static void checkpoints(void) {
     GOOD(embank_apply_delta(in_folder("copy"), in_folder("delta"), 2));
     BAD(EMBANK_STATUS_DELTA_MISMATCH, "delta", embank_apply_delta(in_folder("copy"), in_folder("delta"), 2));
 
-    /* Rolling back is refused while the bank is open. */
+    /* embank_roll_back fails while the bank is open. */
     BAD(EMBANK_STATUS_LOCKED, "is open for writing in this process", embank_roll_back(in_folder("checkpoints"), 1));
     embank_bank_close(bank);
     embank_table_free(table); /* this closes the bank */
@@ -371,7 +372,7 @@ static void tables_and_lookahead(void) {
     embank_bank_close(bank);
 }
 
-/* The arguments that callbacks got, and the results that they return. */
+/* What the callbacks of this test got, and what they return. */
 struct told {
     uint64_t keys[8], rows_done, rows_total;
     size_t key_count;
@@ -575,7 +576,7 @@ static void files(void) {
     BAD(invalid, "path is NULL",
         (parts[1] = NULL, embank_table_import_files(into, parts, 2, &in, NULL, 0)));
 
-    /* Names of tensors, and options that are refused. */
+    /* Imports with names of tensors, and with options that are errors. */
     GOOD(embank_import_options_init(&in, sizeof in));
     in.keys = "keys";
     in.rows = "rows";
@@ -639,7 +640,7 @@ static void bad_arguments(void) {
     BAD(EMBANK_STATUS_SHAPE_MISMATCH, "4", embank_table_get_distinct(table, keys, 2, rows, 3, NULL, &lease));
     BAD(EMBANK_STATUS_MISSING_ROW, "key 1", embank_table_peek(table, keys, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
 
-    /* Structs: an uninitialised one, an invalid size, fields of a newer header. */
+    /* Wrong structs: an uninitialised one, one with an invalid size, one with fields of a newer header. */
     embank_bank_options options;
     embank_table_settings settings = settings_of(2);
     struct { embank_bank_options known; uint64_t newer; } newer;
@@ -683,7 +684,8 @@ static void bad_arguments(void) {
     embank_table_free(NULL);
 }
 
-/* Every failure sets the handle to NULL: of an argument before or after it, and of the call. */
+/* After every failure the handle is NULL: if an argument before or after it is wrong, and if the
+ * call itself fails. */
 static void handles_after_failures(void) {
 #define NO_HANDLE(handle, call)                                                                               \
     do {                                                                                                      \
@@ -899,7 +901,7 @@ static void training_errors(void) {
     settings.optimizer = embank_sgd(0.5);
     GOOD(embank_bank_table(impatient, "user", &settings, &expiring));
     GOOD(embank_table_get(expiring, &key, 1, row, 2, &lease));
-    /* Waits until the first lease expires. */
+    /* This get waits until the first lease expires. */
     GOOD(embank_table_get(expiring, &key, 1, row, 2, &second));
     BAD(EMBANK_STATUS_LEASE_EXPIRED, "expired", embank_lease_apply(lease, row, 2));
     embank_lease_free(lease);

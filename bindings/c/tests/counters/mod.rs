@@ -1,19 +1,19 @@
 //! Makes `src/counters.rs` from the tables of counters of the crates `embank-kv` and `embank`.
 //!
-//! C finds a counter by its place in a struct, so fields keep the order of the file. A new counter
-//! comes at the end.
+//! A C program finds a counter by its place in a struct. So the fields keep the order that they
+//! have in the present file, and a new counter comes at the end.
 
 use embank::{BankStats, TableStats};
 
-/// A field of a struct in C.
+/// A field of a C struct.
 struct CField {
     name: String,
     docs: Vec<String>,
-    /// The Rust expression that reads the field from `now`, the snapshot.
+    /// The Rust expression for the field's value. It reads the snapshot `now`.
     value: String,
 }
 
-/// Returns the new text of the file. `found` is its present text.
+/// Returns the new text of `src/counters.rs`. `found` is the file's present text.
 pub(crate) fn source(found: &str) -> String {
     let bank = Struct {
         name: "embank_bank_stats",
@@ -46,7 +46,7 @@ fn bank_fields() -> Vec<CField> {
         docs: vec![" Gauge: what is taken of the memory budget, in bytes.".to_owned()],
         value: "now.memory_used_bytes()".to_owned(),
     }];
-    // Counters without a place are only for monitoring, so C structs do not have them.
+    // A counter without a `place` serves only monitoring, so the C struct has no field for it.
     for (prefix, path, numbers) in [
         ("", "now.store", stats.store.fields()),
         ("lookahead_", "now.lookahead", stats.lookahead.fields()),
@@ -126,7 +126,7 @@ impl Struct {
         )
     }
 
-    /// Returns the fields of the present file in its order, then the new fields.
+    /// Returns the fields of the present file, in their order there, and then the new fields.
     fn in_order(&self, found: &str) -> Vec<&CField> {
         let declaration = format!("pub struct {} {{", self.name);
         let body = found.split_once(&declaration).map_or("", |(_, body)| body);
