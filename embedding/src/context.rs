@@ -14,8 +14,8 @@ use crate::row::times::Times;
 use crate::stats::WaitCounters;
 use crate::stats::unsaved::Unsaved;
 
-/// Shared by all handles of a bank, its tables and its vocabularies. The bank is open while this
-/// exists.
+/// All handles of a bank, of its tables and of its vocabularies share this state. The bank stays
+/// open while the state exists.
 #[derive(Debug)]
 pub(crate) struct Context {
     // Declared before `store`, so the worker stops before the store is dropped.
@@ -27,8 +27,9 @@ pub(crate) struct Context {
     /// True once a thread has ended a lease that another thread took.
     pub(crate) leases_change_hands: AtomicBool,
     pub(crate) times: Times,
-    /// Held while admission's separate tables, or their main tables, are made or dropped. A thread
-    /// that also needs the lock of the bank's tables must take that lock first.
+    /// Held while a side table of admission (counts of Gets), or the table that it belongs to, is
+    /// made or dropped. A thread that also needs the lock of the bank's tables must take that lock
+    /// first.
     pub(crate) side_tables: Mutex<()>,
     pub(crate) budget: Budget,
     pub(crate) pool: BatchPool,
@@ -42,12 +43,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Translates an error about the store's part of the budget into an error about the bank's
-    /// budget.
+    /// Translates an error that states the store's part of the memory budget into an error that
+    /// states the bank's whole budget.
     pub(crate) fn in_terms_of_the_bank(self, error: embank_kv::Error) -> embank_kv::Error {
         match error {
             embank_kv::Error::BudgetTooSmall { needed_bytes, what, .. } => {
-                // Unless its size was set, the queue's share grows with the budget.
+                // If the options set no queue length, the queue's memory grows with the budget.
                 let needed_bytes = match self.lookahead_queue_keys {
                     Some(keys) => needed_bytes.saturating_add(lookahead::memory_bytes(keys)),
                     None => lookahead::budget_for(needed_bytes),
@@ -59,7 +60,7 @@ impl Budget {
     }
 }
 
-/// Logs a warning if changes are lost because no checkpoint has them.
+/// Logs a warning if the bank closes with changes that no checkpoint contains.
 impl Drop for Context {
     fn drop(&mut self) {
         let unsaved = Unsaved::of(&self.store.stats());

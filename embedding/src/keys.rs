@@ -3,14 +3,16 @@
 //! Every Get and every update begins here, so this code is hot. Probing a hash table key by key
 //! takes branches that a processor can't predict. The table in this module needs no such branches:
 //!
-//! 1. Backwards over the batch, each key writes its place to its slot, without a comparison. In the
-//!    end, each slot holds the first place of the batch that maps to it. The slots need no
-//!    clearing, because only slots that were just written are read.
-//! 2. Forwards, each key reads the place in its slot. If it is the key's own place, the key is new.
-//!    If it is the place of an equal key, the key is a duplicate whose number is already known. The
-//!    code chooses between these two cases without a branch. If it is the place of another key, the
-//!    key goes to a small probed table. With 4 to 8 slots per key, about 10% of the keys go there,
-//!    and equal keys always take the same way.
+//! 1. The first pass goes backwards over the batch. Each key writes its place to its slot, without
+//!    a comparison. After the pass, each slot holds the first place of the batch whose key maps to
+//!    the slot. The slots need no clearing, because the second pass reads only slots that the first
+//!    pass wrote.
+//! 2. The second pass goes forwards. Each key reads the place in its slot. If that is the key's own
+//!    place, the key is new. If that is the place of an equal key, the key is a duplicate, and its
+//!    number is already known. The code chooses between these two cases without a branch. If that
+//!    is the place of a different key, a small probed table handles the key. With 4 to 8 slots per
+//!    key, about 10% of the keys need the probed table. Equal keys have equal slots, so the first
+//!    table or the probed table handles all of them.
 //!
 //! No key needs an allocation. A sorted batch without duplicates needs no table.
 
@@ -30,8 +32,8 @@ thread_local! {
     static SLOTS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The distinct keys of a batch in order of first appearance, and for each batch key its index
-/// among them.
+/// The distinct keys of a batch, in order of first appearance. For each key of the batch, also its
+/// index among the distinct keys.
 ///
 /// # Examples
 /// ```
@@ -88,7 +90,8 @@ impl UniqueKeys {
         for (place, &key) in batch.iter().enumerate() {
             let owner = owners[scatter(key) as usize & mask] as usize;
             if batch[owner] == key {
-                // The owner's place is not later in the batch, so its number is already known.
+                // `owner` is the first place of the batch with this slot. It is not after `place`,
+                // so the number of its key is already known.
                 let new = owner == place;
                 keys[distinct] = key;
                 inverse[place] = if new { distinct as u32 } else { inverse[owner] };
@@ -169,7 +172,8 @@ impl UniqueKeys {
     }
 }
 
-/// A hash table with linear probing, for keys whose slot belongs to another key.
+/// A hash table with linear probing. It handles keys whose slot in the first table belongs to a
+/// different key.
 struct Probed<'s> {
     /// A distinct key's number + 1, or 0 if the slot is empty. There are at least twice as many
     /// slots as keys in the batch, so every probe meets an empty slot.
@@ -185,8 +189,8 @@ impl<'s> Probed<'s> {
     /// Returns the number of `key`. If the table lacks the key, adds it with number `next`.
     fn number_of(&mut self, key: u64, next: u32, keys: &[u64]) -> u32 {
         let mask = self.slots.len() - 1;
-        // Keys come here because they share the hash bits of the first table with other keys. This
-        // table therefore uses other hash bits.
+        // Keys come here because they have the same hash bits in the first table as a different
+        // key. This table therefore uses hash bits that the first table does not use.
         let mut slot = (scatter(key) >> 32) as usize;
         loop {
             let entry = &mut self.slots[slot & mask];

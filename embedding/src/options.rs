@@ -21,9 +21,9 @@ pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, PartialEq)]
 pub struct BankOptions {
     /// Memory in bytes for everything that the bank keeps: rows, index, buffers and the lookahead
-    /// queue. The callers' slices are not included. Default: 1 GiB, or a quarter of the memory
-    /// limit of the process's control group if that is less. If the budget exceeds that limit,
-    /// opening the bank warns through the `log` crate and in
+    /// queue. The slices that callers pass are not included. Default: 1 GiB, or a quarter of the
+    /// memory limit of the process's control group if that is less. If the budget exceeds that
+    /// limit, opening the bank warns through the `log` crate and in
     /// [`BankStats::memory_budget_warning`](crate::BankStats::memory_budget_warning).
     pub memory_budget_bytes: u64,
     /// Whether [`Bank::open`](crate::Bank::open) makes a bank if none is at the path. Default:
@@ -41,17 +41,18 @@ pub struct BankOptions {
     /// Longest wait of a Get for a staleness bound. Default: 60 s ([`WAIT_TIMEOUT_DEFAULT`]).
     pub wait_timeout: Duration,
     /// Age at which a lease may expire; must be above zero. An older lease stays valid until the
-    /// next Get of its table, or a Get that waits for its rows, expires it. Its counts are then
-    /// given back, and later updates through it fail with
+    /// next Get of its table, or a Get that waits for its rows, expires it. The staleness clocks of
+    /// its rows then no longer count the lease. Later updates through it fail with
     /// [`LeaseExpired`](crate::Error::LeaseExpired) and change nothing. Several times the slowest
     /// step is a good value. Default: `None`, leases never expire. Then no slow step loses its
     /// update, but a lease that never ends blocks its rows.
     pub lease_timeout: Option<Duration>,
-    /// How disk space is freed. Default: only [`Bank::compact`](crate::Bank::compact) frees it.
-    /// With `background` and no throttle, the log stays below 1.5 times its rows, not counting
-    /// space that kept checkpoints hold. The rows that it copies pass through mutable memory and
-    /// displace rows that lookahead brought in. If the index leaves little memory for rows,
-    /// training may run at half speed. Turn it on for runs whose log would outgrow the disk.
+    /// Options of compaction, which frees disk space. Default: only
+    /// [`Bank::compact`](crate::Bank::compact) frees space. With `background` and no throttle, the
+    /// log stays below 1.5 times its rows, not counting space that kept checkpoints hold. The rows
+    /// that compaction copies pass through mutable memory and displace rows that lookahead brought
+    /// in. If the index leaves little memory for rows, training may run at half speed. Turn
+    /// `background` on for runs whose log would outgrow the disk.
     pub compaction: CompactionOptions,
     /// Largest size of the log on disk, in bytes; at least 16 of the bank's pages. At the quota,
     /// calls that write wait for compaction as long as it can help. Then they fail with

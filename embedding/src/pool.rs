@@ -5,22 +5,22 @@
 //!
 //! **Approach.** A batch is divided if each part has at least 1,024 keys. The parts are consecutive
 //! ranges of keys, one per thread. The calling thread works on one part and then waits for the
-//! others. Each part pins, reads and counts by itself, like a batch of its own. The results are
-//! joined in the order of the parts. The caller therefore sees the rows, clocks, counters and
-//! errors of one batch.
+//! others. The store executes each part as if it were a whole batch. The calling thread joins the
+//! results in the order of the parts. The caller therefore sees the rows, clocks, counters and
+//! errors of one undivided batch.
 //!
 //! **One batch at a time.** While one batch uses the pool, other batches are not divided. Several
 //! calling threads already keep the processors busy. A part never waits for the parts of another
 //! batch.
 //!
 //! **Callers that steal work.** While a rayon thread waits for parts, it runs other jobs of its own
-//! pool. Such a job could need rows whose clocks the waiting batch holds, and would wait for its
-//! own thread. Therefore a batch of a rayon thread is not divided.
+//! pool. Such a job could need rows whose clocks the waiting batch has raised. The job would then
+//! wait for the very thread on which it runs. Therefore a batch of a rayon thread is not divided.
 //!
-//! **Life.** The first divided batch starts the threads, so they may use the same processors as its
-//! calling thread. The threads end when the bank is closed. After `fork`, the child has the pool
-//! but not its threads, and must not use the bank of its parent. The bindings refuse such calls; a
-//! Rust program must avoid them.
+//! **Life.** The first divided batch starts the threads. They may therefore run on the processors
+//! that the thread of that batch may use. The threads end when the bank is closed. After `fork`,
+//! the child has the pool but not its threads, and must not use the bank of its parent. The
+//! bindings return an error for such a call; a Rust program must avoid it.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -32,13 +32,13 @@ use embank_kv::locks::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Least number of keys per part. Only the last part may be smaller, because the others are rounded
-/// up. A smaller part would take less time than waking its thread.
+/// up. A smaller part would take less time than waking the thread that runs it.
 const PART_KEYS_MIN: usize = 1024;
 /// Default limit on a bank's threads. More threads gain little, because they saturate the memory of
 /// a socket.
 const THREADS_MAX_DEFAULT: usize = 16;
-/// Largest number of threads of a bank. A larger number is a mistake, for example a number of
-/// bytes.
+/// Largest number of threads of a bank. The bank refuses a larger number, because it must be a
+/// mistake, for example a number of bytes.
 pub(crate) const THREADS_MAX: usize = 1024;
 /// Parts begin at multiples of this many keys, so the bits of a part's
 /// [`Reached`](crate::table::operations::Reached) fill whole words.

@@ -1,10 +1,10 @@
 //! Handles: the targets of C pointers to opaque types.
 //!
 //! A handle points to a box that the caller owns. The box stores the id of the process that made
-//! it. A child made by `fork` shares the parent's open files but has none of the parent's other
-//! threads. In the child, every call on a handle of the parent fails. Freeing such a handle leaks
-//! its content, because dropping the content would write to the parent's files and wait for threads
-//! that do not exist.
+//! it. A child made by `fork` shares the parent's open files, but only the thread that called
+//! `fork` runs in it. In the child, every call on a handle of the parent fails. Freeing such a
+//! handle leaks its content, because dropping the content would write to the parent's files and
+//! wait for threads that do not exist.
 
 use std::mem;
 use std::process;

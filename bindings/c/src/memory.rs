@@ -166,7 +166,7 @@ impl<T> HandlePlace<T> {
         unsafe { Self::cleared(what, pointer) }.map(Some)
     }
 
-    /// Makes a handle of `content` and gives it to the caller, who then owns it.
+    /// Makes a handle of `content` and gives it to the caller, which then owns it.
     ///
     /// # Safety
     /// The pointer that the constructor got must still be valid for writing.

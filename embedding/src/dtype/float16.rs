@@ -12,7 +12,7 @@ pub(super) fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Rounds up with a probability if a `draw` is given. Rounds to nearest without a draw.
+/// Rounds stochastically if a `draw` is given, and to nearest otherwise.
 #[inline(always)]
 pub(super) fn f32_to_bf16(value: f32, draw: Option<u32>) -> u16 {
     let bits = value.to_bits();
@@ -44,7 +44,7 @@ pub(super) fn f16_to_f32(bits: u16) -> f32 {
     f32::from_bits(sign | if is_special { magnitude | INFINITE } else { finite })
 }
 
-/// Rounds up with a probability if a `draw` is given. Rounds to nearest without a draw.
+/// Rounds stochastically if a `draw` is given, and to nearest otherwise.
 #[inline(always)]
 pub(super) fn f32_to_f16(value: f32, draw: Option<u32>) -> u16 {
     /// 2^-14, the smallest normal magnitude of f16.

@@ -6,14 +6,15 @@
 //!
 //! **Rounding.** Rounding to nearest (ties to even) loses updates smaller than half a step: a bf16
 //! that changes by less than 0.2% never moves. Stochastic rounding goes up with a probability equal
-//! to the value's distance from the step below, measured in steps. It is therefore right on average
-//! (Gupta et al., "Deep learning with limited numerical precision", 2015). The draws are a pure
-//! function of seed, table, key, the row's update count and the place in the row. A run with the
-//! same updates gives the same bits on any thread. The update count is needed: without it, a row
-//! that rounds back to its old value would get the same draw each time and never move.
+//! to the value's distance from the step below, measured in steps. The mean of the results
+//! therefore equals the exact value (Gupta et al., "Deep learning with limited numerical
+//! precision", 2015). The draws are a pure function of seed, table, key, the row's update count and
+//! the place in the row. A run with the same updates gives the same bits on any thread. The update
+//! count is needed: without it, a row that rounds back to its old value would get the same draw
+//! each time and never move.
 //!
 //! Conversions are loops without branches. The compiler turns them into vector instructions for the
-//! caller's processor. They agree with the crate `half` for every value.
+//! caller's processor. The results equal those of the crate `half` for every value.
 //!
 //! **A new dtype** needs its conversion in a file in this folder, a variant of [`Dtype`], its form
 //! in exports in `files/batch.rs`, and a row of `bindings/c/src/dtype.rs`. A new type in files
@@ -46,8 +47,8 @@ pub enum Dtype {
     /// IEEE 754 single precision.
     #[default]
     F32 = 0,
-    /// IEEE 754 half precision: 11 bits of precision, magnitudes from 6e-8 to 65,504. Larger values
-    /// are refused.
+    /// IEEE 754 half precision: 11 bits of precision, magnitudes from 6e-8 to 65,504. A put of a
+    /// larger value fails.
     F16 = 1,
     /// The upper half of an f32: 8 bits of precision, and the range of f32.
     Bf16 = 2,
@@ -57,7 +58,7 @@ pub enum Dtype {
 
 impl Dtype {
     /// Every dtype.
-    // A descriptor with a dtype that is missing here is refused.
+    // A table can't be opened if its descriptor has a dtype that is missing here.
     pub const ALL: &'static [Self] = &[Self::F32, Self::F16, Self::Bf16, Self::Int8];
 
     /// The dtype's number in a table's descriptor (docs/format.md). It never changes.
@@ -116,8 +117,8 @@ impl Dtype {
 pub(crate) struct Range {
     /// The largest finite value.
     pub(crate) largest: f32,
-    /// Bits of the smallest magnitude that becomes infinite. Infinity and NaN have no smaller
-    /// bits.
+    /// Bits of the smallest magnitude that becomes infinite. The bits of infinity and NaN are not
+    /// smaller than this.
     too_large_bits: u32,
 }
 
@@ -134,7 +135,7 @@ impl Range {
     }
 
     /// Replaces values beyond the largest finite value by that value. NaN stays NaN. Returns true
-    /// if a value is at least as large as the largest one.
+    /// if some value's magnitude is at least the largest finite value.
     #[inline(always)]
     pub(crate) fn saturate(self, values: &mut [f32]) -> bool {
         let saturates = largest_magnitude_bits(values) >= self.largest.to_bits();

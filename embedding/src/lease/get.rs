@@ -1,7 +1,8 @@
 //! Gets: calls that read rows for training and return a lease on them.
 //!
 //! Each public call ends in `get_into`, which makes the lease. `acquire` tries once to raise the
-//! clocks of all rows. If a row is blocked, the Get waits in `waiting`.
+//! clocks of all rows. If a row is blocked, `acquire` calls the code in `waiting`, where the Get
+//! waits.
 
 use std::time::Duration;
 
@@ -44,8 +45,8 @@ impl Table {
     }
 
     /// Gets rows like [`get`](Self::get), but never waits for a row. Returns `None` if a row is
-    /// above its staleness bound, or is reserved for a Get that has waited for a long time. Rows on
-    /// disk are read.
+    /// above its staleness bound, or is reserved for a Get that has waited for a long time. The
+    /// call does wait for reads of rows on disk.
     ///
     /// # Errors
     /// The errors of [`get`](Self::get) except [`Error::StalenessTimeout`] and
@@ -133,8 +134,8 @@ impl Table {
         self.get_distinct_again(unique, rows, &[])
     }
 
-    /// Gets rows like [`get_distinct`](Self::get_distinct), in a step that has already called Get
-    /// for the keys `earlier`, for example for another part of the model.
+    /// Gets rows like [`get_distinct`](Self::get_distinct), in a training step that has already got
+    /// rows of this table for the keys `earlier`, for example for another part of the model.
     /// [`Admission`](crate::Admission) counts both Gets of a key as one. `earlier` may hold any
     /// keys and duplicates.
     ///
@@ -198,13 +199,13 @@ impl Table {
     }
 
     /// Executes `get`, whose keys must be distinct, and raises the clocks of all its rows by one.
-    /// Returns `None` if the Get would have to wait for a row and `waits` forbids it. The caller
-    /// keeps the returned `Entered` until the lease is registered.
+    /// Returns `None` if the Get would have to wait for a row and `waits` does not allow that. The
+    /// caller keeps the returned `Entered` until the lease is registered.
     ///
     /// # Errors
     /// A failure of the store, or the timeout of the wait. After an error the Get holds no count.
     fn acquire(&self, get: &mut GetRows<'_>, waits: Waits) -> Result<Option<Entered<'_>>> {
-        // Called while the Get holds nothing, because it may wait for a burst of reads.
+        // `make_way` may wait for a burst of reads, so the Get calls it before it holds a row.
         self.context().lookahead.make_way(self.shared.id, get.keys);
         let ahead = match self.shared.line.is_empty() {
             true => None,
@@ -223,8 +224,8 @@ impl Table {
         }
     }
 
-    /// Tries once to acquire all rows. If a row is blocked, the Get gives its counts back. A
-    /// failure to give them back is counted.
+    /// Tries once to acquire all rows. If a row is blocked, the Get gives the counts of its other
+    /// rows back. If that fails, the failure only raises a counter.
     pub(super) fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Attempt<'_>> {
         let entered = self.shared.leases.enter();
         let clock = Clock::Acquire { bound: self.staleness_bound() };
@@ -263,7 +264,7 @@ impl Table {
         }
         get.reached.clear();
         get.seen = SeenClocks::default();
-        // The next attempt may find rows whose keys this one refused.
+        // At the next attempt, a key that this attempt did not admit may have a row.
         get.refused.clear();
         self.release_or_count(&places_keys(keys, |place| held[place]), &entered);
         blocked.map(Attempt::Blocked)

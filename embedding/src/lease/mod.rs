@@ -1,5 +1,5 @@
-//! Leases: a Get returns a lease, and its owner must update the rows or end the lease without an
-//! update.
+//! Leases. A Get returns a lease. The lease's owner must update the rows through the lease, or end
+//! the lease without an update.
 
 mod get;
 mod release;
@@ -24,12 +24,12 @@ use crate::table::gradients::BatchGradients;
 /// The counts that a Get added to the staleness clocks of its rows, one per distinct key.
 ///
 /// [`apply`](Self::apply) and [`put`](Self::put) update the rows and give the counts back. Dropping
-/// the lease gives the counts back without an update. So does an update that fails for any reason.
-/// If a row was deleted since the Get, the lease has no count on it, even if the row was made
-/// again. The same holds for the rows of a dropped table.
+/// the lease gives the counts back without an update. An update that fails for any reason gives the
+/// counts back too. If a row was deleted since the Get, the lease has no count on that row, even if
+/// the row was made again. If the table was dropped, the lease has no counts.
 ///
-/// With [`lease_timeout`](crate::BankOptions::lease_timeout), a lease that is older may expire. A
-/// Get that needs its rows then gives the counts back, and an update through the lease fails.
+/// A lease that is older than [`lease_timeout`](crate::BankOptions::lease_timeout) may expire. A
+/// Get of the table then gives the lease's counts back, and an update through the lease fails.
 ///
 /// In the source, `lease/mod.rs` has the methods for one lease, `table/bags.rs` the methods for
 /// bags, and `lease/step.rs` a step through several leases.
@@ -92,7 +92,8 @@ impl Lease {
         self.entry.is_expired()
     }
 
-    /// Claims the counts for this call. After this, no other thread gives them back.
+    /// Claims the counts for this call. After this, no other thread gives the counts back. Fails if
+    /// the lease has expired.
     pub(crate) fn begin_answer(&self) -> Result<()> {
         self.note_end();
         if self.entry.begin_answer() { Ok(()) } else { Err(self.expired()) }
@@ -135,7 +136,7 @@ impl Lease {
         self.entry.what().hand_over();
     }
 
-    /// Fails if the lease has expired, as an update through it would.
+    /// Checks that an update through the lease would not fail because the lease has expired.
     ///
     /// # Errors
     /// [`LeaseExpired`](crate::Error::LeaseExpired) if the lease has expired.
@@ -182,8 +183,8 @@ impl Lease {
         self.apply_checked(&gradients)
     }
 
-    /// Enters the turnstile. A call that ends the lease stays inside from before it claims the
-    /// counts until it has given them back.
+    /// Enters the turnstile. A call that ends the lease enters before it claims the counts, and
+    /// leaves after it has given the counts back.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.table.shared.leases.enter()
     }
@@ -205,8 +206,8 @@ impl Lease {
     }
 
     /// Replaces the vectors: `rows` holds batch length * dim values. If a key repeats, its last row
-    /// wins. The optimizer's state stays. A row that was deleted since the Get is written as a put
-    /// without a lease would write it.
+    /// wins. The optimizer's state stays. If a row was deleted since the Get, the call inserts it,
+    /// as a put without a lease does.
     ///
     /// When the call returns, the rows are changed in memory. The next checkpoint makes the change
     /// durable.
@@ -236,12 +237,13 @@ impl Lease {
         self.put_from(rows, None)
     }
 
-    /// Writes vectors of rows that the lease holds, and keeps the lease. An example is a module
-    /// that shortens rows before it uses them. `places` are distinct indices into the [distinct
-    /// keys](UniqueKeys::keys). `rows` holds places * dim values, which are rounded to nearest.
+    /// Writes vectors of rows that the lease holds, without ending the lease. A module that
+    /// shortens rows before it uses them needs this. `places` are distinct indices into the
+    /// [distinct keys](UniqueKeys::keys). `rows` holds places * dim values, which are rounded to
+    /// nearest.
     ///
-    /// If the lease does not hold a row, the row stays unchanged: its key was not admitted, or it
-    /// was deleted since. A rewrite does not count as a use or a Get.
+    /// The lease does not hold a row if the row's key was not admitted, or if the row was deleted
+    /// since the Get. Such a row stays unchanged. A rewrite does not count as a use or a Get.
     ///
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow)
@@ -308,7 +310,7 @@ impl Lease {
             self.table.release_unreached(keys, &reached, &entered);
             error
         })?;
-        // Deleted rows are written as a put without a lease would. Their clocks hold no count of
+        // Writes deleted rows as a put without a lease does, because their clocks hold no count of
         // this lease.
         let Some(deleted) = &held.deleted else { return Ok(()) };
         let put = self.table.execute_put(
@@ -321,8 +323,8 @@ impl Lease {
         put.map_err(|(error, _)| error)
     }
 
-    /// Gives the counts back by calling `release`. Returns `None` if another call has already given
-    /// them back.
+    /// Calls `release`, which gives the counts back. Returns `None`, without that call, if another
+    /// call has already given the counts back.
     fn give_back<R>(&self, release: impl FnOnce(&LeasedRows<'_>, &Entered<'_>) -> R) -> Option<R> {
         let entered = self.enter();
         self.note_end();

@@ -1,5 +1,5 @@
-//! Gives counts of staleness clocks back without an update: when leases end, when leases expire,
-//! and after a full disk prevented it.
+//! Gives counts of staleness clocks back without an update: when a lease ends, when a lease
+//! expires, and later if the disk was full at that time.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,10 @@ use crate::table::Table;
 use crate::table::operations::{Reached, TouchClocks};
 
 impl Table {
-    /// Gives back the counts of leases that are older than the bank's `lease_timeout`, and the
-    /// counts that a full disk has held up. A Get calls this before it starts and while it waits.
-    /// Returns the registry, which knows the time of the next look. `None` if leases do not expire.
+    /// Gives back the counts of leases that are older than the bank's `lease_timeout`. Also gives
+    /// back the counts that an earlier call could not give back because the disk was full. A Get
+    /// calls this before it starts and while it waits. Returns the registry, which knows when to
+    /// look for old leases next, or `None` if leases do not expire.
     pub(crate) fn expire_due_leases(&self) -> Option<&LeaseRegistry> {
         if self.shared.leases.owes() {
             self.give_back_owed();
@@ -27,7 +28,8 @@ impl Table {
         Some(leases)
     }
 
-    /// Gives back the counts that a full disk has held up, until an attempt fails again.
+    /// Gives back the counts that an earlier call could not give back because the disk was full.
+    /// Stops when an attempt fails again.
     #[cold]
     fn give_back_owed(&self) {
         let leases = &self.shared.leases;
@@ -55,9 +57,9 @@ impl Table {
         }
     }
 
-    /// Gives back one count of each of `keys`, which must be distinct. Skips missing rows, and does
-    /// nothing in a dropped table, whose counts are gone. A row that can't be read keeps its count.
-    /// If the disk is full, the counts become owed: a later Get gives them back.
+    /// Gives back one count of each of `keys`, which must be distinct. Skips missing rows. Does
+    /// nothing if the table was dropped, because its clocks are gone. A row that can't be read
+    /// keeps its count. If the disk is full, the counts become owed: a later Get gives them back.
     ///
     /// `hints` says where the rows were in the store after the Get.
     pub(crate) fn release(
@@ -72,8 +74,8 @@ impl Table {
         let mut touch = TouchClocks { hints, reached: Reached::none_of(keys.len()) };
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
         if matches!(first_error, Error::Poisoned { .. }) {
-            // The store can't write any more, so the counts stay. Waiting Gets are woken, because
-            // their wait would never end.
+            // The store can't write any more, so the counts stay. This call wakes the waiting Gets,
+            // which then fail; otherwise they would wait until their deadline.
             self.context().store.wake_waiters();
             return Err(first_error);
         }
@@ -97,8 +99,8 @@ impl Table {
         }
     }
 
-    /// Calls [`release`](Self::release), and only counts a failure. The caller already has another
-    /// error to return, or has no way to report one.
+    /// Calls [`release`](Self::release), and only counts a failure. For callers that already have
+    /// another error to return, or that can't return an error.
     pub(crate) fn release_or_count(&self, keys: &[u64], entered: &Entered<'_>) {
         self.count_failure(self.release(keys, None, entered));
     }
@@ -115,8 +117,8 @@ impl Table {
         }
     }
 
-    /// Called after a batch with [`Clock::Release`] failed halfway. Gives back the counts of the
-    /// rows that it did not reach.
+    /// Gives back the counts of the rows that a batch with [`Clock::Release`] did not reach. Called
+    /// after such a batch has failed halfway.
     pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached, entered: &Entered<'_>) {
         self.release_or_count(&places_keys(keys, |place| !reached.contains(place)), entered);
     }

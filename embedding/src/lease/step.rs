@@ -1,8 +1,8 @@
 //! One step of training: applies the gradients of all tables of a backward pass.
 //!
-//! **Problem.** A backward pass returns gradients for several tables. If the gradients of the last
-//! table are refused after the first table's rows have changed, the batch is half applied. A
-//! program that skips the batch then trains on a state that no batch produced.
+//! **Problem.** A backward pass returns gradients for several tables. If the last table rejects its
+//! gradients after the first table's rows have changed, the batch is half applied. A program that
+//! skips the batch then trains on a state that no batch produced.
 //!
 //! **Approach.** Before the first row changes, the step checks everything that needs no rows, for
 //! all tables: shapes, optimizers, finite sums, expired leases. Then the tables take their steps
@@ -177,7 +177,8 @@ impl Checked<'_> {
         let first = &leases[0];
         let Some(unique) = unique else { return first.apply_checked(&gradients) };
         let table: &Table = &first.table;
-        // The thread enters the turnstile once for all leases, because it must not enter twice.
+        // A thread must not enter a table's turnstile twice, so it enters once for all leases of
+        // the part.
         let entered = first.enter();
         let held: Vec<_> = leases.iter().map(|lease| lease.entry.what().held(&entered)).collect();
         let held_keys: HashSet<u64> = held.iter().flat_map(|held| held.keys()).copied().collect();
@@ -186,8 +187,8 @@ impl Checked<'_> {
             rows.filter(|(key, _)| held_keys.contains(key)).unzip();
         let rows = gradients.rows(Some(&numbers));
         let mut apply = table.prepare_apply(&keys, rows, gradients.magnitudes, false);
-        // The step must not stop halfway: the leases are claimed before it, and other tables may
-        // already have taken their step.
+        // This call must not stop halfway. Its leases are already claimed, so the caller can't
+        // repeat it, and other tables may already have taken their step.
         apply.shortage = Shortage::GoesOn;
         let release = |some: &[LeasedRows<'_>]| {
             some.iter().for_each(|held| table.release_held(held, &entered));

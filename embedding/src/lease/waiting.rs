@@ -1,9 +1,9 @@
 //! Bounded staleness: a Get raises the clocks of its rows, and waits while a row has more
 //! outstanding Gets than the table's bound.
 //!
-//! A batch acquires all of its rows or none. If some are blocked, the batch gives the others back
-//! before it waits. Two batches therefore never wait for each other while they hold rows. In
-//! detail:
+//! A batch acquires all of its rows or none. If some of its rows are blocked, the batch gives its
+//! acquired rows back before it waits. Two batches therefore never wait for each other while they
+//! hold rows. In detail:
 //!
 //! - The Get waits for one blocked row. It takes a release ticket, reads the clock, and parks if
 //!   the clock is still too high. A release after the ticket was taken makes the ticket stale, so
@@ -12,16 +12,17 @@
 //! - A Get that has waited for a long time reserves its rows. Later Gets of these rows queue behind
 //!   it (`waiting_line`).
 //! - Batches that were blocked once make further attempts one at a time (`retry_turn`). Otherwise
-//!   two batches could block each other forever with rows that both give back. No thread waits for
-//!   a clock while it has the turn.
+//!   two batches could block each other again and again with rows that both acquire and give back.
+//!   No thread waits for a clock while it has the turn.
 //!
 //! A lease that never ends would block its rows forever. With the bank's `lease_timeout`, a waiting
 //! Get looks for expired leases, first at once and then whenever another lease may expire. It gives
-//! their counts back (`registry`). The essay of `leases` in `embank_kv` explains why this happens
-//! only once per lease.
+//! the counts of expired leases back (`registry`). The essay of `leases` in `embank_kv` explains
+//! why the counts of a lease are given back only once.
 //!
-//! In a table with admission, an attempt acquires the rows of admitted keys second. If one of these
-//! rows is blocked, the Get gives back the rows of both acquisitions (`admission`).
+//! In a table with admission, an attempt acquires rows twice: first the rows that exist, then the
+//! rows of missing keys that admission accepts. If a row of the second acquisition is blocked, the
+//! Get gives back the rows of both (`admission`).
 //!
 //! Every wait for a clock ends at the deadline. The wait for a lookahead burst, before the first
 //! attempt, ends with that burst (`lookahead`). A batch never waits for itself, because its keys
@@ -45,7 +46,8 @@ use crate::stats::WaitCounters;
 use crate::table::Table;
 use crate::table::operations::GetRows;
 
-/// Interval at which a waiting Get tries again to give back counts that a full disk has held up.
+/// A waiting Get tries at this interval to give back counts that could not be given back because
+/// the disk was full.
 const OWED_LOOK: Duration = Duration::from_millis(100);
 
 impl Table {
@@ -129,8 +131,8 @@ impl Table {
         self.shared.line.ahead(keys, own, |place| leases.is_taken_here(&place.keys))
     }
 
-    /// Returns the reservation ahead of a waiting Get, like `place_ahead`. `None` once the Get has
-    /// queued long enough.
+    /// Returns the reservation that a waiting Get must queue behind, like `place_ahead`. Returns
+    /// `None` once the Get has queued for the longest allowed time.
     fn place_ahead_of(&self, keys: &[u64], wait: &Wait<'_>) -> Option<Arc<Place>> {
         if self.shared.line.is_empty() || Instant::now() >= wait.queues_until {
             return None;
@@ -186,7 +188,7 @@ impl Table {
         Err(Error::Interrupted { table, key, waited })
     }
 
-    /// Waits until the row's clock is within the bound. Returns false if it is not by the deadline.
+    /// Waits until the row's clock is within the bound. Returns false if the deadline passes first.
     fn wait_admitted<'t>(&'t self, key: u64, keys: &[u64], wait: &mut Wait<'t>) -> Result<bool> {
         let store = &self.context().store;
         let deadline = wait.deadline;
@@ -200,7 +202,7 @@ impl Table {
             // If the store can't write, no count can be given back, and the wait would never end.
             store.check_writable()?;
             // Expires leases after the ticket was taken. If this call or another thread releases
-            // the row, the wait then ends at once.
+            // the row, the wait below then ends at once.
             let next_look = self.expire_due_leases().map_or(deadline, LeaseRegistry::next_look);
             self.check_not_self_blocked(key, deadline)?;
             let mut until = wait.checks.until(deadline.min(next_look));
@@ -214,7 +216,8 @@ impl Table {
             let woken = store.wait_released(ticket, until);
             self.check_interrupted(wait)?;
             if !woken && Instant::now() >= deadline {
-                // A last look, because the bound may have changed too.
+                // Checks the clock once more at the deadline, because the clock or the bound may
+                // have changed without a wake-up.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);
                 return Ok(self.staleness_bound().is_none_or(|bound| outstanding <= bound));
             }
@@ -231,8 +234,9 @@ impl Table {
         let leases = &self.shared.leases;
         let own = leases.blocking_their_taker(key, self.context().lease_timeout, deadline);
         match own.first() {
-            // Reads the flag again: the first lease of the bank that another thread ends may have
-            // ended while the leases were listed. Relaxed: no other data depends on the flag.
+            // Reads the flag again. While this thread listed its leases, another thread may have
+            // ended the first lease of the bank that it had not taken. Relaxed: no other data
+            // depends on the flag.
             Some(oldest)
                 if own.len() > bound as usize
                     && !self.context().leases_change_hands.load(Ordering::Relaxed) =>

@@ -1,27 +1,28 @@
 //! The leases of a table, their ages, and the expiry of old leases.
 //!
-//! Every lease is an entry of `embank_kv::Leases`. The entry's state decides which thread gives the
-//! counts back. Leases expire only when a Get looks for old ones. A Get looks if the oldest lease
-//! may have reached the age limit since the last look. A waiting Get also looks at the time when
-//! the oldest lease reaches the limit. In a table without Gets, no lease expires, so any old lease
-//! can still be used.
+//! Every lease is an entry of `embank_kv::Leases`. The entry's state ensures that only one thread
+//! gives the counts back. Leases expire only when a Get looks for old ones. A Get looks if the
+//! oldest lease may have reached the age limit since the last look. A waiting Get also looks at the
+//! time when the oldest lease reaches the limit. In a table without Gets, no lease expires, so any
+//! old lease can still be used.
 //!
 //! `next_look_us` is never later than the time at which the oldest lease may expire. Leases that
-//! were being registered during the last look are an exception. Their age began before they became
-//! visible, so they expire late by that time. Leases that are registered later were taken later,
-//! and all leases have the same age limit. A Get therefore only compares two numbers, and searches
-//! the registry about once per `lease_timeout`.
+//! were being registered during the last look are an exception: their age began before the look
+//! could see them. They expire late by the time that their registration took. All leases have the
+//! same age limit, and a lease that is registered after the look is younger than those that the
+//! look saw. A Get therefore only compares two numbers, and searches the registry about once per
+//! `lease_timeout`.
 //!
 //! A lease knows its *taker*, the thread that took it. If a lease blocks a Get of its own taker,
-//! the Get would wait for itself, unless another thread ends the lease. The registry can't see
-//! whether one will, because the owner may move a lease to another thread. Therefore a lease counts
-//! as ended by its taker, with two exceptions. The taker has called
-//! [`Lease::hand_over`](crate::Lease::hand_over). Or any lease of the bank was ended before by a
-//! thread that did not take it.
+//! the Get would wait for itself, unless another thread ends the lease. The registry can't know
+//! this, because the owner may move a lease to another thread. Therefore the registry assumes that
+//! the taker ends the lease, with two exceptions. First, the taker may have called
+//! [`Lease::hand_over`](crate::Lease::hand_over). Second, a thread may have ended any lease of the
+//! bank that it did not take.
 //!
 //! If the disk is full, counts can't be given back and become *owed*. Owed counts are registered as
-//! a lease, so a deletion also strikes their rows. The next Get of the table tries to give them
-//! back.
+//! a lease, so a deletion also strikes their rows. The next Get of the table tries to give the owed
+//! counts back.
 //!
 //! A deletion strikes rows from a lease. The lease's owner, or a thread that expires the lease,
 //! then leaves the clocks of these rows alone (`deletion`).
@@ -50,8 +51,8 @@ use crate::stats::lease_info::LeaseInfo;
 /// A thread that has taken leases.
 #[derive(Debug)]
 pub(crate) struct Taker {
-    /// Unique in the process, also after the thread has ended. It selects the thread's part of the
-    /// registry.
+    /// Unique in the process: no later thread gets the number of a thread that has ended. It
+    /// selects the thread's part of the registry.
     number: usize,
     /// The thread's name, if it has one, and its id.
     name: String,
@@ -66,7 +67,7 @@ pub(crate) struct LeaseEntry {
     /// The places of the distinct keys' rows in the store after the Get.
     hints: RowHints,
     taker: Arc<Taker>,
-    /// True if the taker has declared that another thread ends the lease.
+    /// True if the taker has declared, with `hand_over`, that another thread will end the lease.
     handed_over: AtomicBool,
     /// Keys of the lease whose rows were deleted. Changed only while the turnstile is shut.
     struck: Mutex<BTreeSet<u64>>,
@@ -114,7 +115,7 @@ impl LeaseEntry {
     }
 }
 
-/// The rows of a lease, divided into held and deleted rows.
+/// The rows of a lease: those that it still holds, and those that were deleted since the Get.
 #[derive(Debug)]
 pub(crate) struct LeasedRows<'a> {
     unique: &'a UniqueKeys,
@@ -168,7 +169,8 @@ impl LeaseRegistry {
         }
     }
 
-    /// Keeps the counts of `keys`, which could not be given back, for a later attempt.
+    /// Stores the counts of `keys`, which could not be given back, so that a later call can try
+    /// again.
     pub(crate) fn owe(&self, keys: &[u64], entered: &Entered<'_>) {
         let hints = RowHints::none_of(keys.len());
         let lease = self.register(UniqueKeys::new(keys), None, hints, entered);
@@ -239,9 +241,10 @@ impl LeaseRegistry {
         self.leases.register(holding, Instant::now(), number)
     }
 
-    /// Returns this thread's own leases that hold the row of `key`, oldest first. Leaves out leases
-    /// that another thread is known to end and leases that expire before `deadline`. `timeout` is
-    /// the age at which leases expire. Adding it to any time of the session must not overflow.
+    /// Returns the leases of this thread that hold the row of `key`, oldest first. Leaves out
+    /// leases that the thread has handed over, and leases that expire by `deadline`. `timeout` is
+    /// the age at which leases expire. The caller ensures that adding `timeout` to a lease's time
+    /// does not overflow.
     pub(crate) fn blocking_their_taker(
         &self,
         key: u64,
@@ -262,8 +265,7 @@ impl LeaseRegistry {
         own
     }
 
-    /// True if this thread has its own lease on one of `keys`, which no other thread is known to
-    /// end.
+    /// True if this thread has taken a lease on one of `keys`, and has not handed that lease over.
     pub(crate) fn is_taken_here(&self, keys: &HashSet<u64>) -> bool {
         let number = of_me(|me| me.number);
         self.leases.of_thread(number).iter().any(|lease| {
@@ -294,8 +296,8 @@ impl LeaseRegistry {
         self.since + Duration::from_micros(self.next_look_us.load(Ordering::Relaxed))
     }
 
-    /// Returns the leases that expire now. The caller must give their counts back. Adding `timeout`
-    /// to any time of the session must not overflow.
+    /// Returns the leases that expire now. The caller must give their counts back. The caller
+    /// ensures that adding `timeout` to a lease's time does not overflow.
     pub(crate) fn expire(
         &self,
         timeout: Duration,
@@ -314,8 +316,8 @@ impl LeaseRegistry {
         leases
     }
 
-    /// Lists all leases that have not ended, oldest first. With a key, lists only leases that hold
-    /// its row.
+    /// Lists all leases that have not ended, oldest first. If `key` is given, lists only leases
+    /// that hold the row of this key.
     pub(crate) fn list(&self, table: &str, key: Option<u64>, now: Instant) -> Vec<LeaseInfo> {
         let held = self.leases.held().into_iter();
         held.filter(|lease| key.is_none_or(|key| lease.what().holds(key)))

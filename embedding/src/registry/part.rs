@@ -1,6 +1,6 @@
 //! A subset of the distinct keys of a Get.
 
-/// The keys of a Get that have rows. Used only if some keys have none.
+/// The keys of a Get that have rows. Used only if some keys of the Get have no row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct KeyPart {
     pub(crate) keys: Vec<u64>,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use embank_kv::locks::{Condvar, Mutex};
 
-/// The turn to try again. One batch has it at a time.
+/// The permission to try again. Only one blocked batch has it at a time.
 #[derive(Debug, Default)]
 pub(crate) struct RetryTurn {
     taken: Mutex<bool>,

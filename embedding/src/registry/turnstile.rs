@@ -5,8 +5,9 @@
 //! the calls inside to finish. After that, every count belongs to a registered lease. No call can
 //! get a deleted row again until the deletion is over.
 //!
-//! The turnstile has lanes, so threads seldom share one, and entering takes an uncontended lock. A
-//! thread inside never waits for a staleness bound or for another turnstile.
+//! The turnstile has several lanes, each with a lock. Threads seldom share a lane, so the lock that
+//! a thread takes to enter is rarely contended. A thread inside never waits for a staleness bound
+//! or for another turnstile.
 
 use embank_kv::locks::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 

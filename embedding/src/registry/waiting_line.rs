@@ -1,4 +1,5 @@
-//! The line of Gets that have waited for a long time. Each keeps later Gets away from its rows.
+//! The line of Gets that have waited for a long time. Each Get in the line keeps later Gets away
+//! from its rows.
 //!
 //! **Problem.** A Get takes all of its rows or none. If many small Gets come and go, at every
 //! attempt some row of a large Get is at its bound. The large Get then never succeeds, although
@@ -8,8 +9,8 @@
 //! rows. A Get that needs a row of an earlier reservation queues behind it and takes nothing.
 //! Reserved rows therefore get no new leases. The first Get in line succeeds once the present
 //! leases on its rows have ended, and leaves the line. A Get's wait is at most `PATIENCE`, plus the
-//! longest lease once for itself and once for each Get ahead of it. Two large Gets stand in line
-//! one behind the other, so they can't block each other.
+//! longest lease once for itself and once for each Get ahead of it. Two large Gets in the line
+//! proceed one after the other, so they can't block each other.
 //!
 //! **Gets that pass the line.** Queueing must not make a cycle. A reservation waits for leases, so
 //! the threads of these leases must not wait for the reservation.
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 use embank_kv::locks::{Condvar, Mutex};
 
 /// Time that a Get waits before it reserves its rows. Shorter waits are normal with a staleness
-/// bound. A reservation also keeps other Gets from rows that are free.
+/// bound. A reservation has a cost: it also keeps other Gets from those of its rows that are free.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The Gets of a table that have reserved their rows, in order of reservation.
@@ -63,8 +64,8 @@ impl WaitingLine {
     /// True if no Get is in the line.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a Get that misses a new reservation only takes leases that the reservation then
-        // waits for.
+        // Relaxed: a Get that misses a new reservation only takes its rows first, and the
+        // reservation then waits for the Get's lease.
         self.len.load(Ordering::Relaxed) == 0
     }
 
@@ -79,8 +80,8 @@ impl WaitingLine {
         Reserved { line: self, place }
     }
 
-    /// Returns the first place in the line that has a row of `keys` and that `passes` does not let
-    /// the caller pass. If the caller has its own place, only places before it count.
+    /// Returns the first place in the line that blocks the caller: it has reserved a row of `keys`,
+    /// and `passes(place)` is false. If the caller has its own place, only places before it count.
     pub(crate) fn ahead(
         &self,
         keys: &[u64],

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A lease that has not ended. Look for these if rows stay blocked.
+/// Describes a lease that has not ended. If rows stay blocked,
+/// [`Bank::outstanding_leases`](crate::Bank::outstanding_leases) shows which leases hold them.
 ///
 /// # Examples
 /// ```
@@ -21,14 +22,14 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseInfo {
-    /// The table.
+    /// The name of the lease's table.
     pub table: String,
-    /// The number of distinct keys whose clocks it holds up.
+    /// The number of distinct keys whose clocks the lease raises.
     pub keys: usize,
-    /// Time since it was taken.
+    /// Time since the lease was taken.
     pub age: Duration,
-    /// The thread that took it: its name, if it has one, and its id, which is the system's id if
-    /// that is known.
+    /// The thread that took the lease: the thread's name, if it has one, and an id. The id is the
+    /// system's thread id if that is known.
     pub thread: String,
 }
 

@@ -1,28 +1,30 @@
-//! Admission: decides which keys get a row. Either all keys do, or keys after a number of Gets
-//! (reads for training), or keys at random.
+//! Admission: decides which keys get a row. Either every key gets a row at its first Get (read for
+//! training), or each key after a number of Gets, or each key by chance.
 //!
 //! **Problem.** In click logs, most keys come only once or twice. A row for such a key takes memory
 //! and disk and learns nothing.
 //!
-//! **Approach.** A Get first acquires the rows that exist. Then it decides for each missing key. An
-//! admitted key gets a row. For a refused key, the Get returns the initial values and inserts no
-//! row. The lease does not hold a refused key, and drops its gradient. Evaluation sees the initial
-//! values. A decision holds for the whole Get, even if the Get waits and tries again.
+//! **Approach.** A Get first acquires the rows that exist. Then it decides about each key without a
+//! row: it admits or refuses the key. An admitted key gets a row. For a refused key, the Get
+//! returns the initial values and inserts no row. The lease does not hold a refused key, and drops
+//! its gradient. Evaluation sees the initial values. A decision holds for the whole Get, even if
+//! the Get waits and tries again.
 //!
-//! *Counts* of Gets of keys without a row are kept in separate tables (module `counts`).
+//! *After a number of Gets*: separate tables hold the counts of Gets of keys without a row (module
+//! `counts`).
 //!
-//! *Chance*: each Get of a missing key draws a number, as in Paddle and Monolith. A key gets its
-//! row after 1 / probability Gets on average. A draw is a pure function of the table's seed, the
-//! key, and the Get's number since the table was made. That number is the only row of another
-//! table, so every checkpoint contains it. A resumed run therefore gives rows to the same keys as
-//! an unbroken run.
+//! *By chance*: each Get of a key without a row draws a number, as in Paddle and Monolith. On
+//! average, a key gets its row after 1 / probability Gets. A draw depends only on the table's seed,
+//! the key, and the number of Gets since the table was made. A separate table stores this number of
+//! Gets as its only row, so every checkpoint contains it. A resumed run therefore admits exactly
+//! the keys that an uninterrupted run admits.
 //!
-//! **Several threads.** A Get acquires the admitted rows second, and never waits while it holds
-//! rows of the first acquisition. If an admitted row is blocked, the Get gives all rows back and
-//! waits (`lease::waiting`). Two Gets may count a key at the same time, and both counts add up. A
-//! Get may find a key missing and count it after another Get has admitted it. The first Get then
-//! returns the initial values, as if it had come earlier. It may leave a count of one for a key
-//! that has a row. If that row is evicted, the count speeds up the key's next admission.
+//! **Several threads.** A Get first acquires existing rows, then the rows of admitted keys. It
+//! never waits while it holds rows. If an admitted row is blocked, the Get gives all rows back and
+//! waits (`lease::waiting`). If two Gets count a key at the same time, both count. A Get may find
+//! that a key has no row, and count the key only after a second Get has admitted it. The first Get
+//! then returns the initial values, as if it had come before the second. It may leave a count of 1
+//! for a key that has a row. If that row is evicted, the key's next admission needs one Get less.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -38,8 +40,8 @@ use crate::table::operations::{GetRows, GotRows};
 
 impl Table {
     /// Returns the decisions for `keys` in a step that has already called Get for the keys
-    /// `earlier`. A key of both lists that has no row was refused earlier, and stays refused.
-    /// `None` if `earlier` is empty or the table admits every key.
+    /// `earlier`. If a key of both lists has no row, the earlier Get refused it, and it stays
+    /// refused. `None` if `earlier` is empty or the table admits every key.
     pub(crate) fn decided_earlier(&self, keys: &[u64], earlier: &[u64]) -> Option<Vec<Decision>> {
         if earlier.is_empty() || self.shared.gate.is_none() {
             return None;
@@ -133,8 +135,8 @@ impl Table {
         if let Some(&known) = gets.get() {
             return Ok(known);
         }
-        // The lock has two uses: two threads do not both make the table, and this table is not
-        // dropped before its Gets are numbered.
+        // The lock prevents two things: that two threads both make the table, and that a thread
+        // drops this table before its Gets are numbered.
         let _side_tables = self.context().side_tables.lock();
         if let Some(&known) = gets.get() {
             return Ok(known);
@@ -146,7 +148,8 @@ impl Table {
         Ok(*gets.get_or_init(|| made.newer))
     }
 
-    /// Decides for each of `keys`, which have no row. True if the key gets a row now.
+    /// Decides for each of `keys`, which have no row. An element of the result is true if the key
+    /// gets a row now.
     fn decide(&self, gate: &Gate, keys: &[u64]) -> Result<Vec<bool>> {
         match gate {
             Gate::Counts { needed, counts } => {

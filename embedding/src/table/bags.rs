@@ -1,13 +1,13 @@
 //! Bags: pools several rows into one, as `torch.nn.EmbeddingBag` does.
 //!
-//! **Problem.** A model that pools 20 rows into one needs only the sum. Copying 20 vectors out of
-//! the store takes longer than adding them up.
+//! **Problem.** A model that pools 20 rows into one needs only the sum of their vectors. Copying
+//! the 20 vectors out of the store takes longer than adding them up.
 //!
 //! **Approach.** A Get of bags first acquires the rows of the distinct keys, without copying their
 //! vectors. Then it reads the rows of all places into a buffer, a few hundred at a time, and adds
 //! them to their bags in the order of the places. The buffer stays in the processor's cache.
-//! Because the order is fixed, the sums do not depend on the number of threads. The lease takes one
-//! gradient per bag. A row's gradient is the sum of the gradients of its places
+//! Because the order of additions is fixed, the sums do not depend on the number of threads. The
+//! lease takes one gradient per bag. A row's gradient is the sum of the gradients of its places
 //! ([`gradients`](crate::table::gradients)).
 
 use std::ops::Range;
@@ -24,7 +24,8 @@ use crate::table::peek::Missing;
 /// Values in the buffer that rows are read into. 128 KiB fit the second-level cache together with
 /// the rows' records.
 const BUFFER_VALUES: usize = 1 << 15;
-/// Number of rows that are read together. Fewer rows hide less latency, and more rows gain nothing.
+/// Number of rows that are read together. With fewer rows, fewer memory accesses overlap. More rows
+/// gain nothing.
 const ROWS_READ: Range<usize> = 64..1024;
 
 /// How the rows of a bag are pooled into one.
@@ -121,9 +122,9 @@ impl Bags<'_> {
 impl Table {
     /// Gets rows for training and pools them. `pooled` holds bags * dim values and receives one
     /// pooled row per bag of `keys`. The lease holds the rows as a lease of [`get`](Self::get)
-    /// does; [`Lease::apply_bags`] takes one gradient per bag. The call does not copy all rows. It
-    /// needs memory for a few hundred rows per thread, 16 bytes per distinct key, and 4 bytes per
-    /// key of the batch.
+    /// does; [`Lease::apply_bags`] takes one gradient per bag. The call does not copy all rows out.
+    /// It needs memory for a few hundred rows per thread, 16 bytes per distinct key, and 4 bytes
+    /// per key of the batch.
     ///
     /// # Errors
     /// [`Error::BadBags`], and the errors of [`get`](Self::get).
@@ -139,8 +140,8 @@ impl Table {
     }
 
     /// Reads rows for evaluation and pools them. `pooled` holds bags * dim values and receives one
-    /// pooled row per bag of `keys`. A key without a row counts with its initial values. Does not
-    /// change or wait for any staleness clock, and writes nothing.
+    /// pooled row per bag of `keys`. For a key without a row, the pooling takes the initial values.
+    /// Does not change or wait for any staleness clock, and writes nothing.
     ///
     /// # Errors
     /// [`Error::BadBags`], and the errors of [`peek`](Self::peek) with [`Missing::Initial`].
@@ -176,7 +177,8 @@ impl Table {
 
     /// Reads the rows of `keys` and pools them.
     fn pool_bags(&self, keys: &[u64], bags: &Bags<'_>, pooled: &mut [f32]) -> Result<()> {
-        // All parts read one state of the store, even if a read-only bank is refreshed meanwhile.
+        // All parts read the state of the store at the start of the call, even if a read-only bank
+        // is refreshed meanwhile.
         let state = &self.context().store.call_state();
         let Some(turn) = self.context().pool.turn(keys.len()) else {
             return self.pool_some(state, keys, bags, 0..bags.len(), pooled);
@@ -268,8 +270,8 @@ impl Lease {
 
     /// Sums the gradients of the batch: one per place, or one per bag of the Get if `bags` are
     /// given. Returns distinct keys * dim values, one row for each of the [distinct
-    /// keys](crate::UniqueKeys::keys). For callers that add up the gradients of several leases
-    /// before they apply them.
+    /// keys](crate::UniqueKeys::keys). Serves callers that add up the gradients of several leases
+    /// before they apply the sums.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::BadBags`].
@@ -278,7 +280,8 @@ impl Lease {
         Ok(Occurrences::of(self.unique(), bags.as_ref()).sums(gradients, self.table.dim()))
     }
 
-    /// Fails if bags or gradients do not fit the batch, as [`apply_bags`](Self::apply_bags) would.
+    /// Fails if `bags` or `gradients` do not fit the batch. [`apply_bags`](Self::apply_bags) makes
+    /// this check too.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::BadBags`].

@@ -1,5 +1,5 @@
-//! The tables with a table's counts of Gets before admission. There are two generations, and each
-//! table's name has a number.
+//! The separate tables in which admission counts the Gets of keys without a row. A table has two
+//! generations of counts, each in a separate table whose name contains a number.
 
 use embank_kv::{Store, TableId};
 
@@ -26,8 +26,8 @@ impl Generations {
     }
 
     /// Finds the generations of table `name` among the tables `counts`: the two with the largest
-    /// numbers. Drops older ones. A checkpoint may contain a third generation if it was taken while
-    /// a new one began.
+    /// numbers. Drops older generations. A checkpoint may contain a third generation, if it was
+    /// taken while a new generation began.
     pub(crate) fn find(
         name: &str,
         counts: &[embank_kv::TableInfo],
@@ -87,8 +87,8 @@ pub fn table_of_counts(name: &str) -> Option<&str> {
 }
 
 /// Makes the table with the counts or the number of Gets of keys without rows, if the admission
-/// needs such a table. It is made before its main table and dropped after it. If a crash leaves it
-/// without its main table, the next call makes it again.
+/// needs such a table. This separate table must be made before its main table, and dropped after
+/// it. If a crash has left it without a main table, this call makes it again, empty.
 pub(crate) fn create_counts(
     store: &Store,
     name: &str,

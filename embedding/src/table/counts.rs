@@ -1,29 +1,30 @@
 //! Counts Gets of keys that have no row yet, for admission.
 //!
-//! **Problem.** TFRA and PAI keep such counts in memory, exactly or in a Bloom filter. A restart
-//! forgets them, and they must fit in memory. Counts of keys that never come again would grow
-//! without limit.
+//! **Problem.** TFRA and PAI keep such counts in memory, exactly or in a Bloom filter. The counts
+//! must fit in memory, and a restart loses them. The number of counts grows without limit, because
+//! many keys come once and never again.
 //!
-//! **Approach.** A count is a row of 8 bytes in a separate table of the store. The store keeps it
-//! on disk when memory is full, and includes it in checkpoints, copies and deltas. The bank does
-//! not list tables of counts.
+//! **Approach.** A count is a row of 8 bytes in a separate table of the store. The store can
+//! therefore move counts to disk when memory is full, and includes them in checkpoints, copies and
+//! deltas. The bank's list of tables leaves out the tables of counts.
 //!
 //! Counts have two *generations*, each in its own table. A Get of a key without a row increments
-//! its count in the newer generation. If only the older generation has a count of the key, that
-//! count first moves to the newer one. The newer generation is full when it has as many counts as
-//! the main table has rows, and at least 65,536. Then the older generation is dropped, the newer
-//! one becomes the older one, and an empty generation begins. A table therefore has at most about
-//! twice that number of counts. A count is lost only if at least that number of other keys was
-//! counted since the last Get of its key. Dropping a table needs no scan, and compaction frees its
-//! space.
+//! its count in the newer generation. If only the older generation has a count of the key, the Get
+//! first moves that count to the newer generation. The newer generation is full when it has as many
+//! counts as the main table has rows, and at least 65,536. Then the table drops the older
+//! generation; the newer generation becomes the older one, and an empty newer generation begins. A
+//! table therefore has at most about twice that number of counts. A count is lost only if, since
+//! the last Get of its key, at least that number of other keys was counted. Dropping a table needs
+//! no scan, and compaction frees its space.
 //!
-//! A count is also deleted when its key gets a row, when its key is deleted, and when an eviction
-//! by age finds its last Get too old. The time of the last Get is stored with the count.
+//! Three other events delete a count: its key gets a row, the caller deletes its key, or an
+//! eviction by age finds that its last Get is too old. Each count therefore stores the time of its
+//! last Get.
 //!
-//! **Several threads.** Calls that count hold the lock of the generations for reading. The start of
-//! a new generation holds it for writing. If two Gets count a key at the same time, one may miss
-//! the count that the other moves from the older generation. The key then gets its row one Get
-//! later.
+//! **Several threads.** A call that counts locks the generations for reading. A call that begins a
+//! new generation locks them for writing. If two Gets count a key at the same time, one Get may
+//! miss the count that the other Get moves from the older generation. The key then gets its row one
+//! Get later.
 
 use std::collections::HashMap;
 
@@ -37,8 +38,8 @@ use crate::table::count_tables::{Generations, create_generation};
 use crate::table::eviction::Evicted;
 use crate::table::gate::Gate;
 
-/// Least number of counts at which a generation is full. They take 2.5 MiB of log, so even a small
-/// table can count many keys.
+/// Least number of counts at which a generation is full. This many counts take only 2.5 MiB of log,
+/// so even a table with few rows may count this many keys.
 const COUNTS_MIN: u64 = 65_536;
 
 impl Table {
@@ -107,8 +108,8 @@ impl Table {
         let dropped = generations.older;
         *generations = Generations { newer, older: Some(generations.newer), number };
         let Some(older) = dropped else { return Ok(()) };
-        // If this fails, or if a checkpoint is taken before it, the next open drops the older
-        // generation.
+        // If this drop fails, or if the bank opens at a checkpoint from before this drop, the next
+        // open drops the older generation.
         store.drop_table(older)?;
         Ok(())
     }
@@ -123,12 +124,13 @@ impl Table {
     }
 
     /// Forgets the counts of keys whose last Get is at least `unused_for` ago. The unit is the
-    /// table's unit of time, or minutes if the table tracks no uses. A forgotten key counts from 1
-    /// again. Examines the counts in the newest checkpoint. An [`evict`](Self::evict) with
-    /// `unused_for` and without `norm_below` also forgets counts. With `dry_run`, only counts them.
-    /// Returns the number of counts that were examined, and the number that were forgotten.
+    /// table's unit of time, or minutes if the table tracks no uses. At its next Get, a forgotten
+    /// key gets the count 1. Examines the counts in the newest checkpoint. An
+    /// [`evict`](Self::evict) with `unused_for` and without `norm_below` also forgets counts. With
+    /// `dry_run`, forgets nothing and only returns the numbers. Returns the number of counts that
+    /// were examined, and the number that were forgotten.
     ///
-    /// Without this call, the number of counts is limited too. A count is lost once enough other
+    /// The number of counts has a limit even without this call. A count is lost once enough other
     /// keys were counted since its last Get: as many as the table has rows, and at least 65,536.
     ///
     /// # Errors
@@ -189,8 +191,8 @@ impl Table {
             }
             if keys.len() == COUNTS_AT_ONCE || ended {
                 let Some(_held) = of.held() else { return Ok(()) };
-                // The present counts decide: a key that a Get read after the checkpoint keeps its
-                // count.
+                // The present count decides, not the count in the checkpoint. A key therefore keeps
+                // its count if a Get counted it after the checkpoint.
                 evicted.counts += if dry_run {
                     let mut found = FindOldCounts { oldest_kept, old: 0 };
                     store.execute(generation, &keys, Clock::Keep, &mut found)?;
@@ -206,11 +208,12 @@ impl Table {
         }
     }
 
-    /// Deletes the counts of keys that now have a row, or that the user deletes.
+    /// Deletes the counts of `keys`, because these keys now have a row, or because the caller
+    /// deletes them.
     pub(crate) fn delete_counts(&self, keys: &[u64]) -> Result<()> {
         let Some(Gate::Counts { counts, .. }) = &self.shared.gate else { return Ok(()) };
-        // The lock stops a new generation from beginning. Otherwise the deletion could miss a count
-        // that stays in the other generation.
+        // While this lock is held, no new generation begins. Otherwise this call could miss a
+        // count, because it would not look in the generation that has it.
         let generations = counts.read();
         for generation in generations.tables() {
             let forgotten = self.context().store.delete(generation, keys);
@@ -229,7 +232,8 @@ struct InGeneration<'a> {
 }
 
 impl InGeneration<'_> {
-    /// Locks the generations, so that this one can't be dropped. `None` if it was already dropped.
+    /// Locks the generations, so that no thread drops this generation. Returns `None` if this
+    /// generation was already dropped.
     fn held(&self) -> Option<RwLockReadGuard<'_, Generations>> {
         let generations = self.counts.read();
         let is_there = generations.tables().any(|table| table == self.generation);
@@ -240,7 +244,8 @@ impl InGeneration<'_> {
 /// Number of counts that one call of the store deletes.
 const COUNTS_AT_ONCE: usize = 4096;
 
-/// Returns the time of the last Get in a count; 0 if an older version wrote the count without it.
+/// Returns the time of the last Get that a count stores; 0 if an older version of Embank wrote the
+/// count without a time.
 fn time_of_count(time: &[u8]) -> u32 {
     u32::from_le_bytes([time[0], time[1], time[2], time[3]])
 }

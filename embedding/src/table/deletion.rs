@@ -2,16 +2,16 @@
 //!
 //! **Problem.** Deleting a row sets its clock (its number of outstanding Gets) to 0, so leases on
 //! the row lose their counts. If the row is made again before those leases end, its clock counts
-//! newer leases. An old lease that then gave its count back would remove a newer lease's count. The
-//! staleness bound would let one Get too many through. A lease that hangs and later expires is an
-//! example.
+//! newer leases. If an old lease then gave its count back, it would remove a newer lease's count,
+//! and the staleness bound would let one Get too many through. For example, the old lease may
+//! belong to a thread that hangs, and expire later.
 //!
 //! **Approach.** A deletion strikes the row from all leases that hold it. A lease no longer changes
-//! the clock of a struck row, and no longer applies gradients to it. For every thread that moves
-//! clocks, deletion and striking must look like one step. The turnstile ensures that: it stops all
-//! Gets of the table. Only rows with leases are deleted inside the turnstile, and most deletions
-//! have none. All other rows are deleted first, on condition that their clock is 0
-//! (`Store::delete_if`).
+//! the clock of a struck row, and no longer applies gradients to it. No thread that moves clocks
+//! may see a row that is deleted but not yet struck. The turnstile ensures that: while it is shut,
+//! all Gets of the table wait. The call shuts it only to delete rows with leases, and most
+//! deletions have no such rows. It deletes all other rows before that, on condition that their
+//! clock is 0 (`Store::delete_if`).
 
 use std::collections::HashSet;
 
@@ -20,11 +20,12 @@ use crate::keys::UniqueKeys;
 use crate::table::Table;
 
 impl Table {
-    /// Deletes rows and returns the number that existed. A later Get starts from the initial
-    /// values. The keys' counts of Gets before admission are deleted too. Leases on the rows lose
-    /// their counts, and drop their gradients for these rows. This holds even if a row is made
-    /// again before the lease ends. A [`put`](crate::Lease::put) through such a lease writes the
-    /// row, as a put without a lease would.
+    /// Deletes rows and returns the number that existed. A later Get of a deleted row starts from
+    /// the initial values. The call also deletes the counts of Gets that admission keeps for these
+    /// keys. A lease on a deleted row no longer counts in the row's clock, and its gradient for the
+    /// row is dropped. This holds even if the row is made again before the lease ends. A
+    /// [`put`](crate::Lease::put) through such a lease inserts the row, as a put without a lease
+    /// does.
     ///
     /// # Errors
     /// A failure of the store, after which some of the rows may be deleted.
@@ -52,8 +53,8 @@ impl Table {
     fn delete_leased(&self, keys: &[u64]) -> Result<u64> {
         let shut = self.shared.leases.shut();
         let deleted = self.context().store.delete(self.shared.id, keys);
-        // After a failure, only the deleted rows are struck. The clock of a row that still exists
-        // still counts its leases.
+        // After a failure, strikes only the rows that are gone. A row that still exists may keep
+        // its clock, which then still counts its leases.
         let gone = |key| deleted.is_ok() || matches!(self.outstanding(key), Ok(None | Some(0)));
         let gone: HashSet<u64> = keys.iter().copied().filter(|&key| gone(key)).collect();
         self.shared.leases.strike(&gone, &shut);

@@ -1,14 +1,14 @@
 //! Eviction: deletes rows by age, frequency or norm, on disk and in memory.
 //!
 //! **Problem.** An eviction must read the whole table, mostly from disk, while training changes it.
-//! It must judge each row by its present state, not by a state from minutes ago.
+//! It must decide about each row by the row's present state, not by a state from minutes ago.
 //!
 //! **Approach.** A scan of the newest checkpoint returns the keys at the speed of sequential reads.
-//! A row's uses can only have grown since the checkpoint. So a row that is too young or used too
-//! often in the scan is skipped. A norm may have changed in either direction, so no row is skipped
-//! for its norm. Each remaining row is judged in its present state, while it is locked, by a
-//! conditional deletion (`Store::delete_if`). A row with outstanding leases stays, because
-//! gradients for it will follow.
+//! A row's uses can only have grown since the checkpoint. So the eviction skips a row if, in the
+//! scan, the row is already too young or used too often. A norm may have changed in either
+//! direction, so the eviction skips no row for its norm. For each remaining row, a conditional
+//! deletion (`Store::delete_if`) locks the row and checks its present state. A row with outstanding
+//! leases stays, because gradients for it will follow.
 //!
 //! Rows that were made after the checkpoint are not in the scan, so they stay. They are too young
 //! to be evicted by age. To evict all rows by norm, take a checkpoint right before the eviction.
@@ -23,7 +23,7 @@ use crate::row::tracking::{Tracker, Uses};
 use crate::table::Table;
 use crate::table::progress::{TransferProgress, report};
 
-/// Number of scanned rows that are judged together.
+/// Number of scanned rows that one call of the store checks and deletes.
 const BATCH_ROWS: usize = 4096;
 
 /// Conditions for deleting rows. A row is deleted if it meets every condition that is set. At least
@@ -48,7 +48,7 @@ pub struct Eviction {
     pub used_fewer_than: Option<u32>,
     /// Deletes rows whose vector has an L2 norm below this.
     pub norm_below: Option<f32>,
-    /// Only counts and lists rows, and deletes none. Default: no.
+    /// Counts the rows and lists their keys, but deletes no row. Default: no.
     pub dry_run: bool,
 }
 
@@ -80,7 +80,7 @@ impl Eviction {
         self
     }
 
-    /// Sets whether rows are only counted and listed.
+    /// Sets whether the eviction only counts and lists rows.
     #[must_use]
     pub fn dry_run(mut self, dry_run: bool) -> Self {
         self.dry_run = dry_run;
@@ -110,8 +110,8 @@ impl Eviction {
         Ok(())
     }
 
-    /// True if a row's uses meet the conditions on age and number of uses. Also true if the table
-    /// tracks no uses.
+    /// True if a row's uses meet the conditions on age and number of uses. Also true if `uses` is
+    /// `None`, because the table tracks no uses.
     fn lets_go_by_uses(&self, uses: Option<Uses>, now: u32) -> bool {
         let Some(uses) = uses else { return true };
         self.unused_for.is_none_or(|time| now.saturating_sub(uses.last) >= time)
@@ -149,9 +149,9 @@ pub struct Evicted {
 
 impl Table {
     /// Deletes all rows that now meet every condition of `eviction`, in memory and on disk, while
-    /// training continues. With [`dry_run`](Eviction::dry_run), only counts them. Examines only
-    /// rows in the newest checkpoint; newer rows stay. Rows with outstanding leases stay. A later
-    /// Get of a deleted row starts from the initial values.
+    /// training continues. With [`dry_run`](Eviction::dry_run), deletes nothing and only counts
+    /// these rows. Examines only rows in the newest checkpoint; newer rows stay. Rows with
+    /// outstanding leases stay. A later Get of a deleted row starts from the initial values.
     ///
     /// The rows are deleted when the call returns. The next checkpoint makes the deletion durable,
     /// and compaction frees the space.
@@ -181,10 +181,10 @@ impl Table {
         self.evict_with(eviction, |_| (), |_| ControlFlow::Continue(()))
     }
 
-    /// Evicts like [`evict`](Self::evict). After each batch, calls `gone` with the keys of deleted
-    /// rows (in a dry run, of rows it would delete), and `progress` with the state. If `progress`
-    /// returns `Break`, the call fails with [`Error::Cancelled`](crate::Error::Cancelled); rows
-    /// deleted so far stay deleted.
+    /// Evicts like [`evict`](Self::evict). After each batch, calls `gone` with the keys of the
+    /// deleted rows, and `progress` with the progress. In a dry run, `gone` gets the keys of the
+    /// rows that would be deleted. If `progress` returns `Break`, the call fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled); rows deleted so far stay deleted.
     ///
     /// # Errors
     /// The errors of [`evict`](Self::evict), and [`Cancelled`](crate::Error::Cancelled).
@@ -261,8 +261,8 @@ impl Table {
         }
     }
 
-    /// Judges the present rows of some keys, and deletes those that meet the conditions, unless it
-    /// is a dry run.
+    /// Checks the present rows of `keys`. Deletes those that meet the conditions, or in a dry run
+    /// only counts them.
     fn look_at(
         &self,
         keys: &[u64],
@@ -310,7 +310,7 @@ enum Verdict {
     Leased,
 }
 
-/// Judges rows for a dry run, and changes nothing.
+/// Checks rows for a dry run, and changes nothing.
 struct Judge<'a, V> {
     verdict: V,
     verdicts: &'a mut [Verdict],

@@ -3,9 +3,9 @@
 //! A batch has one gradient per place or per bag. A row takes one optimizer step with the sum of
 //! its gradients. The sum is computed just before the step, so no matrix of all sums is stored.
 //!
-//! All gradients and all sums must be finite before the first row changes. An upper bound of every
-//! sum is the largest magnitude times the number of places. If that bound is too large, all sums
-//! are computed first and checked one by one.
+//! All gradients and all sums must be finite before the first row changes. The largest magnitude of
+//! a gradient, times the number of places, is an upper bound of every sum. Only if this bound is
+//! too large does the code compute all sums first and check each of them.
 
 use std::borrow::Cow;
 
@@ -92,8 +92,8 @@ impl<'b> Occurrences<'b> {
         (&values[source * dim..][..dim], scale)
     }
 
-    /// Returns the sum of the gradients of distinct key `number`. A single gradient with factor 1
-    /// is returned in place; otherwise the sum is written to `room`.
+    /// Returns the sum of the gradients of distinct key `number`. If the key has only one gradient,
+    /// with factor 1, returns this gradient without a copy. Otherwise writes the sum to `room`.
     #[inline]
     fn sum<'r>(&self, number: usize, values: &'r [f32], room: &'r mut [f32]) -> &'r [f32] {
         let dim = room.len();
@@ -104,7 +104,7 @@ impl<'b> Occurrences<'b> {
             return value;
         }
         room.iter_mut().zip(value).for_each(|(sum, &value)| *sum = scale * value);
-        // The loop ends: the places of a list ascend.
+        // The loop ends, because the places in a list ascend.
         while place != NO_PLACE {
             let (value, scale) = self.at(place, values, dim);
             room.iter_mut().zip(value).for_each(|(sum, &value)| *sum += scale * value);
@@ -129,7 +129,7 @@ impl<'b> Occurrences<'b> {
             None | Some(Scales::One | Scales::Means(_)) => 1.0,
             Some(Scales::Weights(weights)) => largest_magnitude(weights),
         };
-        // The bound assumes that all places have the same key.
+        // The largest sum would arise if all places had one key.
         f64::from(largest) * f64::from(scale) * self.next.len() as f64
     }
 }
@@ -201,7 +201,7 @@ impl<'g> BatchGradients<'g> {
 pub(crate) struct RowGradients<'g> {
     values: &'g [f32],
     occurrences: Option<&'g Occurrences<'g>>,
-    /// Numbers of the keys. If `None`, the keys are all those from number `first` on.
+    /// Numbers of the keys. `None` means all distinct keys from number `first` on.
     numbers: Option<&'g [u32]>,
     first: usize,
 }
@@ -243,13 +243,14 @@ pub(crate) enum Magnitudes {
     Large,
 }
 
-/// A gradient below this limit, 2^50, can't make a finite value infinite. Half the distance between
-/// the two largest f32 is 2^103. If the optimizer's numbers are ordinary
-/// ([`Optimizer::is_ordinary`](crate::Optimizer)), a step moves a value by less than that.
+/// A gradient below this limit, 2^50, can't make a finite value infinite. A value becomes infinite
+/// only if a step moves it by at least 2^103, half the distance between the two largest f32. With a
+/// gradient below the limit, a step moves a value by less than that, if the optimizer's numbers are
+/// ordinary ([`Optimizer::is_ordinary`](crate::Optimizer)).
 const ORDINARY_MAX: f32 = (1_u64 << 50) as f32;
 
-/// Fails if a gradient is NaN or infinite: one bad batch must not destroy rows that took days to
-/// train.
+/// Fails if a gradient is NaN or infinite, because one bad batch must not destroy rows that took
+/// days to train.
 ///
 /// # Errors
 /// [`Error::NonFiniteGradient`] with the first value that is not finite.

@@ -1,13 +1,14 @@
 //! Checks for tables whose keys are ids of a vocabulary, which maps values to ids.
 //!
-//! A row of such a table belongs to a value through the value's id. If the vocabulary was
-//! renumbered or made again, every id belongs to another value, and every row too, without any
-//! error. Therefore the table's descriptor names the numbering that the table was made for. The
-//! table opens only with that numbering.
+//! In such a table, the key of a row is the id of a value. If the vocabulary was renumbered or made
+//! again, each id means a different value. Each row would then be used for a wrong value, and no
+//! error would show it. Therefore the table's descriptor names the numbering that the table was
+//! made for. The table opens only with that numbering.
 //!
-//! Within a bank this suffices, because table and vocabulary are in the same checkpoints. An
-//! exported file is not, and a bank may go back to a checkpoint and add other values. Therefore the
-//! file stores a hash of the values that its rows belong to.
+//! Within a bank this suffices, because each checkpoint contains the table together with the
+//! vocabulary. An exported file is outside the bank. After the export, the bank may go back to an
+//! older checkpoint and give the ids to other values. Therefore the file stores a hash of the
+//! values that its rows belong to.
 
 use std::sync::Arc;
 
@@ -17,9 +18,10 @@ use crate::vocabulary::{Vocabulary, VocabularyShared};
 
 impl Table {
     /// Fails if a key is not an id of the table's vocabulary. Valid ids are the ids that the
-    /// vocabulary has assigned, and the ids below its first one, which the caller may use freely. A
-    /// table without a vocabulary accepts every key. So does a table with another numbering that
-    /// [`open_table_unchecked`](crate::Bank::open_table_unchecked) opened.
+    /// vocabulary has assigned, and the ids below `first_id`, which the caller may use freely. A
+    /// table without a vocabulary accepts every key. A table that was opened with
+    /// [`open_table_unchecked`](crate::Bank::open_table_unchecked) after its vocabulary was
+    /// renumbered also accepts every key.
     #[inline]
     pub(crate) fn check_ids(&self, keys: &[u64]) -> Result<()> {
         self.check_numbering()?;
@@ -53,8 +55,8 @@ impl Table {
         }
     }
 
-    /// Returns the vocabulary whose ids are the table's keys. `None` if the bank lacks it, or has
-    /// another numbering of it.
+    /// Returns the vocabulary whose ids are the table's keys. `None` if the bank no longer has this
+    /// vocabulary, or has it with another numbering than the table was made for.
     pub(crate) fn own_vocabulary(&self) -> Option<Vocabulary> {
         let wanted = self.shared.vocabulary()?;
         let shared = self.vocabularies.get(&wanted.name)?;
@@ -66,9 +68,9 @@ impl Table {
 /// True if all keys are below `end`, which must be below 2^63.
 #[inline]
 fn all_below(keys: &[u64], end: u64) -> bool {
-    // `key - end` has its top bit set if `key` is below `end`. For some keys from 2^63 on it is set
-    // too, so `!key` excludes those. This code compiles to vector instructions on every processor;
-    // a 64-bit comparison does not.
+    // `key - end` has its top bit set if `key` is below `end`. For some keys from 2^63 on, that bit
+    // is set too; `!key` excludes these keys. This code compiles to vector instructions on every
+    // processor; a 64-bit comparison does not.
     let below = keys.iter().fold(u64::MAX, |below, &key| below & key.wrapping_sub(end) & !key);
     below >> 63 == 1
 }

@@ -61,7 +61,7 @@ pub struct Table {
     /// The vocabularies of the bank, and through them the bank's shared context.
     pub(crate) vocabularies: Arc<Vocabularies>,
     pub(crate) shared: Arc<TableShared>,
-    /// How long a Get waits for blocked rows before it fails.
+    /// The longest time that a Get waits for blocked rows. The Get then fails.
     pub(crate) wait_timeout: Duration,
 }
 
@@ -112,8 +112,8 @@ impl Table {
         self.shared.id
     }
 
-    /// True while no other table has reused this table's number. Once a table has, no rollback can
-    /// restore this one, because no checkpoint contains it any more.
+    /// True while no other table has reused this table's number. Once another table has reused it,
+    /// no rollback can restore this table, because no checkpoint contains this table any more.
     #[must_use]
     pub fn has_its_number(&self) -> bool {
         self.context().store.has_its_number(self.shared.id)
@@ -176,7 +176,7 @@ impl Table {
         clock.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// Lists the outstanding leases of the table, oldest first. The clocks of the rows count these
+    /// Lists the outstanding leases of the table, oldest first. The staleness clocks count these
     /// leases.
     #[must_use]
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
@@ -196,8 +196,8 @@ impl Table {
         outcome.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// Executes like [`execute`](Self::execute), in the state of the store that the calling
-    /// operation began with.
+    /// Executes like [`execute`](Self::execute), but in the given `state` of the store, which the
+    /// caller took at its start.
     pub(crate) fn execute_in<O: Operation>(
         &self,
         state: &CallState<'_>,
@@ -212,8 +212,8 @@ impl Table {
         outcome.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// Names the table in an error of the store, which knows only table ids. The store refuses the
-    /// id of a handle only after the table was dropped.
+    /// Puts the table's name into an error of the store, which knows only table ids. If the store
+    /// does not know the id of this handle, the table was dropped.
     #[cold]
     pub(crate) fn in_terms_of_the_table(&self, error: impl Into<Error>) -> Error {
         match error.into() {

@@ -1,6 +1,6 @@
 //! Operations on the rows of a batch. The store calls them while it holds the record's lock.
 //!
-//! The store may call a method twice for a place if its row moved in between. Therefore each call
+//! If a row moves, the store may call a method twice for the row's place. Therefore each call
 //! computes only from its arguments and the batch, never from the result of an earlier call.
 
 use std::ops::Range;
@@ -15,8 +15,8 @@ use crate::table::gate::Decision;
 use crate::table::gradients::{RowGradients, clipping};
 use crate::table::parts::Divisible;
 
-/// The places of a batch whose clocks the store has moved. Read only if a batch fails halfway.
-/// Counts are then given back for these places, or for all others.
+/// The places of a batch whose clocks the store has changed. Read only if the batch fails halfway:
+/// the caller then gives back the counts of these places, or of all other places.
 #[derive(Debug)]
 pub(crate) struct Reached(Vec<u64>);
 
@@ -65,7 +65,8 @@ pub(crate) struct PeekRows<'a> {
 impl Operation for PeekRows<'_> {
     const ACCESS: Access = Access::Peek;
 
-    /// A row of f32 begins with its vector, so the store copies it directly.
+    /// In a table of f32, a row begins with its vector, so the store copies the vector to this
+    /// destination without a call of `read`.
     #[inline]
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         let dim = self.layout.dim;
@@ -99,7 +100,7 @@ impl Divisible for PeekRows<'_> {
     fn take_in(&mut self, _: usize, (): ()) {}
 }
 
-/// Only finds out which rows exist.
+/// Finds out which rows exist, and reads no row.
 #[derive(Debug)]
 pub(crate) struct FindRows;
 
@@ -131,9 +132,9 @@ pub(crate) struct GetRows<'a> {
     pub(crate) seen: SeenClocks,
     /// True if only admitted keys get new rows; see the module `admission`.
     pub(crate) gated: bool,
-    /// The decisions about missing rows that were made so far.
+    /// The decisions about keys without a row that earlier attempts of the Get have made.
     pub(crate) decisions: Option<Vec<Decision>>,
-    /// Places of the keys that were finally refused, ascending.
+    /// Places of the keys that admission refused, ascending.
     pub(crate) refused: Vec<u32>,
 }
 
@@ -264,11 +265,11 @@ impl Divisible for GetRows<'_> {
 pub(crate) struct PutRows<'a> {
     pub(crate) layout: &'a RowLayout,
     pub(crate) keys: &'a [u64],
-    /// True if the vectors update rows that a lease holds. Then they are rounded as updates are.
+    /// True if the vectors are put through a lease. They are then rounded like updates.
     pub(crate) updates: bool,
     pub(crate) rows: &'a [f32],
-    /// For each key, the row in `rows` with its vector. `None` if they are in the order of the
-    /// keys.
+    /// For each key, the index of its vector in `rows`. `None` if the vectors are in the order of
+    /// the keys.
     pub(crate) sources: Option<&'a [u32]>,
     /// The places of the rows in the store, if a lease knows them.
     pub(crate) hints: Option<Hints<'a>>,
@@ -317,17 +318,17 @@ impl<'a> PutRows<'a> {
     }
 }
 
-/// Replaces vectors. With `WHOLE`, a row is only a vector, so its old value is not needed. A row on
-/// disk is read anyway, because the batch needs its place in the index and its clock. Without
-/// `WHOLE`, the row also has optimizer state, which stays. The operation must then read the old
-/// value.
+/// Replaces vectors. With `WHOLE`, a row is only a vector, so its old value is not needed. The
+/// store still reads a row on disk, because the batch needs its place in the index and its clock.
+/// Without `WHOLE`, a row also has optimizer state, which must stay. The operation then reads the
+/// old value.
 #[derive(Debug)]
 pub(crate) struct Put<'a, const WHOLE: bool>(pub(crate) PutRows<'a>);
 
 impl<const WHOLE: bool> Operation for Put<'_, WHOLE> {
     const ACCESS: Access = if WHOLE { Access::Put } else { Access::Update };
 
-    /// A put may stop halfway, because the caller can repeat it.
+    /// A put may stop halfway if the disk is full, because the caller can repeat the put.
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }
@@ -523,7 +524,7 @@ impl Operation for RewriteVectors<'_> {
     }
 }
 
-/// Moves only the clocks of the rows. Deleted rows stay deleted.
+/// Changes only the clocks of the rows. Does not insert rows that were deleted.
 #[derive(Debug)]
 pub(crate) struct TouchClocks<'a> {
     /// The places of the rows in the store, if a lease knows them.

@@ -1,8 +1,8 @@
 //! Divides a batch among the threads of a bank (`pool`).
 //!
 //! A divisible operation is split into operations on consecutive ranges of places. Each part
-//! collects its findings separately. Afterwards the whole operation takes them in, in the order of
-//! the parts.
+//! collects its findings separately. Afterwards the whole operation takes over the findings of all
+//! parts, in the order of the parts.
 
 use std::ops::Range;
 
@@ -21,14 +21,14 @@ pub(crate) trait Divisible: Operation {
     type Found: Send;
 
     /// Divides the operation into one part per range. The ranges are consecutive and cover all
-    /// places; each begins at a multiple of 64. If the operation must not be half done, a part
-    /// always completes, even if the disk has no room.
+    /// places; each begins at a multiple of 64. If the operation must not stop halfway, each part
+    /// completes even if the disk is full.
     fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<Self::Part<'_>>;
 
     /// Returns the findings of a part that has run.
     fn found(part: Self::Part<'_>) -> Self::Found;
 
-    /// Takes in the findings of the part that begins at place `start`.
+    /// Takes over the findings of the part that begins at place `start`.
     fn take_in(&mut self, start: usize, found: Self::Found);
 }
 
@@ -50,8 +50,9 @@ impl Table {
         operation: &mut O,
     ) -> Result<Outcome> {
         let context = self.context();
-        // While it waits for disk space, a thread of the pool can't run the program's check for
-        // interrupts. Therefore the batch is not divided while writers wait for space.
+        // A batch may have to wait for disk space. A thread of the pool can't run the program's
+        // check for interrupts during that wait. Therefore a batch is not divided while it may have
+        // to wait for space.
         let turn = context.pool.turn(keys.len()).filter(|_| !context.store.may_await_space());
         let Some(turn) = turn else { return self.execute(keys, clock, operation) };
         let ranges = turn.ranges(keys.len());

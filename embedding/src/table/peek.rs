@@ -7,7 +7,7 @@ use crate::table::Table;
 use crate::table::operations::{FindRows, PeekRows};
 use crate::table::parts::Divisible;
 
-/// How a peek handles keys without a row. A peek never fills in zeros for them.
+/// How a peek handles keys without a row. No choice replaces a missing row by zeros.
 ///
 /// # Examples
 /// ```
@@ -23,7 +23,7 @@ use crate::table::parts::Divisible;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// Fill in the initial values that the first Get would return.
+    /// Fill in the row's initial values, which a Get would return.
     Initial,
     /// Fail with [`Error::MissingRow`].
     Error,
@@ -62,7 +62,7 @@ impl Table {
         self.settle_missing(|place| keys[place as usize], rows, places, missing)
     }
 
-    /// Handles the keys at `places`, which have no row, as `missing` says.
+    /// Handles the keys at `places`, which have no row. `missing` says how.
     pub(crate) fn settle_missing(
         &self,
         key_at: impl Fn(u32) -> u64,

@@ -1,14 +1,14 @@
 //! Prefetch: reads rows into a buffer in advance, for evaluation and for features that are not
 //! trained.
 //!
-//! A request is a job of the lookahead thread, which reads in advance. The job owns the buffer
-//! while it fills it in bursts, and hands it over at the end. The handle only waits and looks. A
-//! caller that drops the handle cancels the rest without waiting, and no thread writes to memory
-//! that another thread reads. A job always reports its end to the handle, even if a panic or the
-//! end of the queue drops it unfinished.
+//! A request is a job of the lookahead thread, which reads in advance. The job owns the buffer,
+//! fills it in bursts, and hands it to the handle at the end. No thread therefore writes to memory
+//! that another thread reads. The handle only waits for the end of the job. If a caller drops the
+//! handle, the job is cancelled, and the caller does not wait for it. A job always reports its end
+//! to the handle, even if a panic or the end of the queue drops it unfinished.
 //!
-//! The bank's memory budget lends the buffer's bytes. The log and the cache shrink by the same
-//! number of bytes.
+//! The buffer's bytes belong to the bank's memory budget. While the buffer exists, the log and the
+//! cache have that many bytes less.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use crate::table::operations::PeekRows;
 use crate::table::peek::{Missing, PeekOutcome};
 use crate::table::shared::TableShared;
 
-/// Rows that are being read into a buffer; [`Table::prefetch`] returns it. Dropping it cancels the
-/// reads that are left.
+/// A request whose rows are being read into a buffer. [`Table::prefetch`] returns this handle.
+/// Dropping the handle cancels the reads that are left.
 ///
 /// # Examples
 /// ```
@@ -168,7 +168,7 @@ impl Drop for PrefetchJob {
 }
 
 impl Request {
-    /// Records the end of the request. Only the first call has an effect.
+    /// Records how the request ended. Only the first call for a request has an effect.
     fn end(&self, how: Progress) {
         let mut progress = self.progress.lock();
         if matches!(*progress, Progress::Reading) {
@@ -217,14 +217,14 @@ impl Prefetch {
     }
 
     /// Waits for the rows. `rows` holds keys * dim values and receives one row per key, including
-    /// duplicates. A row has its values from some time after the call of [`Table::prefetch`]. Does
-    /// not change staleness clocks.
+    /// duplicates. Each row was read at some time between the call of [`Table::prefetch`] and the
+    /// return of this call, and has its values of that time. Does not change staleness clocks.
     ///
     /// # Errors
     /// [`ShapeMismatch`](Error::ShapeMismatch). [`MissingRow`](Error::MissingRow) if a row is
     /// missing and `missing` is [`Missing::Error`]. [`KeyIsNoId`](Error::KeyIsNoId), as from a
-    /// [`peek`](crate::Table::peek). The error of the read, if it failed; only this call reports
-    /// it. After an error, the content of `rows` is unspecified.
+    /// [`peek`](crate::Table::peek). If reading the rows failed, the error of that read; no other
+    /// call reports it. After an error, the content of `rows` is unspecified.
     pub fn wait(self, rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
         let Request { unique, progress, ended, .. } = &*self.request;
         self.table.check_shape("rows", unique.batch_len(), rows.len())?;
@@ -235,7 +235,8 @@ impl Prefetch {
         // The loop ends: the lookahead thread finishes or drops every job.
         while matches!(*progress, Progress::Reading) {
             ended.wait_until(&mut progress, checks.until(started + FAR_OFF));
-            // The lock is released for the program's check, which may run for a long time.
+            // Releases the lock during the program's check, because the check may run for a long
+            // time.
             if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut progress, check)) {
                 let table = self.table.name().to_owned();
                 let key = unique.keys().first().copied().unwrap_or_default();
@@ -274,14 +275,14 @@ impl Drop for Prefetch {
 }
 
 impl Table {
-    /// Asks to bring rows into mutable memory soon, if they are on disk or will be evicted next.
-    /// Never waits for the disk: a worker thread reads the rows. Keys that do not fit the worker's
-    /// queue are dropped. Does not change or wait for staleness
+    /// Asks the lookahead thread to bring rows into mutable memory soon, if they are on disk or are
+    /// about to leave memory. Never waits for the disk, because the lookahead thread reads the
+    /// rows. Drops keys that do not fit the thread's queue. Does not change or wait for staleness
     /// clocks.
     ///
     /// # Errors
-    /// [`Error::LookaheadFailed`] if the worker failed since the last call. Each failure is
-    /// reported once, and then this call queues no keys.
+    /// [`Error::LookaheadFailed`] if the lookahead thread met an error since the last call. The
+    /// call that reports the error queues no keys. Each error is reported once.
     /// [`ThreadRefused`](crate::Error::ThreadRefused), or another failure of the store.
     pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
         let row_bytes = self.shared.layout().value_bytes() as u64;
@@ -289,19 +290,19 @@ impl Table {
         announced.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// Cancels the remaining lookahead of these keys, for every caller that asked for it. Queued
-    /// rows are not read, and rows in memory are no longer kept there. Returns the number of queued
-    /// keys that were cancelled.
+    /// Cancels the remaining lookahead of these keys, for every caller that asked for it. The
+    /// lookahead thread then does not read queued rows, and no longer keeps announced rows in
+    /// memory. Returns the number of queued keys that were cancelled.
     pub fn cancel_lookahead(&self, keys: &[u64]) -> usize {
         self.context().lookahead.cancel_keys(self.shared.id, keys)
     }
 
     /// Reads the rows of `keys` into a buffer in advance; [`wait`](Prefetch::wait) returns them.
-    /// This suits evaluation and features that are not trained. Never waits: the lookahead thread
-    /// reads the rows after the reads that callers wait for. Like a peek, it does not change clocks
-    /// and writes nothing. For rows to train, use [`lookahead`](Self::lookahead). The buffer takes
-    /// 4 bytes * dim per distinct key from the bank's memory budget, until the rows are fetched or
-    /// the handle is dropped.
+    /// This suits evaluation and features that are not trained. The call never waits: the lookahead
+    /// thread reads the rows, with lower priority than reads that callers wait for. Like a peek, a
+    /// prefetch does not change clocks and writes nothing. For rows to train, use
+    /// [`lookahead`](Self::lookahead). The buffer takes 4 bytes * dim per distinct key from the
+    /// bank's memory budget, until the rows are fetched or the handle is dropped.
     ///
     /// # Errors
     /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if the buffer would leave the store too

@@ -20,7 +20,7 @@ pub struct ScannedRow<'a> {
 
 /// Iterates over the rows of a table as the newest checkpoint held them when [`Table::scan`] was
 /// called. Each row comes once, in no particular order. Changes of the table during the scan have
-/// no effect on it. The scan keeps the bank open.
+/// no effect on the rows that it returns. The scan keeps the bank open.
 ///
 /// # Examples
 /// See [`Table::scan`].
@@ -101,11 +101,11 @@ impl Scan {
 }
 
 impl Table {
-    /// Scans the table as the newest checkpoint holds it, while training continues. A scan uses
-    /// constant memory and reads sequentially. It does not return newer rows, and ignores staleness
-    /// clocks. It reads the checkpoint's whole log, including the records of other tables. While a
-    /// scan exists, disk space is not freed, the scan borrows two pages of the memory budget, and
-    /// the bank stays open.
+    /// Scans the table as the newest checkpoint holds it. Training may continue meanwhile. A scan
+    /// uses constant memory and reads sequentially. It does not return rows that were made after
+    /// the checkpoint, and ignores staleness clocks. It reads the checkpoint's whole log, including
+    /// the records of other tables. While a scan exists, the bank frees no disk space that the
+    /// checkpoint needs, the scan takes two pages of the memory budget, and the bank stays open.
     ///
     /// # Errors
     /// [`Error::TableDropped`] if the table was dropped. [`NoSuchTable`](crate::Error::NoSuchTable)
@@ -134,8 +134,8 @@ impl Table {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn scan(&self) -> Result<Scan> {
-        // Checked first for its error: when the store refuses a scan, it does not tell a dropped
-        // table from a new one.
+        // Called for its error: it fails if the table was dropped. The error of the store's scan
+        // does not tell a dropped table from a table that is newer than the checkpoint.
         self.contains(&[])?;
         let rows = self.context().store.scan_shared(self.shared.id);
         let rows =

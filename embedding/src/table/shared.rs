@@ -28,12 +28,13 @@ pub(crate) struct TableShared {
     pub(crate) name: String,
     pub(crate) counters: TableCounters,
     pub(crate) leases: LeaseRegistry,
-    /// Held by a Get that was blocked once, while it tries again; see the module `lease::waiting`.
+    /// A Get that was blocked once holds this while it tries again; see the module
+    /// `lease::waiting`.
     pub(crate) retry_turn: RetryTurn,
     /// Gets that have waited for a long time.
     pub(crate) line: WaitingLine,
-    /// The table's settings when it was first opened. Learning rates, clipping and bound may have
-    /// changed since: `live` and `bound` hold the present ones.
+    /// The table's settings when it was first opened. Learning rate, clipping and staleness bound
+    /// may have changed since; `live` and `bound` hold the present values.
     pub(crate) config: TableConfig,
     pub(crate) layout: RowLayout,
     pub(crate) live: LiveSettings,
@@ -117,8 +118,8 @@ impl TableShared {
         self.ids.get_or_init(|| Arc::clone(vocabulary));
     }
 
-    /// Makes later calls accept every key. The caller knows that the vocabulary's numbering has
-    /// changed.
+    /// Makes later calls accept every key. Used if the caller opens the table although its
+    /// vocabulary's numbering has changed.
     pub(crate) fn take_every_key(&self) {
         // Relaxed: no other data depends on the flag, and this thread's later calls see it.
         self.takes_every_key.store(true, Ordering::Relaxed);
@@ -132,14 +133,15 @@ impl TableShared {
         self.other_numbering.store(is_other, Ordering::Relaxed);
     }
 
-    /// True if the rows now belong to other values, unless a caller has opened the table unchecked.
+    /// True if the rows now belong to other values because the vocabulary has another numbering.
+    /// False if a caller has opened the table without that check.
     #[inline]
     pub(crate) fn has_other_numbering(&self) -> bool {
         self.other_numbering.load(Ordering::Relaxed)
             && !self.takes_every_key.load(Ordering::Relaxed)
     }
 
-    /// The vocabulary that keys are checked against, if any.
+    /// The vocabulary whose ids the keys must be; `None` if every key is allowed.
     #[inline]
     pub(crate) fn ids(&self) -> Option<&VocabularyShared> {
         let ids = self.ids.get()?;
@@ -147,8 +149,8 @@ impl TableShared {
         (!self.takes_every_key.load(Ordering::Relaxed)).then_some(&**ids)
     }
 
-    /// Checks that `asked` describes this table, and adopts its settings that may change between
-    /// opens.
+    /// Checks that `asked` describes this table. Adopts those settings of `asked` that may differ
+    /// at each open.
     pub(crate) fn reopen(&self, asked: &TableConfig) -> Result<()> {
         self.config.check_same_table(&self.name, asked)?;
         self.live.set(asked);

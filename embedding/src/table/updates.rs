@@ -37,8 +37,8 @@ impl Table {
     }
 
     /// Applies gradients without a lease. `gradients` holds keys * dim values. The gradients of a
-    /// repeated key are first summed in batch order. Missing rows start from their initial values.
-    /// Does not change staleness clocks.
+    /// repeated key are first summed in batch order. Inserts missing rows with their initial values
+    /// before the step. Does not change staleness clocks.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::NoOptimizer`] and
@@ -148,7 +148,8 @@ impl Table {
         if apply.noted.is_empty() { Ok(()) } else { self.settle_reports(keys, &apply.reports()) }
     }
 
-    /// Counts the rows whose optimizer state is saturated. Fails if a step was refused.
+    /// Counts the rows whose optimizer state is saturated. Fails if the operation left out the step
+    /// of a row.
     #[cold]
     fn settle_reports(&self, keys: &[u64], reports: &[(u32, Stepped)]) -> Result<()> {
         let saturated = reports.iter().filter(|(_, stepped)| *stepped == Stepped::Saturated);
@@ -180,7 +181,8 @@ impl Table {
         })
     }
 
-    /// Puts one vector per distinct key. A failure also returns the places that were reached.
+    /// Puts one vector per distinct key. If that fails, returns the error and the places that were
+    /// reached.
     pub(crate) fn execute_put(
         &self,
         keys: &[u64],
@@ -190,7 +192,8 @@ impl Table {
         hints: Option<Hints<'_>>,
     ) -> std::result::Result<(), (Error, Reached)> {
         let layout = self.shared.layout();
-        // A vector that is put through a lease updates a row that a Get has read.
+        // A put through a lease counts as an update, so the vector is rounded like an update
+        // (`PutRows::updates`).
         let updates = clock == Clock::Release;
         let reached = Reached::none_of(keys.len());
         let put = PutRows { layout, keys, updates, rows, sources, hints, reached };

@@ -10,23 +10,24 @@ use super::numbering::Numbering;
 use super::shared::{Writer, write_header};
 use crate::error::{Error, Result};
 
-/// Ids are below 2^63 - 1.
+/// Limit of the ids: every id is below 2^63 - 1.
 const IDS_END_MAX: u64 = (1 << 63) - 1;
 
-/// Most restarts of a call on a bank that is open to read only. A call restarts if a refresh has
-/// moved the bank and the tables of the old checkpoint are gone, so each restart means another
-/// refresh.
+/// Most restarts of a call on a read-only bank. A call restarts if a refresh has moved the bank to
+/// another checkpoint and the tables of the old checkpoint are gone. Each restart therefore needs a
+/// further refresh during the call.
 const MOVES_MAX: usize = 8;
 
 impl Vocabulary {
-    /// Calls `f` with the tables in use and the length. The tables stay until `f` returns. `f` must
-    /// not call this function, and may be called several times.
+    /// Calls `f` with the tables in use and the number of values. While `f` runs, this process does
+    /// not replace the tables. `f` must not call this function. This function may call `f` several
+    /// times.
     pub(crate) fn read<R>(&self, mut f: impl FnMut(&Numbering, u64) -> Result<R>) -> Result<R> {
         for _ in 0..MOVES_MAX {
             let result = {
                 let numbering = self.shared.numbering.read();
-                // Read before all look-ups: places at or beyond it may be cleared and given to
-                // other values at the same time.
+                // The length is read before all look-ups. Meanwhile another thread may clear places
+                // at or beyond the length, and give them to other values.
                 let len = self.shared.len();
                 f(&numbering, len)
             };
@@ -41,10 +42,10 @@ impl Vocabulary {
         Err(self.dropped())
     }
 
-    /// Announces ids that the caller gives out itself. The caller inserts their values later, in
-    /// the order of the ids. Tables whose keys are this vocabulary's ids then accept ids below
-    /// `ids_end`. A renumbering or closing the bank undoes this. Ids end at 2^63 - 1; a larger
-    /// `ids_end` counts as 2^63 - 1.
+    /// Announces ids that the caller gives to values before it inserts them. The caller must insert
+    /// the values later, in the order of the ids. Tables whose keys are this vocabulary's ids
+    /// accept ids below `ids_end` from now on. A renumbering of the vocabulary, or closing the
+    /// bank, undoes this. Ids end at 2^63 - 1; a larger `ids_end` counts as 2^63 - 1.
     pub fn give_out(&self, ids_end: u64) {
         let count = ids_end.min(IDS_END_MAX).saturating_sub(self.config().first_id);
         // Relaxed: as in `VocabularyShared::ids_end`.

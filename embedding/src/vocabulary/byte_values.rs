@@ -27,22 +27,23 @@ enum Offsets<'a> {
 }
 
 impl<'a> ByteValues<'a> {
-    /// Strings of an array with offsets of 32 bits. There is one more offset than strings. An empty
-    /// slice of offsets stands for no strings.
+    /// Makes a batch from an array with 32-bit offsets. The array has one offset more than it has
+    /// strings. An empty slice of offsets means an array without strings.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) for offsets that fall or that lie beyond
-    /// `bytes`.
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if an offset is less than the one before
+    /// it, or lies beyond `bytes`.
     pub fn new(offsets: &'a [u32], bytes: &'a [u8]) -> Result<Self> {
         let falls = offsets.windows(2).position(|pair| pair[0] > pair[1]);
         check(falls, offsets.last().map_or(0, |&last| u64::from(last)), bytes.len())?;
         Ok(Self { offsets: Offsets::Short(offsets), bytes })
     }
 
-    /// As [`new`](Self::new), with offsets of 64 bits.
+    /// Makes a batch from an array with 64-bit offsets, as [`new`](Self::new) does with 32-bit
+    /// offsets.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn with_long_offsets(offsets: &'a [u64], bytes: &'a [u8]) -> Result<Self> {
         let falls = offsets.windows(2).position(|pair| pair[0] > pair[1]);
         check(falls, offsets.last().copied().unwrap_or(0), bytes.len())?;
@@ -280,7 +281,7 @@ pub enum OwnedValues {
 }
 
 impl OwnedValues {
-    /// A view of them.
+    /// Returns a view of the values.
     #[must_use]
     pub fn values(&self) -> Values<'_> {
         match self {

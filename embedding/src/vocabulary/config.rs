@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 
 /// The largest `first_id`.
 const FIRST_ID_MAX: u64 = 1 << 62;
-/// The largest `value_bytes_max`; the bank's page size may set a lower limit.
+/// The largest `value_bytes_max`. The bank's page size may set a lower limit.
 const VALUE_BYTES_MAX: u32 = 128 << 10;
 /// The longest name of a vocabulary. The store's tables for the vocabulary have longer names.
 const NAME_BYTES_MAX: usize = 900;
@@ -23,7 +23,7 @@ pub enum ValueKind {
 }
 
 impl ValueKind {
-    /// Its name.
+    /// The name of the kind.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl ValueKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularyConfig {
-    /// What the values are.
+    /// The kind of the values: numbers or byte strings.
     pub kind: ValueKind,
     /// The id of the first value, at most 2^62. Smaller ids are free for the caller, for padding
     /// and unknown values. Default: 0.
@@ -57,12 +57,13 @@ pub struct VocabularyConfig {
     /// The id of unknown values, below `first_id`.
     /// [`Vocabulary::lookup`](crate::Vocabulary::lookup) returns it for a value without an id, and
     /// so does [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary. Default:
-    /// `None`, and these calls fail with [`Error::UnknownValue`].
+    /// `None`; these two calls then fail with [`Error::UnknownValue`] for such a value.
     pub unknown_id: Option<u64>,
     /// True if the vocabulary counts the occurrences of each value. Default: false.
     pub counts: bool,
-    /// Longest byte string, 1 to 131,072 bytes. The bank's pages set a limit too: some 4,000 bytes
-    /// at a memory budget of 1 MiB, and more than a 256th of larger budgets. Default: 1,024.
+    /// Longest byte string, 1 to 131,072 bytes. The bank's page size sets a lower limit for small
+    /// memory budgets: about 4,000 bytes with a budget of 1 MiB. For larger budgets this limit is
+    /// more than 1/256 of the budget. Default: 1,024.
     pub value_bytes_max: u32,
 }
 
@@ -111,8 +112,8 @@ impl VocabularyConfig {
         self
     }
 
-    /// The number of values that a pass over all values handles together: 16 MiB of the longest
-    /// values, within bounds.
+    /// The number of values that a pass over all values handles at a time, from 64 to 4,096. Within
+    /// these limits, values of the largest length take about 16 MiB.
     pub(crate) fn values_at_once(&self) -> u64 {
         let longest = match self.kind {
             ValueKind::U64 => 8,
@@ -152,7 +153,7 @@ impl VocabularyConfig {
         }
     }
 
-    /// Refuses a config that differs from this one.
+    /// Fails if `asked` differs from this config.
     pub(crate) fn check_same(&self, vocabulary: &str, asked: &Self) -> Result<()> {
         let mut expected = Vec::new();
         let mut found = Vec::new();
@@ -172,7 +173,8 @@ impl VocabularyConfig {
         })
     }
 
-    /// The settings as text. `None` for a setting that this kind of values does not have.
+    /// Returns each setting as text. The text is `None` for a setting that this kind of values does
+    /// not have.
     fn settings(&self) -> [Option<String>; 5] {
         [
             Some(format!("{} values", self.kind.name())),

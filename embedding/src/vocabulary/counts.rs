@@ -1,8 +1,8 @@
-//! How often values come.
+//! Counts the occurrences of values.
 //!
-//! Counts lie in blocks, as values do. A missing block counts as zeros. A batch adds to each of its
-//! blocks once, under the lock of the block's row, so any number of threads may count. Only a
-//! renumbering makes counting wait.
+//! The counts lie in blocks of many counts; each block is a row of a table. In a missing block, all
+//! counts are 0. A batch adds to each of its blocks once, while it holds the lock of the block's
+//! row, so any number of threads may count. Counting waits only for a renumbering.
 
 use std::ops::Range;
 
@@ -23,9 +23,9 @@ impl Vocabulary {
     /// belong to the caller and are skipped. The ids must be of the vocabulary's present numbering.
     ///
     /// # Errors
-    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id without a value, and then nothing was
-    /// counted; [`Error::VocabularyDropped`]; a failure of the store, after which some of the ids
-    /// may be counted.
+    /// [`Error::NoCounts`]. [`Error::UnknownId`] for an id without a value; the call then counts no
+    /// id. [`Error::VocabularyDropped`]. A failure of the store, after which some of the ids may be
+    /// counted.
     ///
     /// # Examples
     /// ```
@@ -55,11 +55,11 @@ impl Vocabulary {
         self.add(&counts, &mut Vec::new())
     }
 
-    /// Adds `counts[i]` to the count of `ids[i]`, as [`count`](Self::count) adds one.
+    /// Adds `counts[i]` to the count of `ids[i]`. Otherwise works like [`count`](Self::count).
     ///
     /// # Errors
-    /// As [`count`](Self::count); [`Error::LengthMismatch`] if the numbers of counts and ids
-    /// differ.
+    /// The errors of [`count`](Self::count). [`Error::LengthMismatch`] if `counts` and `ids` have
+    /// different lengths.
     pub fn add_counts(&self, ids: &[u64], counts: &[u64]) -> Result<()> {
         self.check_counts(ids, counts)?;
         let first_id = self.config().first_id;
@@ -70,12 +70,13 @@ impl Vocabulary {
         self.add(&counts, &mut Vec::new())
     }
 
-    /// Adds counts as [`add_counts`](Self::add_counts) does, and sets every element of `counts`
-    /// that was added to 0. After a failure of the store only some are 0, so the caller can repeat
-    /// the call. Counts of ids below `first_id` stay.
+    /// Adds counts as [`add_counts`](Self::add_counts) does, and sets each element of `counts` that
+    /// it has added to 0. After a failure of the store, the elements that were not added keep their
+    /// numbers, so the caller can repeat the call. Elements for ids below `first_id` keep their
+    /// numbers too.
     ///
     /// # Errors
-    /// As [`add_counts`](Self::add_counts).
+    /// The errors of [`add_counts`](Self::add_counts).
     ///
     /// # Examples
     /// ```
@@ -122,8 +123,8 @@ impl Vocabulary {
         })
     }
 
-    /// Adds counts, which are sorted by place. `added` gets the ranges that were added, also after
-    /// a failure.
+    /// Adds counts, which are sorted by place. `added` gets the ranges of `counts` that were added,
+    /// also if the call fails.
     fn add(&self, counts: &[(u64, u64)], added: &mut Vec<Range<usize>>) -> Result<()> {
         let mut blocks: Vec<u64> = Vec::new();
         let mut ends = Vec::new();

@@ -24,7 +24,7 @@ mod tag {
 
 type Parsed<T> = std::result::Result<T, String>;
 
-/// The role of a bank's table for vocabularies.
+/// The role that a table of the bank has for a vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The vocabulary's own table, which has the header as its only row.
@@ -33,7 +33,7 @@ pub(crate) enum Role {
     Part { part: Part, identity: u64, numbering: u64 },
 }
 
-/// The facts that are fixed when a vocabulary is made.
+/// The facts about a vocabulary that never change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Founding {
     pub(crate) config: VocabularyConfig,
@@ -192,13 +192,14 @@ pub(crate) fn is_of_a_vocabulary(descriptor: &[u8]) -> bool {
 /// Bytes of the header row.
 pub(crate) const HEADER_BYTES: usize = 64;
 
-/// The header row of a vocabulary: it names the valid tables and the number of valid values.
+/// The header row of a vocabulary. It says which numbering's tables are valid, and how many values
+/// they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The number of values.
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
-    /// Which tables hold them.
+    /// The number of the numbering whose tables hold the values.
     pub(crate) numbering: u64,
     pub(crate) frozen: bool,
 }

@@ -1,5 +1,5 @@
-//! The hash of the first values of a vocabulary. A file of exported rows stores this hash to
-//! identify the vocabulary whose ids are its keys.
+//! The hash of the first values of a vocabulary. A file of exported rows stores this hash. It shows
+//! which vocabulary's ids are the keys of the file.
 
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
 use super::{Values, Vocabulary};
@@ -7,7 +7,8 @@ use crate::error::Result;
 
 impl Vocabulary {
     /// Returns the [`fingerprint`](Self::fingerprint) of the first `len` values. `None` if the
-    /// vocabulary has fewer values. Reads these values if the vocabulary has more than `len`.
+    /// vocabulary has fewer values. Reads these values from the store only if the vocabulary has
+    /// more than `len` values.
     pub(crate) fn fingerprint_of_first(&self, len: u64) -> Result<Option<u64>> {
         let published = self.shared.published();
         if published.len <= len {
@@ -28,8 +29,8 @@ impl Vocabulary {
 }
 
 impl Values<'_> {
-    /// The fingerprint after the first `count` of these values, if the values before them had
-    /// `fingerprint`.
+    /// Returns the fingerprint of a list of values: values whose fingerprint is `fingerprint`,
+    /// followed by the first `count` of these values.
     pub(crate) fn fingerprint_after(self, fingerprint: u64, count: usize) -> u64 {
         match self {
             Self::U64(numbers) => {

@@ -1,9 +1,9 @@
-//! Keeps the frequent values of a vocabulary, which get new ids in a new numbering.
+//! Keeps only the frequent values of a vocabulary. They get new ids in a new numbering.
 //!
-//! The values to keep are copied in order to new tables. Lookups use the old tables meanwhile. Then
-//! the header, a single row, is changed to name the new tables. A checkpoint therefore has either
-//! the whole old numbering or the whole new numbering. The next open for writing drops the tables
-//! that the header does not name.
+//! The call copies the values to keep to new tables, in order. Lookups use the old tables
+//! meanwhile. Then the call changes the header, a single row, so that it names the new tables. A
+//! checkpoint therefore has either the whole old numbering or the whole new numbering. The next
+//! open for writing drops the tables that the header does not name.
 
 use std::mem;
 
@@ -25,18 +25,18 @@ use embank_kv::Clock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptFrequent {
-    /// Values that stayed.
+    /// The number of values that stayed.
     pub kept: u64,
-    /// Values that lost their ids.
+    /// The number of values that lost their ids.
     pub removed: u64,
-    /// The new numbering.
+    /// Identifies the new numbering.
     pub identity: VocabularyIdentity,
 }
 
 impl Vocabulary {
-    /// Keeps the values with a count of `min_count` or more. Numbers them again from `first_id` on,
-    /// in their old order. The other values become unknown. Counts stay with their values. Old ids
-    /// are no longer valid: embedding tables that were made [for this
+    /// Keeps the values with a count of `min_count` or more. The kept values get new ids from
+    /// `first_id` on, in their old order. All other values become unknown. Counts stay with their
+    /// values. Old ids are no longer valid: embedding tables that were made [for this
     /// vocabulary](crate::TableConfig::vocabulary) can no longer be opened.
     ///
     /// Lookups continue during the call. A lookup or a checkpoint sees either the whole old
@@ -92,9 +92,10 @@ impl Vocabulary {
         let (new, header, tip) = match filled {
             Ok(filled) => filled,
             Err(error) => {
-                // The header on disk may be the new one. The new tables may be dropped only if the
-                // header is the old one again, or if the vocabulary is gone. If the header can't be
-                // written now, the next insertion writes it first.
+                // The stored header may already be the new header. Therefore the old header is
+                // written again before the new tables are dropped. If that fails, the new tables
+                // stay, and the next insertion writes the header first. If the vocabulary was
+                // dropped, the new tables can be dropped.
                 match self.put_header(before) {
                     Ok(()) | Err(Error::VocabularyDropped { .. }) => {
                         let _ = self.registry.drop_leftovers(identity, old.number);

@@ -5,8 +5,8 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// The fingerprint of a vocabulary without values.
 pub(crate) const EMPTY_FINGERPRINT: u64 = 0;
 
-/// The key of a byte string's record. The vocabulary seeds the hash, so no caller can choose
-/// strings that share a record.
+/// Returns the key of the record that holds a byte string. Each vocabulary has its own random seed,
+/// so a caller can't choose strings that share a record.
 #[inline]
 pub(crate) fn key_of(seed: u64, value: &[u8]) -> u64 {
     #[cfg(test)]
@@ -20,8 +20,9 @@ pub(crate) fn key_of(seed: u64, value: &[u8]) -> u64 {
 #[cfg(test)]
 pub(crate) const CLASHING_SEED: u64 = 0xC1A5;
 
-/// The fingerprint of a vocabulary to which a value is appended. It depends only on all values and
-/// their order: two vocabularies with equal values in equal order have equal fingerprints.
+/// The fingerprint of a vocabulary to which a value is appended. It depends only on the values and
+/// their order. Two vocabularies with equal values in equal order therefore have equal
+/// fingerprints.
 #[inline]
 pub(crate) fn fingerprint_with(fingerprint: u64, value: &[u8]) -> u64 {
     // SplitMix64's finaliser.

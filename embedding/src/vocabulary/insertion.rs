@@ -1,23 +1,24 @@
 //! Insertion of new values: one thread at a time, in an order that allows a checkpoint at any
 //! moment.
 //!
-//! **Problem.** A checkpoint contains all batches of the store that ended before it was cut, and a
-//! part of the batch under way. After a reopen, no part of an incomplete insertion may be visible:
-//! ids are dense, and the tables of ids and of values must agree.
+//! **Problem.** A checkpoint contains all batches of the store that ended before it was cut. It may
+//! contain a part of a batch that was running then. After a reopen, no part of an incomplete
+//! insertion may be visible, because ids have no gaps, and the table of ids must agree with the
+//! table of values.
 //!
 //! **Approach.** An insertion writes the blocks of values, then their places, then the header with
-//! the new length. It then publishes the length in memory. Each step is a batch of its own, so a
-//! checkpoint with a part of one batch contains all earlier batches. A place at or beyond the
-//! length counts as absent, for lookups too. A bank that is open to read only therefore needs no
-//! repair. A place beyond the length must still be removed: after later insertions it would lead to
-//! a block with another value. The first insertion after an open or after a failed insertion
-//! removes these places. It finds their values in the blocks beyond the length, because a place is
-//! never written before its block. It removes the places before the blocks. A thread that dies in
-//! between therefore leaves the blocks for the next attempt.
+//! the new length. It then publishes the length in memory. Each step is a separate batch. A
+//! checkpoint with a part of one step therefore contains all earlier steps. Lookups ignore a place
+//! at or beyond the length, so a read-only bank needs no repair. In a bank that is open for
+//! writing, such a place must be removed, because after later insertions it would lead to a block
+//! with another value. The first insertion after an open or after a failed insertion removes these
+//! places. It finds the values of these places in the blocks beyond the length, because an
+//! insertion writes the block of a value before its place. It removes the places before the blocks.
+//! If it is interrupted in between, the blocks are still there for the next attempt.
 //!
-//! The alternative is to make insertions wait while a checkpoint is cut. That alternative does not
-//! repair an insertion that fails in the middle, for example at a quota. A checkpoint would also
-//! wait for an insertion's reads of the disk.
+//! A simpler design would make insertions wait while a checkpoint is cut. It would not repair an
+//! insertion that fails in the middle, for example because the disk quota is used up. A checkpoint
+//! would also have to wait while an insertion reads from disk.
 
 use super::descriptor::Header;
 use super::distinct::Distinct;
@@ -39,13 +40,13 @@ impl Vocabulary {
     /// Looks up the ids of `values`, and gives new ids to values without one, in order of first
     /// appearance. `ids` gets one id for each value. Returns the number of new values. One thread
     /// inserts at a time; batches without a new value do not wait. A frozen vocabulary inserts
-    /// nothing, and treats unknown values as [`unknown_id`](super::VocabularyConfig::unknown_id)
-    /// says.
+    /// nothing: unknown values get [`unknown_id`](super::VocabularyConfig::unknown_id), or the call
+    /// fails.
     ///
     /// # Errors
-    /// As [`ids`](Self::ids); [`Error::ValueTooLong`]; [`Error::UnknownValue`] if the vocabulary is
-    /// frozen. In these cases nothing was inserted. After a failure of the store the first of the
-    /// new values may have ids.
+    /// The errors of [`ids`](Self::ids). [`Error::ValueTooLong`]. [`Error::UnknownValue`] if the
+    /// vocabulary is frozen and has no `unknown_id`. After these errors, no value was inserted.
+    /// After a failure of the store, the first of the new values may have ids.
     ///
     /// # Examples
     /// ```
@@ -121,7 +122,7 @@ impl Vocabulary {
         }
     }
 
-    /// Appends new values, and publishes them.
+    /// Appends new values, and makes them visible to lookups.
     fn append(&self, writer: &mut Writer, numbering: &Numbering, items: Items<'_>) -> Result<()> {
         self.take_out_what_lies_beyond(writer, numbering)?;
         // While `tip` is taken, rows may lie beyond the length.
@@ -142,7 +143,7 @@ impl Vocabulary {
         numbering: &Numbering,
     ) -> Result<()> {
         if writer.tip.is_none() {
-            // The write of the header itself may have failed.
+            // If the failed insertion could not write the header, this call writes it again.
             self.put_header(writer.header)?;
             let tip = self.tip_of(writer.header, numbering);
             writer.tip = Some(tip.map_err(|error| self.in_terms_of_the_vocabulary(error))?);

@@ -6,7 +6,7 @@ use super::Vocabulary;
 use crate::error::{Error, Result};
 
 /// The ids that this vocabulary has for a chunk of the other vocabulary's values.
-/// [`Vocabulary::merge`] reports one `Translated` for each chunk.
+/// [`Vocabulary::merge`] reports one `MergedIds` for each chunk.
 ///
 /// # Examples
 /// See [`Vocabulary::merge`].
@@ -36,20 +36,22 @@ pub struct MergedVocabulary {
 impl Vocabulary {
     /// Appends the values of `other` that this vocabulary lacks, in the order of their ids in
     /// `other`. The other vocabulary may be in this bank or another bank. The result depends only
-    /// on the two vocabularies. `translated` gets this vocabulary's ids of the other's values, in
-    /// order, a few thousand at a time. `translated` may end the merge. If both vocabularies have
-    /// counts, the counts are added.
+    /// on the two vocabularies. The call passes this vocabulary's ids of the values of `other` to
+    /// `translated`, in order, a few thousand at a time. `translated` may end the merge by
+    /// returning `Break`. If both vocabularies have counts, the merge adds the counts of `other` to
+    /// this vocabulary's counts.
     ///
-    /// Takes constant memory. A checkpoint during the call has the first part of the merge. After a
-    /// crash, repeat the merge from the recovered checkpoint: the ids come out equal. If a
-    /// checkpoint was taken during the merge, the repetition adds some counts twice. Take no
-    /// checkpoint during a merge if counts matter.
+    /// The memory that the call takes does not depend on the number of values. A checkpoint during
+    /// the call contains the first part of the merge. After a crash, repeat the merge in the bank
+    /// as the checkpoint left it; every value gets the id that it would have got without the crash.
+    /// But if that checkpoint was taken during the merge, the repeated merge adds some counts
+    /// twice. Take no checkpoint during a merge if counts matter.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `other` is this vocabulary; [`Error::WrongKind`] if its values
     /// are of another kind; [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`];
-    /// [`Error::Cancelled`]; [`Error::VocabularyDropped`]; a failure of one of the stores. What was
-    /// merged before stays.
+    /// [`Error::Cancelled`]; [`Error::VocabularyDropped`]; a failure of one of the stores. Values
+    /// that were merged before the error stay.
     ///
     /// # Examples
     /// ```

@@ -1,9 +1,9 @@
 //! Vocabularies map raw values to dense ids, in order of first appearance, and ids back to values.
 //!
 //! **Problem.** Click logs name users, items and words by numbers and strings from large ranges.
-//! Rows of an embedding need dense ids. The map of a large data set exceeds memory. After a crash
-//! the map must agree with the embedding rows that have its ids as keys. Many threads use the map
-//! for every batch.
+//! Rows of an embedding need dense ids. The map from values to ids of a large data set exceeds
+//! memory. After a crash the map must agree with the embedding rows that have its ids as keys. Many
+//! threads use the map for every batch.
 //!
 //! **Approach.** A vocabulary is stored in tables of the bank, so the bank's memory budget,
 //! checkpoints, copies and deltas include it. One table maps a value to its *place* (the id is
@@ -18,9 +18,9 @@
 //! those in use. Lookups wait only while the new tables replace the old ones.
 //!
 //! **No cache for frequent values.** A batch first finds its distinct values. The index buckets and
-//! records of frequent values lie in the processor's caches, so their look-up takes about half the
-//! time of a value from memory. A cache large enough to help would miss the processor's caches as
-//! often.
+//! records of frequent values lie in the processor's caches, so looking up such a value takes about
+//! half the time of a value that comes from memory. A separate cache for frequent values would have
+//! to be large to help. It would then miss the processor's caches just as often.
 //!
 //! **Crashes.** A checkpoint may be cut at any moment. `insertion` describes the order of writes
 //! that allows this.
@@ -115,7 +115,8 @@ impl fmt::Debug for Vocabulary {
     }
 }
 
-/// The places of a batch's values, with the length and the numbering of the look-up.
+/// The places of a batch's values. Also the numbering in which they were looked up, and its length
+/// at that time.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The place of each distinct value, by the value's number. `UNKNOWN_ID` for a value without a
@@ -130,13 +131,13 @@ impl Vocabulary {
         &self.registry.context
     }
 
-    /// Its name.
+    /// The vocabulary's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// Its settings.
+    /// The vocabulary's settings.
     #[must_use]
     pub fn config(&self) -> &VocabularyConfig {
         &self.shared.founding.config
@@ -148,29 +149,30 @@ impl Vocabulary {
         self.shared.len()
     }
 
-    /// Whether none has.
+    /// True if the vocabulary has no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the id that the next new value gets. All ids given so far are smaller, and a dense
-    /// table needs this number of rows.
+    /// Returns the id that the next new value gets. All ids that values have now are smaller. A
+    /// dense matrix with a row for each id needs this number of rows.
     #[must_use]
     pub fn next_id(&self) -> u64 {
         self.config().first_id + self.len()
     }
 
     /// Returns a number that identifies the numbering. A table that is made [for this
-    /// vocabulary](crate::TableConfig::vocabulary) stores the number.
+    /// vocabulary](crate::TableConfig::vocabulary) stores this number, and later opens only if it
+    /// still matches.
     #[must_use]
     pub fn identity(&self) -> VocabularyIdentity {
         self.shared.identity()
     }
 
     /// Returns a hash of all values in the order of their ids. Two vocabularies, also of two banks,
-    /// have equal fingerprints if they have equal values in equal order. Waits for an insertion
-    /// that is under way.
+    /// have equal fingerprints if they have equal values in equal order. If an insertion is
+    /// running, waits until it ends.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.shared.writer.lock().header.fingerprint
@@ -200,8 +202,9 @@ impl Vocabulary {
     /// and waits for no insertion.
     ///
     /// # Errors
-    /// [`Error::WrongKind`] if `values` are of another kind; [`Error::LengthMismatch`] if `ids` has
-    /// another length; [`Error::VocabularyDropped`]; a failure of the store.
+    /// [`Error::WrongKind`] if `values` are not of the vocabulary's kind. [`Error::LengthMismatch`]
+    /// if `ids` and `values` have different lengths. [`Error::VocabularyDropped`]. A failure of the
+    /// store.
     ///
     /// # Examples
     /// ```
@@ -224,11 +227,12 @@ impl Vocabulary {
         Ok(self.fill_ids(&distinct, &found.places, ids))
     }
 
-    /// As [`ids`](Self::ids), but values without an id get [`VocabularyConfig::unknown_id`].
+    /// Looks up ids like [`ids`](Self::ids), but values without an id get
+    /// [`VocabularyConfig::unknown_id`].
     ///
     /// # Errors
-    /// As [`ids`](Self::ids); [`Error::UnknownValue`] if the settings have no id for unknown
-    /// values. The content of `ids` is then unspecified.
+    /// The errors of [`ids`](Self::ids). [`Error::UnknownValue`] if a value has no id and the
+    /// settings have no `unknown_id`. The content of `ids` is then unspecified.
     ///
     /// # Examples
     /// ```
@@ -250,7 +254,8 @@ impl Vocabulary {
         self.settle_unknown(values, &unknown, ids, false)
     }
 
-    /// Refuses values of another kind, or an `ids` of another length.
+    /// Fails if `values` are of another kind than the vocabulary's, or if the length of `ids` is
+    /// not the number of values.
     pub(crate) fn check_batch(&self, values: Values<'_>, ids: usize) -> Result<()> {
         let kind = match values {
             Values::U64(_) => ValueKind::U64,

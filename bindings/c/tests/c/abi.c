@@ -1,7 +1,7 @@
-/* Tests every function of embank.h, and that each error has its status. bindings/c/tests/programs.rs
- * builds this C11 program with the static library. It runs the program with two arguments: an empty
- * folder, and a bank with a table that another program made. A failed check prints its line and ends
- * the test. */
+/* Tests every function of embank.h, and that each error has its status. The Rust test
+ * bindings/c/tests/programs.rs builds this C11 program with the static library. It runs the program
+ * with two arguments: an empty folder, and a bank with a table that another program made. A failed
+ * check prints its line and ends the test. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -640,7 +640,8 @@ static void bad_arguments(void) {
     BAD(EMBANK_STATUS_SHAPE_MISMATCH, "4", embank_table_get_distinct(table, keys, 2, rows, 3, NULL, &lease));
     BAD(EMBANK_STATUS_MISSING_ROW, "key 1", embank_table_peek(table, keys, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
 
-    /* Wrong structs: an uninitialised one, one with an invalid size, one with fields of a newer header. */
+    /* Wrong structs: an uninitialised one, one with an invalid size, one with fields of a newer
+     * header. */
     embank_bank_options options;
     embank_table_settings settings = settings_of(2);
     struct { embank_bank_options known; uint64_t newer; } newer;
@@ -907,7 +908,8 @@ static void training_errors(void) {
     embank_lease_free(lease);
     embank_lease_free(second);
 
-    /* A get of another row ends it too. Releasing it is no error and does nothing. */
+    /* A get of another row ends an old lease too. Releasing that lease is no error and does
+     * nothing. */
     const uint64_t other_key = 2;
     embank_table_stats counters;
     GOOD(embank_table_get_stats(expiring, &counters, sizeof counters));
