@@ -4,8 +4,8 @@ use crate::bank::Bank;
 use crate::lookahead::depth::{DepthRule, StepReport};
 use crate::stats::LookaheadStats;
 
-/// Chooses the number of batches to look ahead (the depth). It is 4, or less if the queue or a
-/// third of the row memory has no room for the rows of 4 batches.
+/// Chooses the number of batches to look ahead (the depth). The depth is 4. It is less if the rows
+/// of 4 batches do not fit the queue, or do not fit a third of the row memory.
 ///
 /// The depth is halved while more than 2% of the rows read were wasted: they left memory unused, or
 /// the queue was full. Use one `AutoDepth` per training loop, and only with one bank.
@@ -53,14 +53,14 @@ struct Seen {
 
 impl Seen {
     /// Returns the number of rows that left memory unused since `before`. Leaves out rows that were
-    /// cancelled after the worker may have taken them: if a pass ends early, the depth is not to
-    /// blame.
+    /// cancelled after the worker may have taken them. If a pass ends early, such rows leave memory
+    /// unused although the depth was right.
     fn wasted_since(&mut self, before: &Self) -> u64 {
         let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
         let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);
         let unused = before.unused.saturating_add(cancelled);
-        // The number is limited to rows that are in memory unused, or may still arrive. All other
-        // cancelled rows were used, or were never moved.
+        // The number is at most the number of rows that are in memory unused or may still arrive.
+        // All other cancelled rows were used, or were never moved.
         let pending = self.lookahead.pending.max(before.lookahead.pending);
         self.unused = unused.saturating_sub(wasted).min(self.waiting() + pending);
         wasted.saturating_sub(unused)
@@ -115,8 +115,8 @@ impl AutoDepth {
         self.rule.depth()
     }
 
-    /// Must be called when a pass over the data begins. The bank's work since the last step is then
-    /// ignored.
+    /// Must be called when a pass over the data begins. The next step then ignores the bank's work
+    /// since the last step.
     pub fn begin_pass(&mut self) {
         self.begins = true;
     }
@@ -183,7 +183,8 @@ mod tests {
         assert_eq!((wasted(20, 11, 30), wasted(21, 11, 30)), (4, 1), "seven of them were left");
         assert_eq!((wasted(21, 5000, 30), wasted(40, 5000, 100)), (0, 10), "nine were there");
         assert_eq!(wasted(0, 0, 0), 0, "of another bank");
-        // More rows were kept in memory than moved. Rows on their way count as neither.
+        // More rows were kept in memory than moved. Rows that are still pending count as neither
+        // kept nor moved.
         let pending = |mut seen: Seen, pending| {
             seen.lookahead.pending = pending;
             seen.lookahead.on_time = 50;
@@ -222,7 +223,7 @@ mod tests {
         let mut auto = AutoDepth::new();
         auto.step(&bank);
         for _ in 0..100 {
-            // The queue refuses all keys. Within a pass, that would count as waste.
+            // The queue drops all keys. Within a pass, dropped keys would count as waste.
             table.lookahead(&[1, 2, 3]).unwrap();
             auto.begin_pass();
             assert_eq!(auto.step(&bank), 4);

@@ -1,5 +1,5 @@
-//! Calls on kept checkpoints: list, pin, roll back, copy, and export as deltas. Most work on a bank
-//! that is not open.
+//! Calls on kept checkpoints: list, pin, roll back, copy, and export as deltas. Most of these calls
+//! take the path of a bank, which need not be open.
 
 use std::path::Path;
 
@@ -33,10 +33,10 @@ impl Bank {
         Ok(inspect::summary(path.as_ref())?.checkpoints)
     }
 
-    /// Pins a checkpoint. It is then kept beyond
-    /// [`checkpoints_kept`](crate::BankOptions::checkpoints_kept) until it is
-    /// [unpinned](Self::unpin), also after a reopen. An example is the checkpoint of the best
-    /// epoch. A pinned checkpoint holds the disk space of its rows.
+    /// Pins a checkpoint. The bank then keeps it, in addition to the newest
+    /// [`checkpoints_kept`](crate::BankOptions::checkpoints_kept) ones, until it is
+    /// [unpinned](Self::unpin), also after a reopen. A program may pin the checkpoint of its best
+    /// epoch, for example. While a checkpoint is pinned, the disk space of its rows is not freed.
     ///
     /// # Errors
     /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint), [`ReadOnly`](crate::Error::ReadOnly),
@@ -123,9 +123,9 @@ impl Bank {
     }
 
     /// Writes the changes from checkpoint `from` to checkpoint `to` of the bank in `path` into a
-    /// file (a delta). `None` for `to` means the newest checkpoint. A copy that is at `from` can
-    /// take the file with [`apply_delta`](Self::apply_delta). Another process may have the bank
-    /// open.
+    /// file (a delta). `None` for `to` means the newest checkpoint.
+    /// [`apply_delta`](Self::apply_delta) brings a copy whose newest checkpoint is `from` to
+    /// checkpoint `to`. Another process may have the bank open.
     ///
     /// # Errors
     /// The bank or checkpoint does not exist, the file already exists, data is damaged, or a read
@@ -155,14 +155,15 @@ impl Bank {
         Ok(Store::export_delta(path.as_ref(), from, to, file.as_ref(), &mut |_| ())?)
     }
 
-    /// Brings a copy of a bank, in `path`, to the checkpoint that the delta in `file` leads to. No
-    /// process may have the copy open for writing. Keeps the newest `checkpoints_kept` checkpoints.
+    /// Brings a copy of a bank, which lies in `path`, to the checkpoint at which the delta in
+    /// `file` ends. No process may have the copy open for writing. Keeps the newest
+    /// `checkpoints_kept` checkpoints.
     ///
     /// # Errors
     /// [`DeltaMismatch`](crate::Error::DeltaMismatch) if the delta does not follow the bank's
-    /// newest checkpoint. Also if the bank is open, the delta is damaged, or a read or write
-    /// failed. After an error the bank stays at its checkpoint. If only the last sync failed, it
-    /// may be at the new one.
+    /// newest checkpoint. The call also fails if the bank is open, if the delta is damaged, or if a
+    /// read or write fails. After an error the bank stays at its checkpoint. Only if the last sync
+    /// failed, it may be at the new checkpoint.
     ///
     /// # Examples
     /// See [`export_delta`](Self::export_delta).

@@ -77,7 +77,7 @@ pub(crate) struct BankShared {
 
 impl Bank {
     /// Opens the bank in the directory `path`, or creates it. An existing bank opens at its newest
-    /// completed checkpoint; later writes are lost.
+    /// completed checkpoint; changes after that checkpoint are lost.
     ///
     /// # Errors
     /// Errors of the store: [`Locked`](crate::Error::Locked) if another process has the bank open
@@ -92,7 +92,7 @@ impl Bank {
     /// newest one if it is `None`. Another process may write the bank meanwhile. Changes no file.
     /// Tables can be opened, peeked at and scanned. Calls that would write fail with
     /// [`ReadOnly`](crate::Error::ReadOnly), including a Get for training. Lookahead does nothing.
-    /// Of `options`, the memory budget, the device and the threads apply.
+    /// Of `options`, only the memory budget, the device and the threads have an effect.
     ///
     /// While this bank is at a checkpoint, the writing process keeps that checkpoint and its disk
     /// space.
@@ -203,14 +203,15 @@ impl Bank {
 
     /// Moves a read-only bank to its newest checkpoint without a reopen. Returns the number of that
     /// checkpoint. Existing handles of tables then read the new checkpoint. Calls and scans that
-    /// have begun still read the old one. Until they end, both indexes are in memory.
+    /// have already begun still read the old checkpoint. Until they end, the indexes of both
+    /// checkpoints are in memory.
     ///
     /// # Errors
     /// [`Error::WrongKind`] if the bank is open for writing. Also the errors of
     /// [`open_read_only`](Self::open_read_only). After an error, [`reading`](Self::reading) shows
-    /// the bank's checkpoint. It is usually the old one. It is the new one if only the new
-    /// checkpoint's tables or vocabularies can't be read; handles and lists then stay old. Another
-    /// refresh tries again.
+    /// the bank's checkpoint. Usually that is the old checkpoint. If only the tables or
+    /// vocabularies of the new checkpoint can't be read, it is the new checkpoint, but handles and
+    /// lists still show the old tables. A further refresh tries again.
     pub fn refresh(&self) -> Result<u64> {
         let context = self.context();
         let store = &context.store;
@@ -273,9 +274,9 @@ impl Bank {
     }
 
     /// Compacts all of the log that is now on disk, whatever its space amplification. Current rows
-    /// move to the end of the log. Space that no kept checkpoint holds is freed at once; other
-    /// space is freed with later checkpoints. Other calls can run at the same time. This also
-    /// retries after background compaction has stopped
+    /// move to the end of the log. Space that no kept checkpoint needs is freed at once. Space that
+    /// kept checkpoints need is freed after later checkpoints have replaced them. Other threads may
+    /// use the bank meanwhile. This also retries after background compaction has stopped
     /// ([`compaction_stopped`](crate::StoreStats::compaction_stopped)).
     ///
     /// # Errors
@@ -312,7 +313,8 @@ impl Bank {
         let lookahead = self.context().lookahead.stats(&store);
         let waiting = &self.context().waiting;
         let staleness = {
-            // Locked first: a table that is dropped at the same time is then counted exactly once.
+            // The list of tables is locked before the counts of dropped tables. A table that
+            // another thread drops meanwhile is therefore counted exactly once.
             let tables = self.shared.tables.lock();
             let mut staleness = *self.shared.staleness_of_dropped.lock();
             for table in tables.values() {
@@ -367,8 +369,8 @@ impl Bank {
         Unsaved::of(&self.context().store.stats())
     }
 
-    /// Lists the leases of all tables that have not ended, oldest first. Their counts can keep rows
-    /// above a staleness bound.
+    /// Lists the leases of all tables that have not ended, oldest first. These leases can keep the
+    /// clocks of rows above a staleness bound.
     #[must_use]
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
         let tables = self.shared.tables.lock();

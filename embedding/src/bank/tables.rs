@@ -40,8 +40,8 @@ pub(crate) type Tables = Mutex<BTreeMap<String, Arc<TableShared>>>;
 
 impl Bank {
     /// Opens the table `name`, or creates it. The learning rate, eps and staleness bound of
-    /// `config` apply to all handles of the table from now on. The other settings must equal the
-    /// settings of its creation. The next checkpoint makes a new table durable.
+    /// `config` apply to all handles of the table from now on. All other settings must equal those
+    /// of the table's creation. The next checkpoint makes a new table durable.
     ///
     /// Names that end with ` (vocabulary)`, or like ` (vocabulary, ids 0)`, are reserved for the
     /// internal tables of vocabularies.
@@ -81,15 +81,16 @@ impl Bank {
             let counts = create_counts(store, name, config.admission)?;
             let made = store.create_table(name, config.value_bytes(), &config.to_descriptor());
             let id = made.inspect_err(|_| {
-                // If this fails, making the next table of this name drops them.
+                // If this drop fails, the next call that makes a table of this name drops the count
+                // tables first.
                 let _ = counts.iter().try_for_each(|counts| store.drop_table(counts.newer));
             })?;
             let shared = Arc::new(TableShared::new(id, name, config, counts));
             if shared.set_tracker().is_some() {
                 let forgotten = context.times.forget(store, id.number());
                 forgotten.inspect_err(|_| {
-                    // No handle of the new table exists. If this fails too, the next open lists the
-                    // table.
+                    // No handle of the new table exists yet, so it can be dropped. If this drop
+                    // fails too, the next open lists the table.
                     let _ = store.drop_table(id);
                 })?;
             }
@@ -133,7 +134,8 @@ impl Bank {
         }
     }
 
-    /// Makes the error for a name that `tables`, the bank's tables, lack. It lists their names.
+    /// Makes the error for a name that `tables`, the bank's tables, lack. The error lists the names
+    /// of these tables.
     #[cold]
     fn no_such_table(&self, name: &str, tables: &BTreeMap<String, Arc<TableShared>>) -> Error {
         let shown = tables.keys().take(NAMES_SHOWN_MAX);
@@ -166,14 +168,14 @@ impl Bank {
         Ok(self.handle(shared))
     }
 
-    /// Drops the table `name`. Later calls on its handles and leases fail with
-    /// [`Error::TableDropped`], and so do Gets that wait for its rows. Its keys in the lookahead
-    /// queue are cancelled. Batches of other threads that have begun may complete. Dropping or
+    /// Drops the table `name`. Later calls on the table's handles and leases fail with
+    /// [`Error::TableDropped`], and so do Gets that wait for its rows. The call cancels the table's
+    /// keys in the lookahead queue. Batches that other threads have begun may complete. Dropping or
     /// releasing a lease of the table is no error.
     ///
     /// The next checkpoint makes the drop durable. A crash before that brings the whole table back.
-    /// Compaction frees its space once no kept checkpoint holds it. [`Bank::table`] can make a new,
-    /// independent table of this name at once.
+    /// Compaction frees the table's space once no kept checkpoint needs it. [`Bank::table`] can
+    /// make a new, independent table of this name at once.
     ///
     /// # Errors
     /// [`NoSuchTable`](crate::Error::NoSuchTable), or [`Poisoned`](crate::Error::Poisoned) after a

@@ -142,9 +142,9 @@ impl Bank {
         }
         let shared = self.shared.vocabularies.get(name);
         let shared = shared.ok_or_else(gone)?;
-        // While this lock is held, no other thread makes tables of the vocabulary. Waiting for it
-        // may take as long as a verification, so the lock of all vocabularies is not held
-        // meanwhile.
+        // While this lock is held, no other thread makes tables of the vocabulary. The wait for
+        // this lock may take as long as a verification, so this thread does not yet hold the lock
+        // of all vocabularies.
         let _writer = shared.writer.lock();
         let mut vocabularies = self.shared.vocabularies.lock();
         if !vocabularies.get(name).is_some_and(|now| Arc::ptr_eq(now, &shared)) {

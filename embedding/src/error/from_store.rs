@@ -1,4 +1,4 @@
-//! Converts errors of the store to errors of the bank. Fields and messages stay the same.
+//! Converts errors of the store to errors of the bank. An error keeps its fields and its message.
 
 use embank_kv::Error as Of;
 

@@ -31,8 +31,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A Get waited for the staleness bound until its timeout. It holds nothing, and the caller can
-    /// repeat it.
+    /// A Get waited until its timeout, but the clock of a row stayed above the staleness bound. The
+    /// Get took no lease, and the caller can repeat it.
     #[error(
         "table {table:?}, key {key}: {}",
         why_it_waited(*outstanding, *bound, *waited, oldest.as_deref())
@@ -52,8 +52,8 @@ pub enum Error {
         oldest: Option<Box<LeaseInfo>>,
     },
     /// A Get waited for the staleness bound, and the program's check ended the wait. The program
-    /// sets the check with [`check_while_waiting`](crate::check_while_waiting). The Get holds
-    /// nothing, and the caller can repeat it.
+    /// sets the check with [`check_while_waiting`](crate::check_while_waiting). The Get took no
+    /// lease, and the caller can repeat it.
     #[error("table {table:?}, key {key}: the program ended the wait for this row after {waited:?}")]
     Interrupted {
         /// The table's name.
@@ -63,11 +63,11 @@ pub enum Error {
         /// Duration of the wait.
         waited: Duration,
     },
-    /// A Get would wait for its own thread's leases, so it fails at once. It holds nothing. This
-    /// happens if more leases than the staleness bound hold a row, were taken by this thread, and
-    /// do not expire before the end of the wait. Leases that were handed over
-    /// ([`Lease::hand_over`](crate::Lease::hand_over)) do not count. No lease counts once a thread
-    /// has ended a lease of the bank that another thread took.
+    /// A Get would wait for its own thread's leases, so it fails at once. The Get took no lease.
+    /// This happens if this thread holds more leases on a row than the staleness bound allows.
+    /// Leases that expire before the end of the wait do not count. Leases that were handed over
+    /// ([`Lease::hand_over`](crate::Lease::hand_over)) do not count either. Once a thread has ended
+    /// a lease of the bank that another thread took, no Get of the bank fails in this way.
     #[error(
         "table {table:?}, key {key}: this thread holds {held} {} on the row itself, more than the staleness bound of \
          {bound} lets through, so this get would wait for its own thread (the oldest holds {oldest}); apply, put or \
@@ -87,8 +87,8 @@ pub enum Error {
         /// The oldest of these leases.
         oldest: Box<LeaseInfo>,
     },
-    /// The lease became older than the bank's `lease_timeout`. Its counts were given back to let
-    /// other Gets continue. The call has changed nothing.
+    /// The lease became older than the bank's `lease_timeout`, and a Get gave its counts back. The
+    /// call has changed nothing.
     #[error(
         "table {table:?}: this lease of {keys} keys was taken {age:.1?} ago and has expired: after the bank's \
          lease_timeout of {timeout:?} others were let through; nothing was changed; get the rows again and \
@@ -167,7 +167,7 @@ pub enum Error {
         /// Number of values found.
         found: usize,
     },
-    /// The offsets or weights of bags do not fit the batch. Nothing is held, and no row has
+    /// The offsets or weights of bags do not fit the batch. A Get took no lease, and no row has
     /// changed.
     #[error("table {table:?}: {what}")]
     BadBags {
@@ -223,8 +223,8 @@ pub enum Error {
         /// Number of unchanged rows.
         rows: usize,
     },
-    /// A step over several tables failed after some tables had taken their step. The leases are
-    /// given back.
+    /// A step over several tables failed after some tables had taken their step. The counts of all
+    /// leases were given back.
     #[error(
         "the step of tables {} is taken, and that of table {table:?} failed, so the batch is half applied: go back to the \
          last checkpoint, or train on; {source}",
@@ -257,7 +257,7 @@ pub enum Error {
         /// The stored type of the table's rows.
         dtype: Dtype,
     },
-    /// A vocabulary has no id for a value, and its settings make that an error.
+    /// A vocabulary has no id for a value, and its settings have no `unknown_id`.
     #[error(
         "vocabulary {vocabulary:?} has no id for the value {value} at place {position} of the batch ({count} of its \
          values have none){}; or make the vocabulary with an id for unknown values",
@@ -339,7 +339,8 @@ pub enum Error {
         /// The vocabulary's name.
         vocabulary: String,
     },
-    /// The bank has no vocabulary of this name. Also the error of a new table for ids of it.
+    /// The bank has no vocabulary of this name. Making a table for the ids of such a vocabulary
+    /// fails with this error too.
     #[error(
         "there is no vocabulary {vocabulary:?} in this bank; make it first, with Bank::vocabulary or by a pipeline on \
          this bank"
@@ -406,8 +407,9 @@ pub enum Error {
         found: String,
     },
     /// A file is readable, but its rows do not fit the table: they have another dim, state of
-    /// another optimizer or ids of another vocabulary. Or a table is to be made from a file that
-    /// stores no settings. Batches before the failed one are in the table.
+    /// another optimizer or ids of another vocabulary. Also the error for making a table from a
+    /// file that stores no settings. Batches that were imported before the failure are in the
+    /// table.
     #[error("{} does not fit: {what}", path.display())]
     FileMismatch {
         /// The file's path.
@@ -416,8 +418,8 @@ pub enum Error {
         what: String,
     },
     /// A file can't be read as a table. It is damaged, has values that are not finite, or does not
-    /// show which of its parts are keys and vectors. Batches before the failed one are in the
-    /// table.
+    /// show which of its parts are keys and vectors. Batches that were imported before the failure
+    /// are in the table.
     #[error("{} can't be imported: {what}", path.display())]
     UnreadableFile {
         /// The file's path.
@@ -428,8 +430,8 @@ pub enum Error {
     /// The caller's progress function ended an export, import or eviction.
     #[error("the caller ended it before it was through")]
     Cancelled,
-    /// An earlier lookahead failed. Its rows stay on disk. A Get reads them there, or meets the
-    /// same error.
+    /// An earlier lookahead failed. Its rows stay on disk. A later Get reads them from disk, or
+    /// fails with the error of that read.
     #[error("looking ahead failed earlier: {0}")]
     LookaheadFailed(#[source] Box<Error>),
     /// The lookahead thread panicked while it read this prefetch, which is a bug of this library.
@@ -483,8 +485,8 @@ pub enum Error {
         /// The processes that have the bank open.
         holders: LockHolders,
     },
-    /// The path of a bank's directory, or of an output folder, now leads elsewhere than when it was
-    /// opened.
+    /// The path of a bank's directory, or of an output folder, no longer leads to the directory
+    /// that was opened.
     #[error(
         "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
          again; or, if it is a bank, close it and open it where it lies now",
@@ -505,7 +507,7 @@ pub enum Error {
         /// The bank's directory.
         path: PathBuf,
     },
-    /// A checkpoint is being read, so it can't be removed.
+    /// A process reads the checkpoint, so it can't be removed.
     #[error(
         "checkpoint {checkpoint} in {path} is being read by {readers}; close what was opened read-only at it first, or \
          have it refresh"
@@ -533,8 +535,8 @@ pub enum Error {
     BudgetTooSmall {
         /// The given budget in bytes.
         budget_bytes: u64,
-        /// The smallest budget, in bytes, that is also enough for a scan. An open alone may succeed
-        /// with a third of it.
+        /// The smallest budget, in bytes, that is also enough for a scan. Opening the bank may
+        /// succeed with a third of it.
         needed_bytes: u64,
         /// The part of the bank that needs it.
         what: String,
@@ -617,7 +619,7 @@ pub enum Error {
         /// Numbers of the existing checkpoints.
         kept: Vec<u64>,
     },
-    /// A checkpoint must be removed, but is pinned or being read.
+    /// The call must remove a checkpoint, but the checkpoint is pinned, or a process reads it.
     #[error(
         "checkpoint {checkpoint} in {path} is pinned or being read, and {why}: unpin it, close what reads it or have \
          that refresh, then call again"
@@ -630,8 +632,8 @@ pub enum Error {
         /// The reason why it must be removed.
         why: &'static str,
     },
-    /// The data of the call was changed or removed during the call. The text says whether to repeat
-    /// the call.
+    /// Another call changed or removed the data of this call while it ran. The text says whether to
+    /// repeat the call.
     #[error("{0}")]
     ChangedMeanwhile(String),
     /// An option is out of range, or does not fit the bank or another option.
@@ -697,8 +699,8 @@ pub enum Error {
     },
     /// An argument is invalid, and no other variant describes it. Examples: a batch of 2^32 values,
     /// decreasing string offsets, an eviction without a condition, an import without a file, a
-    /// vocabulary merged into itself, or more rows than a safetensors file can hold. Also the cases
-    /// of [`embank_kv::Error::InvalidArgument`].
+    /// vocabulary merged into itself, or more rows than a safetensors file can hold. Also the error
+    /// for invalid arguments that the store finds ([`embank_kv::Error::InvalidArgument`]).
     #[error("{0}")]
     InvalidArgument(String),
     /// The bank has a table of this name with another layout.

@@ -7,7 +7,7 @@ use embank_kv::SpaceHolder;
 use crate::keys::UNKNOWN_ID;
 use crate::stats::lease_info::LeaseInfo;
 
-/// Returns advice on how to get keys that are ids.
+/// Returns the advice of an error message on how to get keys that are ids.
 pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
     match (key == UNKNOWN_ID, unknown) {
         (false, _) => {
@@ -27,7 +27,7 @@ pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
     }
 }
 
-/// Returns words for the number of further refused rows.
+/// Returns the words of a message for the number of further rows whose step was not taken.
 pub(crate) fn others(rows: usize) -> String {
     match rows {
         0 | 1 => String::new(),
@@ -61,7 +61,7 @@ pub(crate) fn why_it_waited(
     }
 }
 
-/// Returns the store's message.
+/// Returns the message of the store for a used-up disk quota.
 pub(crate) fn quota_exceeded(
     quota_bytes: u64,
     log_bytes: u64,

@@ -6,7 +6,7 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::row::layout::RowLayout;
 
-/// Bytes of a batch in memory. A single row that is longer makes a batch of its own.
+/// Largest size of a batch in memory, in bytes. A longer row forms a batch alone.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_ROWS_MAX: usize = 1 << 16;
 
@@ -176,8 +176,8 @@ impl ReadBatch {
     }
 
     /// Returns a row in the encoding of an int8 table: its bytes and its scale. `None` if the file
-    /// has no int8 row, or if an int8 table can't store it. Files of other programs may contain the
-    /// value -128 or a negative scale.
+    /// has no int8 rows, or if an int8 table can't store this row. Files of other programs may
+    /// contain the value -128 or a negative scale.
     pub(crate) fn int8_row(&self, row: usize, dim: usize) -> Option<(&[u8], f32)> {
         let scale = *self.scales.get(row)?;
         let bytes = &self.int8[row * dim..][..dim];

@@ -39,8 +39,9 @@ pub struct ExportOptions {
 /// See [`Table::export`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DenseRows {
-    /// Rows of the matrix. A larger key is an error. By default, an additional pass over the table
-    /// finds the largest key, and the matrix has that many rows plus 1.
+    /// Rows of the matrix. A key that is not below this number is an error. By default, an
+    /// additional pass over the table finds the largest key, and the matrix has that many rows plus
+    /// 1.
     pub rows: Option<u64>,
     /// Fills the rows of missing keys with their initial values. Default: no; a missing key is an
     /// error.
@@ -92,9 +93,9 @@ impl Table {
     /// Training can continue during the export. The export uses constant memory: some MiB, and the
     /// pages that a [scan](Self::scan) borrows from the memory budget. The order of the rows is
     /// unspecified unless the file is dense. When the call returns, the file is complete and on
-    /// stable storage, and has replaced any older file of the same name. Before that, no new file
-    /// appears under the name. After an error, no partial file remains. An npy export writes
-    /// several files; docs/export.md describes what holds for them.
+    /// stable storage, and has replaced any older file of the same name. Until the file is
+    /// complete, the name still has the older file or none. After an error, no partial file
+    /// remains. An npy export writes several files; docs/export.md describes how they appear.
     ///
     /// # Errors
     /// The errors of [`scan`](Self::scan). [`InvalidOption`](crate::Error::InvalidOption) if the
@@ -167,8 +168,8 @@ impl Table {
     }
 
     /// Exports like [`export_with`](Self::export_with), but to a stream such as standard output.
-    /// Only Parquet can be streamed. The other formats write all of one column before the next, and
-    /// a column is as long as the table.
+    /// Only Parquet can be streamed. A file of another format has all of one column before the next
+    /// column, so an export would need the whole table in memory to stream it.
     ///
     /// # Errors
     /// The errors of [`export_with`](Self::export_with).
@@ -256,7 +257,8 @@ impl Table {
         match dense {
             None => Ok((self.scan()?, None)),
             Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
-            // The loop ends once both scans open the same checkpoint.
+            // The loop ends when no checkpoint was taken between the starts of the two scans, so
+            // that both read one checkpoint.
             Some(DenseRows { rows: None, .. }) => loop {
                 let mut first = self.scan()?;
                 let scan = self.scan()?;
@@ -375,7 +377,7 @@ impl Table {
     }
 
     /// Returns the length and hash of the table's vocabulary, to be stored in the file's settings.
-    /// They cover the checkpoint's ids, and perhaps ids added after it.
+    /// Both cover at least the ids of the checkpoint, and perhaps ids that were added after it.
     pub(crate) fn vocabulary_values(&self) -> Option<HeldValues> {
         let vocabulary = self.own_vocabulary()?;
         let Published { len, fingerprint, numbering } = vocabulary.shared.published();

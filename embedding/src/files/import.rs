@@ -38,7 +38,7 @@ pub struct Imported {
 }
 
 /// Returns the settings of the table that a file was exported from. `None` if another program wrote
-/// the file, or if it is a single dense npy matrix, which has no place for settings. For a
+/// the file, or if the file is a single dense npy matrix, which has no place for settings. For a
 /// directory, returns the settings in its first file.
 ///
 /// # Errors
@@ -81,18 +81,18 @@ impl Table {
     /// a file that [export](Self::export) wrote, or another program's matrix of f16, bf16, f32 or
     /// f64. If the file holds only a matrix, row i is the row of key i. If another part of the file
     /// may hold the keys, the caller must name that part, or set [`ImportOptions::first_key`] to
-    /// import by position. A directory stands for its files, sorted by name, except files whose
-    /// names begin with `_` or `.`.
+    /// import by position. If `path` is a directory, the import reads its files, sorted by name,
+    /// but not files whose names begin with `_` or `.`.
     ///
     /// A row of the file replaces the table's row. If the file has the optimizer's state, training
     /// continues as it would have in the exported table. Otherwise an existing row keeps its state,
     /// and a new row starts with a fresh state. If a key occurs twice in the file, the last row
     /// wins. If the file has uses and the table has [tracking](crate::Tracking), a row gets the
-    /// file's use count and time of last use. If the exported table tracked time in another unit,
-    /// the last use is set to the present time. If the file has no uses, the import counts as one
-    /// use. Staleness clocks do not move. The rows are in memory when the call returns;
-    /// [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable. If the import fails, the
-    /// batches before the error stay in the table.
+    /// file's use count and time of last use. If the exported table tracked time in a different
+    /// unit than this table, the row's last use is the time of the import. If the file has no uses,
+    /// the import counts as one use of each row. Staleness clocks do not move. The rows are in
+    /// memory when the call returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes them
+    /// durable. If the import fails, the batches before the error stay in the table.
     ///
     /// # Errors
     /// [`UnreadableFile`](crate::Error::UnreadableFile) if the file is damaged, holds a value that
@@ -363,8 +363,8 @@ impl Table {
         ))
     }
 
-    /// Fails if the file's keys are ids of another vocabulary than the table's. Checks nothing if
-    /// either vocabulary is unknown.
+    /// Fails if the keys of the file are ids of another vocabulary than the keys of the table.
+    /// Checks nothing if the vocabulary of the file or of the table is unknown.
     fn check_vocabulary(&self, path: &Path, held: Option<&TableConfig>) -> Result<()> {
         let theirs = held.and_then(|held| held.vocabulary.as_ref());
         match (theirs, self.shared.vocabulary()) {
@@ -382,7 +382,8 @@ impl Table {
     }
 
     /// Fails if the table's vocabulary now has other values for the ids in the file. This happens
-    /// if its bank was copied, or went back to a checkpoint, and then added other values.
+    /// if the table's bank was copied, or went back to a checkpoint, and its vocabulary then gave
+    /// the ids to other values.
     fn check_values(
         &self,
         path: &Path,

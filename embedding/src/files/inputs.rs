@@ -12,9 +12,9 @@ pub(crate) struct Source {
     pub(crate) format: FileFormat,
 }
 
-/// Returns the files that `paths` stand for, in order. A directory, as Spark and Dask write it,
-/// stands for its files sorted by name. Files whose names begin with `_` or `.`, such as
-/// `_SUCCESS`, are left out.
+/// Returns the files that `paths` stand for, in order. A directory, such as Spark and Dask write,
+/// stands for the files in it, sorted by name. Leaves out files whose names begin with `_` or `.`,
+/// such as `_SUCCESS`.
 ///
 /// # Errors
 /// No file was found, a directory contains several formats, or a directory contains npy files. A

@@ -5,11 +5,11 @@
 //! be larger than memory too.
 //!
 //! **Approach.** *Export*: a scan returns the rows of the newest checkpoint. The number of rows is
-//! known before the first row, so the place of every column in the file is known too. Each batch of
-//! rows is written to its place in every column (`tensors`). Parquet uses row groups of bounded
-//! size instead. The file gets its name once it is complete and on stable storage (`output`).
-//! *Import*: the header is checked against the file's length before it is used. Then rows are read,
-//! converted, checked and put in batches.
+//! known before the first row, so the place of every column in the file is known too. The export
+//! writes each batch of rows to its place in every column (`tensors`). Parquet uses row groups of
+//! bounded size instead. The file gets its name once it is complete and on stable storage
+//! (`output`). *Import*: it first checks the file's header against the file's length. Then it
+//! reads, converts, checks and puts the rows, batch by batch.
 //!
 //! **Memory.** An export or import holds one batch in memory, some MiB. The scan of an export also
 //! borrows pages from the bank's memory budget.
@@ -112,8 +112,8 @@ pub(crate) fn file_mismatch(path: &Path, what: impl Into<String>) -> Error {
 
 /// Opens a file for reading, and returns the file and its length.
 pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
-    // The file's kind is checked before it is opened: opening a FIFO would block until a writer
-    // opens it.
+    // Checks that the path is a regular file before opening it. Opening a FIFO would block until
+    // another program opens the FIFO to write.
     let found = std::fs::metadata(path).map_err(|error| io_error("open", path, error))?;
     if !found.is_file() {
         return Err(unreadable(path, "it is no regular file; write what comes of it to one first"));

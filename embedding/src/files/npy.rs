@@ -16,7 +16,8 @@ use crate::error::Result;
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The data begins at a multiple of this number of bytes, as NumPy writes it.
 const ALIGNMENT: usize = 64;
-/// Limit of a header in bytes. A longer one counts as damage, because it describes one plain array.
+/// Longest header that is accepted, in bytes. A longer header counts as damage, because the
+/// description of one plain array is short.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
 
 /// Returns the bytes of a file before those of its array.

@@ -13,7 +13,7 @@
 //! import finds the older set, the new set, or an error.
 //!
 //! A dense matrix without state is a single file and needs no list. An export never removes a file
-//! that no list names. If an import would mistake such a file for a part of the new set, the export
+//! that no list names. If an import would take such a file for a part of the new set, the export
 //! fails.
 
 use std::collections::{BTreeMap, HashMap};
@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 /// The entry of a list with the names of the set's files, separated by `/`. No file name contains
 /// `/`.
 const FILES: &str = "embank.files";
-/// Longest list that is read. A longer one is refused as damage.
+/// Longest list that is read, in bytes. A longer list counts as damage.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns a path in the same directory with another suffix. For `.rows.npy`, `x.npy` becomes
@@ -179,8 +179,8 @@ fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     if is_written(&keys) || is_older(&keys) {
         gone.push(keys.clone());
     }
-    // A dense matrix is removed before its state and uses. The other order would let an import read
-    // the matrix without them.
+    // Removes a dense matrix before its state and uses. In the opposite order, an import could read
+    // the matrix without its state and uses.
     gone.extend(is_older(path).then(|| path.to_owned()));
     let parts = std::iter::once(path_of(path, "rows")).chain(beside_rows);
     gone.extend(parts.filter(|part| is_older(part) && !is_written(part)));
@@ -190,8 +190,8 @@ fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
 /// Makes all files durable and then gives them their names. Returns their paths and their total
 /// length.
 pub(crate) fn commit(path: &Path, mut files: Vec<OutputFile>) -> Result<(Vec<PathBuf>, u64)> {
-    // State and uses get their names before the rows. Otherwise an import could read the rows
-    // without them.
+    // Gives state and uses their names before the rows. Otherwise an import could read the rows
+    // without their state and uses.
     let beside_rows = paths_beside_rows(path);
     files.sort_by_key(|file| !beside_rows.iter().any(|beside| beside == file.path()));
     let mut bytes = 0;
@@ -267,8 +267,8 @@ pub(crate) fn read(
     if !matrix.exists() {
         return Err(unreadable(path, format!("neither it nor {} is there", matrix.display())));
     }
-    // State and uses match only the set's own keys. If the caller names other keys, they are
-    // ignored.
+    // State and uses belong to the set's own keys. If the caller names other keys, the import
+    // ignores state and uses.
     let wanted = if named.is_none() { wanted } else { Wanted::NOTHING };
     let keys = match named {
         Some(named) => named,

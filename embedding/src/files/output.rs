@@ -81,9 +81,9 @@ pub(crate) fn commit(file: OutputFile) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Returns the absolute path, with all links of the directory resolved. A link at the file's own
-/// name is kept. The path is resolved once, so a long export is not diverted if the working
-/// directory or a link changes.
+/// Returns the absolute path, with all links of the directory resolved. If the file's name itself
+/// is a link, the link stays in the path. An export resolves its path once, at the start. It
+/// therefore writes to that place even if the working directory or a link changes meanwhile.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {
         return Err(Error::unusable_output(path, "names no file"));

@@ -272,7 +272,7 @@ pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows>
 
 /// Estimates the bytes that one row of a list column takes in memory, from the file's metadata.
 /// Each value counts as at least 8 bytes. The estimate is needed before the first batch is read,
-/// and then the length of a list is still unknown.
+/// when the length of a list is still unknown.
 fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
     let schema = metadata.file_metadata().schema_descr();
     let leaves =

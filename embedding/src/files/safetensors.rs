@@ -1,9 +1,9 @@
 //! The safetensors format: 8 bytes of length, a header in JSON, and the tensors' bytes one after
 //! another.
 //!
-//! The crate `safetensors` writes only data that is in memory, and maps the whole file to read it.
-//! This module therefore uses only its header types. They check that the tensors leave no gaps and
-//! that each fits its shape.
+//! To write a file, the crate `safetensors` needs all data in memory, and to read a file, it maps
+//! the whole file. This module therefore uses only the crate's header types. These types check that
+//! the tensors leave no gaps, and that the length of each tensor fits its shape.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
@@ -24,8 +24,8 @@ use super::tensors::{Arrays, Keys, Place, Tensor, TensorRows, TensorWriter, Uses
 use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
 
-/// Longest header that is read, as in the reference implementation. A longer one is refused as
-/// damage.
+/// Longest header that is read, in bytes, as in the reference implementation. A longer header
+/// counts as damage.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
 /// Begins a safetensors file for `rows` rows.
@@ -215,7 +215,7 @@ impl Contents {
         })
     }
 
-    /// Returns the tensor that has one of `names`. `None` if no tensor has.
+    /// Returns the tensor that has one of `names`. `None` if no tensor has one of these names.
     fn part(
         &self,
         path: &Path,
@@ -252,7 +252,8 @@ impl Contents {
     }
 
     /// Returns the parts to read in addition to the vectors. State and uses in a file belong to
-    /// vectors of the usual names. If the caller names other vectors, they are not read.
+    /// vectors of the usual names. If the caller names other vectors, the import does not read
+    /// state and uses.
     fn wanted_for(&self, path: &Path, vectors: &Tensor, wanted: Wanted) -> Result<Wanted> {
         if ROWS.contains(&vectors.name.as_str()) {
             return Ok(wanted);

@@ -12,8 +12,8 @@ const SETTINGS: &str = "embank.settings";
 const CHECKPOINT: &str = "embank.checkpoint";
 const VALUES: &str = "embank.vocabulary";
 
-/// Identifies the values of a vocabulary whose ids are the keys in a file: their number, and a hash
-/// of all of them.
+/// Identifies the values of the vocabulary whose ids are the keys in a file: the number of values,
+/// and a hash of all values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldValues {
     pub(crate) len: u64,

@@ -1,12 +1,13 @@
 //! The rule for the number of batches that lookahead reads in advance (the depth).
 //!
-//! **Problem.** With too few batches ahead, rows arrive late. With too many, their rows overfill
-//! the queue, or push each other out of memory before they are used.
+//! **Problem.** With too few batches ahead, rows arrive late. With too many batches ahead, their
+//! rows do not fit the queue, or push each other out of memory before they are used.
 //!
 //! **Rule.** The depth is [`DEPTH`]. It is smaller if the queue has no room for the rows of that
 //! number of batches. It is also smaller if the batches ahead would write more than 1 /
-//! [`MEMORY_SHARE`] of the row memory. It is halved while more than one in [`WASTED_SHARE`] of the
-//! rows read was wasted: the queue dropped them, or they left memory unused.
+//! [`MEMORY_SHARE`] of the row memory. The depth is halved while more than one in [`WASTED_SHARE`]
+//! of the rows read was wasted. A row is wasted if the queue dropped it, or if it left memory
+//! unused.
 //!
 //! One thread reads in advance, so reading a batch should take at most one step. Of the four
 //! batches ahead, one is being read, one waits for its step, and two compensate for steps that read
@@ -19,10 +20,10 @@ const DEPTH: usize = 4;
 /// At each step a sum loses 1 / `SUM_STEPS` of its value, so old steps fade.
 const SUM_STEPS: f64 = 16.0;
 /// The batches ahead may write 1 / `MEMORY_SHARE` of the row memory. A row that was brought in
-/// leaves memory once the whole row memory was written again. A third leaves room for the writes of
-/// the present batches.
+/// leaves memory after as many bytes were written as the row memory has. The rest of the memory is
+/// room for the writes of the present batches.
 const MEMORY_SHARE: f64 = 3.0;
-/// The depth is halved if more than one in `WASTED_SHARE` rows was read for nothing.
+/// The depth is halved if more than one in `WASTED_SHARE` rows read was wasted.
 const WASTED_SHARE: f64 = 50.0;
 
 /// Counts since the last step.
@@ -71,10 +72,11 @@ impl DepthRule {
         self.depth
     }
 
-    /// Takes in the report of a step. Returns the new depth, at least 1.
+    /// Adds the report of a step to the sums. Returns the new depth, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
         let add = |sum: &mut f64, value: f64| *sum += value - *sum / SUM_STEPS;
-        // A bulk load during training counts as at most one full share, so the sum soon forgets it.
+        // During a bulk load, the bytes of one step could be very many. They count as at most one
+        // share of the memory, so that the sum soon forgets them.
         let appended_bytes = (report.appended_bytes as f64).min(memory_share(report));
         add(&mut self.steps, 1.0);
         add(&mut self.read, report.read as f64);
@@ -87,8 +89,8 @@ impl DepthRule {
         self.depth
     }
 
-    /// Returns the depth for which queue and memory have room. Up to `together - 1` batches more
-    /// than the depth may be ahead.
+    /// Returns the largest depth for which queue and memory have room. Allows for up to `together -
+    /// 1` batches more than the depth, which one call may announce together.
     fn room(&self, report: &StepReport) -> usize {
         let rows_per_batch = (self.read / self.steps).max(1.0);
         let bytes_per_batch = (self.appended_bytes / self.steps).max(1.0);

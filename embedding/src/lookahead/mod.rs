@@ -7,27 +7,29 @@
 //! capacity, taken from the bank's memory budget. A key that does not fit is dropped and counted;
 //! the Get then reads its row itself.
 //!
-//! An announced row that is in memory may leave it before its batch comes. The module `window`
+//! An announced row that is in memory may leave memory before its batch comes. The module `window`
 //! therefore remembers announced rows in mutable memory. The store reports when the log's
-//! boundaries move. The worker then copies rows to the log's tail that are about to leave memory
-//! and were not used since.
+//! boundaries move. The worker then looks for remembered rows that are about to leave memory and
+//! were not used since their announcement. It copies these rows to the log's tail.
 //!
 //! If the disk is too slow, a Get may need rows that still wait in the queue. The Get *overtakes*
-//! them: it reads them itself, and the worker skips them. Otherwise nearly all rows would be read
-//! twice when the disk is the limit. Rows of the current burst are already being read. A Get that
-//! needs many of them waits for the burst, up to a limit, and then reads the rows that have not
-//! arrived. While other calls read, a burst is a background call and reaches 0.7 to 0.9 of its
-//! speed (`kv/src/device/priority.rs`). Within a burst, read-only rows in memory wait for the rows
-//! on disk. Both cost the Get a part of one burst. A later announcement of an overtaken row is
-//! dropped too: the Get has just moved the row to the tail, where it stays in memory longest.
+//! them: it reads them itself, and the worker skips them. Without overtaking, when the disk is the
+//! limit, the Get and later the worker would read nearly every row. Rows of the current burst are
+//! already being read. A Get that needs many of them waits for the burst, up to a limit, and then
+//! reads the rows that have not arrived. While other calls read, a burst is a background call and
+//! reaches 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`). Within a burst, read-only rows in
+//! memory wait for the rows on disk. These two effects cost a waiting Get at most a part of one
+//! burst. If an overtaken row was announced several times, the worker skips all of these
+//! announcements. The Get has just moved the row to the log's tail, where it stays in memory
+//! longest.
 //!
-//! The worker has normal thread priority. A thread can't raise its priority after lowering it, and
-//! a low priority costs most when the disk is the limit.
+//! The worker has normal thread priority. A low priority would cost most when the disk is the
+//! limit, and a thread can't raise its priority again after lowering it.
 //!
 //! A key counts as late if a Get overtook it, or if its row is already in mutable memory when its
-//! turn comes. In the second case another call needed the row first, because it was not in memory
-//! when the key was queued. A mark in the record tells the store whether a row that was brought in
-//! was used in time.
+//! turn comes. In the second case another call has brought the row there, because the row was not
+//! in mutable memory when the key was queued. A mark in the record tells the store whether a row
+//! that was brought in was used in time.
 
 pub(crate) mod depth;
 pub(crate) mod pending;
@@ -66,10 +68,10 @@ const BUDGET_SHARE: u64 = 32;
 const MEMORY_BYTES_MAX: u64 = 40 << 20;
 
 /// A Get waits for the current burst if it needs at least 1 / `WANTED_SHARE` of the burst's keys.
-/// Otherwise it reads its few rows a second time.
+/// Otherwise the Get reads these rows itself, although the burst reads them too.
 const WANTED_SHARE: usize = 4;
 /// A Get waits for a burst at most this long per 1,024 keys of the burst. Only a drive with fewer
-/// than 10,000 reads a second takes longer.
+/// than about 10,000 reads a second takes longer.
 const WAIT_PER_1024_KEYS: Duration = Duration::from_millis(100);
 /// Number of keys that a Get looks up in the queue before it lets other threads take the lock.
 const OVERTAKEN_AT_ONCE_MAX: usize = 4096;
@@ -100,8 +102,8 @@ pub(crate) fn budget_for(store_bytes: u64) -> u64 {
     store_bytes.saturating_add(share)
 }
 
-/// A bank's lookahead queue and its worker thread. Dropping it stops the worker after the current
-/// burst.
+/// A bank's lookahead queue and its worker thread. Dropping this struct stops the worker after the
+/// current burst.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
     shared: Arc<Shared>,
@@ -150,9 +152,9 @@ impl Lookahead {
     /// A row takes `row_bytes`.
     ///
     /// # Errors
-    /// [`Error::LookaheadFailed`] if the worker failed since the last call. A failure is reported
-    /// once, and that call queues nothing. [`ThreadRefused`](crate::Error::ThreadRefused) if the
-    /// worker can't be started.
+    /// [`Error::LookaheadFailed`] if the worker failed since the last call. Each failure is
+    /// reported once. The call that reports it queues no keys.
+    /// [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
     pub(crate) fn announce(
         &self,
         table: TableId,
@@ -192,8 +194,8 @@ impl Lookahead {
         }
     }
 
-    /// Does the work of `make_way`. True if the burst ended within the time; `None` if the Get did
-    /// not have to wait.
+    /// Does the work of `make_way`. Returns true if the Get waited and the burst ended within the
+    /// time. Returns `None` if the Get did not wait.
     fn make_way_within(
         &self,
         table: TableId,
@@ -281,8 +283,8 @@ impl Lookahead {
 
     fn count_all_as_cancelled(&self) {
         let in_hand = self.shared.queue.state.lock().pending.len() as u64;
-        // Read after the burst's rows above: a row counts as promoted before it leaves the burst,
-        // so no row is missed.
+        // This counter is read after the rows of the burst. A row counts as promoted before it
+        // leaves the burst, so the sum misses no row.
         let promoted = self.shared.store.stats().promoted;
         self.shared.counters.cancelled_too_late.add(promoted + in_hand);
     }

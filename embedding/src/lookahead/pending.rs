@@ -1,11 +1,13 @@
-//! The set of rows that a lookahead has requested and that were not brought into memory yet.
+//! The set of pending rows: a lookahead has requested them, and they are not in memory yet.
 //!
-//! A hash table with open addressing and linear probing. The number of slots is fixed, so its
-//! memory is known when the bank opens. Removal shifts later entries back, so there are no
-//! tombstones. At most half of the slots are in use, so every probe ends at an empty slot.
+//! The set is a hash table with open addressing and linear probing. The number of slots is fixed,
+//! so the set's memory is known when the bank opens. Removing an entry shifts later entries back,
+//! so the table needs no marks for removed entries. At most half of the slots are in use, so every
+//! probe ends at an empty slot.
 //!
-//! A row can be *overtaken*. It then stays in the set, because it is still in the queue. The mark
-//! says that the worker must not read it. A new request for the row removes the mark.
+//! A row can be *overtaken*: a Get has read it itself. The row stays in the set, because it is
+//! still in the queue. A mark tells the worker not to read it. A new request for the row removes
+//! the mark.
 
 use std::num::NonZeroU16;
 

@@ -46,8 +46,8 @@ impl LookaheadReceipt {
     }
 }
 
-/// Rows that the worker reads into a caller's buffer between bursts. If a job is dropped
-/// unfinished, it informs its caller.
+/// A job of the worker: it reads rows into a caller's buffer, between bursts. If a job is dropped
+/// before it is done, it informs its caller.
 pub(crate) trait Job: fmt::Debug + Send {
     /// Reads up to `keys_max` rows. Returns true when the job is done and has informed its caller.
     fn advance(&mut self, store: &Store, keys_max: usize) -> bool;
@@ -69,8 +69,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
 }
 
-/// The part of the queue that the store's writer calls. It must not own the store, or neither would
-/// ever be dropped.
+/// The part of the queue that the store's writer calls. It must not own the store, because the
+/// store owns it; two owners of each other would never be dropped.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) state: Mutex<QueueState>,
@@ -100,8 +100,8 @@ pub(crate) struct QueueState {
     pub(crate) look: bool,
     /// True while the worker copies rows that are about to leave memory.
     pub(crate) looking: bool,
-    /// Requests that were cancelled since the worker began its current task. The worker does not
-    /// return their rows to the window.
+    /// Requests that were cancelled since the worker began its current task. At the end of the
+    /// task, the worker does not put their rows into the window.
     pub(crate) cancelled: Vec<Cancelled>,
     /// True while the worker has a task.
     pub(crate) working: bool,
@@ -162,8 +162,8 @@ pub(crate) struct Counters {
     pub(crate) failed: Counter,
     pub(crate) kept: Counter,
     pub(crate) reading_us: Counter,
-    /// An upper bound on the number of rows whose request was cancelled only after the worker had
-    /// taken them. If these rows leave memory unused, the depth is not to blame.
+    /// An upper bound on the number of rows whose request was cancelled after the worker had taken
+    /// them. Such rows may leave memory unused although the depth was right.
     pub(crate) cancelled_too_late: Counter,
     /// The depth that an `AutoDepth` has chosen.
     pub(crate) depth: AtomicU64,
@@ -175,8 +175,8 @@ impl Shared {
         (self.burst_bytes_max / row_bytes.max(1)) as usize
     }
 
-    /// Queues the keys in groups of at most `fitting` keys. If that is too few for a burst, a group
-    /// has more.
+    /// Queues the keys in groups of at most `fitting` keys. If `fitting` is less than a burst
+    /// needs, a group may have more keys.
     pub(crate) fn enqueue(
         &self,
         table: TableId,

@@ -1,14 +1,14 @@
 //! The queued rows in order, and the rule that divides them into bursts.
 //!
-//! **Problem.** The more rows a burst has, the closer its rows lie on disk, and one read then
-//! brings several of them (`kv/src/engine/batch/reads.rs`). But a Get that needs many rows of the
-//! current burst waits for the whole burst. A Get that needs few of them reads these rows a second
-//! time.
+//! **Problem.** A larger burst has rows that lie closer together on disk, so one read brings
+//! several of them (`kv/src/engine/batch/reads.rs`). But a Get that needs many rows of the current
+//! burst waits for the whole burst. A Get that needs only a few of them reads these rows itself,
+//! although the burst reads them too.
 //!
 //! **Approach.** Keys that one call announces are usually read by one Get. They form a *group* and
 //! come in one burst. Small groups of one table are joined until the burst is long enough to keep a
-//! drive busy. A larger group is a burst of its own. A group that is too large for a burst is first
-//! divided into equal parts.
+//! drive busy. A group that is long enough forms a burst alone. A group that is too large for one
+//! burst is first divided into equal groups.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
@@ -23,9 +23,9 @@ pub(crate) const BURST_KEYS_MIN: usize = 512;
 pub(crate) const BURST_KEYS_MAX: usize = 4096;
 
 /// Returns the number of a table in the pending set. If a table is dropped, its rows leave the
-/// queue, but rows of the current burst stay in the set until the burst ends. If a new table gets
-/// the same number before that, its rows with the same keys count as merged and are not read in
-/// advance. Such an announcement is lost, as if the queue were full.
+/// queue, but rows of the current burst stay in the set until the burst ends. Before that, a new
+/// table may get the number of the dropped table. Its announcements of keys that are still in the
+/// set then count as merged, and the worker does not read these rows in advance.
 pub(crate) fn number(table: TableId) -> NonZeroU16 {
     NonZeroU16::new(table.number()).expect("the store numbers tables from 1")
 }
@@ -44,7 +44,7 @@ const _: () = assert!(size_of::<Request>() == 16);
 pub(crate) struct Requests {
     queue: VecDeque<Request>,
     /// Number of the newest group. It wraps after 65,536 groups. Only the numbers of neighbouring
-    /// requests are compared; two neighbours with the same number count as one group.
+    /// requests are compared. Neighbours with equal numbers count as one group.
     group: u16,
 }
 
@@ -61,7 +61,8 @@ impl Requests {
     }
 
     /// Divides keys that were announced together into groups: as few as possible, of equal length,
-    /// with at most `fitting` keys. If that is too few for a burst, a group has more.
+    /// with at most `fitting` keys. If `fitting` is less than a burst needs, a group may have more
+    /// keys.
     pub(crate) fn groups(keys: &[u64], fitting: usize) -> impl Iterator<Item = &[u64]> {
         let groups = keys.len().div_ceil(fitting.clamp(BURST_KEYS_MIN, BURST_KEYS_MAX));
         keys.chunks(keys.len().div_ceil(groups.max(1)).max(1))

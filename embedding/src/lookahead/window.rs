@@ -1,9 +1,10 @@
 //! The window: announced rows in mutable memory that should stay there until they are used.
 //!
-//! A ring of fixed capacity. The newest row replaces the oldest one, whose batch has probably come.
-//! The window stores each row's place in the log and its use count. Comparing addresses shows
-//! whether the row will leave memory soon. Comparing use counts shows whether it was used since.
-//! The window adds no cost to a use of a row.
+//! The window is a ring of fixed capacity. A new row replaces the oldest row, whose batch has
+//! probably come. The window stores each row's place in the log and its use count. The place shows
+//! whether the row will leave memory soon. The use count, compared with the record's present count,
+//! shows whether the row was used since its announcement. A use of a row therefore does not have to
+//! inform the window.
 
 use std::collections::VecDeque;
 

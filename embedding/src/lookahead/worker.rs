@@ -8,8 +8,8 @@ use embank_kv::{Promoted, RowMark, TableId};
 use crate::lookahead::queue::{Job, QueueState, Shared};
 use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, number};
 
-/// Least number of rows that a prefetch may read in one turn. After a longer burst, it may read as
-/// many rows as that burst.
+/// Least number of rows that a prefetch may read in one turn. After a burst with more rows, it may
+/// read as many rows as that burst had.
 const PREFETCH_KEYS: usize = 1024;
 
 /// The worker's next task.
@@ -26,7 +26,7 @@ impl Shared {
     /// The worker's loop. It runs until the bank closes.
     pub(crate) fn work(&self) {
         let mut burst = Vec::with_capacity(BURST_KEYS_MIN + BURST_KEYS_MAX);
-        /// If the worker panics, this guard wakes the threads that wait for it.
+        /// If the worker panics, this guard wakes the threads that wait for the worker.
         struct GiveUpAtTheEnd<'a>(&'a Shared);
         impl Drop for GiveUpAtTheEnd<'_> {
             fn drop(&mut self) {
@@ -69,8 +69,8 @@ impl Shared {
         let (read_only, head) = self.store.boundaries();
         let due = self.queue.state.lock().window.take_below(read_only);
         for rows in due.chunk_by(|a, b| a.table == b.table) {
-            // Rows that are already on disk are skipped. They would have to be read, and may have
-            // been used before.
+            // Skips rows that are already on disk: the worker would have to read them, and they may
+            // have been used already.
             let rows: Vec<_> = rows.iter().filter(|row| row.mark.address() >= head).collect();
             let Some(first) = rows.first() else { continue };
             let keys: Vec<u64> = rows.iter().map(|row| row.key).collect();
@@ -116,15 +116,15 @@ impl Shared {
             if state.stopping {
                 return None;
             }
-            // This task comes first: it needs no disk read, and it saves reads of rows that would
-            // leave memory.
+            // This task has priority. It needs no disk read, and it avoids later reads of rows that
+            // would leave memory.
             if std::mem::take(&mut state.look) {
                 state.looking = true;
                 state.working = true;
                 return Some(Task::Look);
             }
-            // Overtaken rows are removed first. A queue that is not empty then has a burst, and
-            // can't keep a prefetch waiting for nothing.
+            // Removes overtaken rows from the queue's front first. If the queue is then not empty,
+            // it has a burst. So a queue of overtaken rows can't take the turn of a prefetch.
             self.pass_over(&mut state);
             // Bursts and prefetches take turns, and several prefetches take turns among themselves.
             let turn = std::mem::take(&mut state.burst_was_last) || state.requests.len() == 0;
@@ -136,8 +136,8 @@ impl Shared {
                 state.working = true;
                 return Some(Task::Burst(table));
             }
-            // No burst is running either. Relaxed: `make_way` reads the flag and may miss the
-            // change.
+            // The queue is empty here, and no burst is running. Relaxed: `make_way` reads the flag,
+            // and may miss the change without harm.
             self.has_requests.store(false, Ordering::Relaxed);
             self.queue.work.wait(&mut state);
         }

@@ -89,8 +89,9 @@ impl AdagradStep {
     }
 }
 
-/// Adagrad with one accumulator per row, the sum of the means of its squared gradients. It equals
-/// `EXACT_ROWWISE_ADAGRAD` of FBGEMM and TorchRec. The state of a row is 4 bytes.
+/// Adagrad with one accumulator per row. Each step adds the mean of the gradient's squares to it.
+/// This optimizer equals `EXACT_ROWWISE_ADAGRAD` of FBGEMM and TorchRec. The state of a row is 4
+/// bytes.
 ///
 /// ```text
 /// g += weight_decay * row

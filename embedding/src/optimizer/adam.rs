@@ -1,9 +1,9 @@
 //! Adam and AdamW. Each row counts its own steps.
 //!
-//! The bias corrections need powers of the betas at each row's own step. Calling `pow` would
-//! dominate the time of a row of 16 values, so two small tables hold powers. beta^step = beta^(step
-//! mod 256) * beta^(256 * (step / 256)) is a product of two rounded factors. Beyond 65,535 steps,
-//! `pow` is called.
+//! The bias corrections need powers of the betas at each row's own step. For a row of 16 values, a
+//! call of `pow` would take most of the step's time, so two small tables hold powers. beta^step =
+//! beta^(step mod 256) * beta^(256 * (step / 256)) is a product of two rounded factors. Beyond
+//! 65,535 steps, `pow` is called.
 
 use super::lanes::{each_value, quotient_or_zero, saturated};
 use super::numbers::{check_learning_rate, check_not_negative};
@@ -73,8 +73,8 @@ impl Adam {
     }
 }
 
-/// `torch.optim.AdamW`: Adam with weight decay that shrinks the row itself. Steps are counted per
-/// row.
+/// `torch.optim.AdamW`: Adam with weight decay that shrinks the row itself. Each row counts its own
+/// steps.
 ///
 /// ```text
 /// row *= 1 - lr * weight_decay
@@ -137,8 +137,8 @@ impl AdamStep {
         let rate = (-(self.lr / first)) as f32;
         let correction = second.sqrt() as f32;
         let Self { second_kept, second_share, eps, penalty, kept, .. } = *self;
-        // There are two formulas to interpolate. As in torch, the code uses the formula that is
-        // exact at the nearer end.
+        // The interpolation of two numbers has two formulas, each exact at one of the two. As in
+        // torch, the code uses the formula that is exact at the nearer number.
         let near = self.first_share < 0.5;
         let mix = if near { self.first_share } else { -self.first_rest };
         let (means, squares) = row.state.split_at_mut(gradient.len());

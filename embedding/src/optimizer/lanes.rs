@@ -11,8 +11,9 @@ pub(super) const LANES: usize = 8;
 ///
 /// The denominator of an optimizer step is the root of summed squares plus `eps`. It is 0 or
 /// subnormal only if the squares are 0 in f32 and `eps` is 0 or subnormal. The squares are 0 if
-/// there was no gradient, or if its square is too small. The sums then give no scale for a step:
-/// the quotient would be NaN, infinite, or as large as f32 allows. NaN operands still give NaN.
+/// there was no gradient, or if its square is too small. The sums then say nothing about a suitable
+/// length of the step, and the plain quotient would be NaN, infinite, or extremely large. If an
+/// operand is NaN, the result is NaN.
 #[inline(always)]
 pub(super) fn quotient_or_zero(numerator: f32, denominator: f32) -> f32 {
     if denominator < f32::MIN_POSITIVE { 0.0 } else { numerator / denominator }

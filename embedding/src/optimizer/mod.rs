@@ -1,8 +1,8 @@
-//! Optimizers that run in the store. The caller passes a gradient, and the row and its state change
-//! under the row's lock.
+//! Optimizers that run in the store. The caller passes a gradient, and the store changes the row
+//! and its state under the row's lock.
 //!
 //! **Each row is a parameter.** Momentum's first step, Adam's bias corrections and Adagrad's
-//! decaying rate depend on the number of steps of the row, which is stored with it. Each row
+//! decaying rate depend on the number of steps. Each row stores its own number of steps. Each row
 //! therefore behaves like a `torch` parameter that takes a step only when it has a gradient.
 //! Row-sparse training requires this. `torch.optim.Adam` over a whole table differs: rows without a
 //! gradient decay too. `torch.optim.SparseAdam` skips such rows, but counts the steps of the whole
@@ -13,7 +13,7 @@
 //! and then rounded to f32 once. Torch fuses a product and its sum, with one rounding instead of
 //! two. `f32::mul_add` does the same: with one instruction if the processor has it, otherwise with
 //! an exact library function. One difference remains: torch's vector square root (MKL) is not
-//! always correctly rounded, and this one is. docs/optimizers.md has numbers.
+//! always correctly rounded, and the square root in this module is. docs/optimizers.md has numbers.
 //!
 //! **Speed.** A step works on eight values at a time ([`lanes`]). `pulp` compiles this code a
 //! second time for AVX2 and FMA, and selects a version when the program starts. The test module
@@ -107,7 +107,8 @@ impl Optimizer {
     /// assert_eq!(names[..3], ["none", "SGD", "Adagrad"]);
     /// ```
     pub fn each_kind(lr: f64) -> impl Iterator<Item = Self> {
-        // All kinds. A descriptor with a kind that is missing here is refused.
+        // Every kind must be in this list: a table can't be opened if its descriptor has a kind
+        // that is missing here.
         [
             Self::None,
             Self::sgd(lr),
@@ -265,8 +266,8 @@ impl Optimizer {
     }
 
     /// True if a gradient below 2^50 moves a value by less than 2^103 with these hyperparameters. A
-    /// step in f32 then never makes a finite value infinite. For other optimizers, steps are taken
-    /// on a copy.
+    /// step in f32 then never makes a finite value infinite. For optimizers where this is false, a
+    /// step works on a copy of the row, and keeps the copy only if it is finite.
     pub(crate) fn is_ordinary(&self) -> bool {
         const LR_MAX: f64 = 1e9;
         let (lr, weight_decay, momentum) = match *self {
@@ -327,8 +328,8 @@ impl Optimizer {
     }
 }
 
-/// An optimizer with everything precomputed that does not depend on the row. It is made when the
-/// hyperparameters change, not for each batch, because Adam's has tables.
+/// An optimizer with all numbers that do not depend on the row computed in advance. It is made when
+/// the hyperparameters change and not for each batch, because Adam needs tables.
 #[derive(Debug)]
 pub(crate) enum Stepper {
     None,

@@ -1,5 +1,6 @@
-//! The optimizers' definitions as plain loops over single values. The vectorised steps must give
-//! equal bits on every processor, and must be faster.
+//! The definitions of the optimizers, as plain loops over single values. The vectorised steps must
+//! give the bits of these loops on every processor, and must be faster. Only row-wise Adagrad may
+//! differ by rounding, because its plain loop adds the squares in another order.
 
 use super::{Optimizer, RowState};
 

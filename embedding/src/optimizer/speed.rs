@@ -10,7 +10,8 @@ const DIMS: [usize; 3] = [16, 64, 128];
 /// first-level cache.
 const ROWS: usize = 8;
 const STEPS: u32 = 200;
-/// Number of short runs. The fastest counts, because other programs disturb the machine.
+/// Number of short runs. The measurement takes the fastest run, because other programs disturb the
+/// machine.
 const RUNS: usize = 400;
 
 /// Returns the nanoseconds that `take` needs per row.

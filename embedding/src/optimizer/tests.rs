@@ -106,7 +106,7 @@ fn values(count: usize) -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec(-4.0_f32..4.0, count)
 }
 
-/// Gradients of which some are zero, and some have squares too small for f32.
+/// Returns gradients. Some are zero, and some have squares that are too small for f32.
 fn gradients(count: usize) -> impl Strategy<Value = Vec<f32>> {
     let value = prop_oneof![6 => -4.0_f32..4.0, 2 => Just(0.0), 1 => -1e-22_f32..1e-22];
     prop::collection::vec(value, count)
@@ -114,7 +114,7 @@ fn gradients(count: usize) -> impl Strategy<Value = Vec<f32>> {
 
 proptest! {
     /// Shows that the vectorised steps equal the plain loops in every bit. The rows fill whole
-    /// registers, a part of one, or both.
+    /// vector registers, a part of a register, or both.
     #[test]
     fn steps_equal_the_plain_loops_in_every_bit(
         start in values(19),
@@ -200,7 +200,8 @@ fn without_eps_gradients_of_zero_make_no_nan() {
     }
 }
 
-/// Shows that a second moment of 0 moves no value if `eps` is 0: it gives no scale for a step.
+/// Shows that a value with a second moment of 0 does not move if `eps` is 0, because the step has
+/// no scale.
 #[test]
 fn without_eps_a_second_moment_of_zero_moves_nothing() {
     let adam = Optimizer::Adam(Adam { betas: (0.999, 0.1), eps: 0.0, ..Adam::new(0.01) });
@@ -222,8 +223,8 @@ fn ftrl_without_any_gradient_keeps_the_row() {
     assert_eq!(row.vector, [1.5]);
 }
 
-/// Shows that a rate of 0, as at the start of a warm-up, changes nothing. The formula would divide
-/// by it.
+/// Shows that a step with a learning rate of 0, as at the start of a warm-up, changes nothing. The
+/// formula would divide by the rate.
 #[test]
 fn ftrl_at_a_rate_of_zero_changes_nothing() {
     let ftrl = Optimizer::Ftrl(Ftrl::new(0.0));

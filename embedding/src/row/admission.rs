@@ -1,8 +1,8 @@
 //! The setting that decides which keys of a table get rows. The module `table::admission` describes
 //! how a Get decides.
 
-/// Decides for which keys a Get makes a row. A put always makes a row. Part of the table's
-/// identity, so it can't change later. Default: [`Admission::Always`].
+/// The rule for which keys a Get makes a row. A put always makes a row. The rule is part of the
+/// table's identity, so it can't change later. Default: [`Admission::Always`].
 ///
 /// # Examples
 /// ```
@@ -26,8 +26,8 @@ pub enum Admission {
     #[default]
     Always,
     /// A key gets its row at its n-th Get; n is 1 or more. Each key without a row has a count,
-    /// which takes 40 bytes of log and an index entry. The table forgets a count once enough other
-    /// keys were counted: as many as it has rows, and at least 65,536. See
+    /// which takes 40 bytes of log and an index entry. The table forgets a count after it has
+    /// counted enough other keys: as many as the table has rows, and at least 65,536. See
     /// [`Table::forget_counts`](crate::Table::forget_counts).
     AfterGets(u32),
     /// Each Get of a key without a row makes the row with this probability, which is above 0 and at

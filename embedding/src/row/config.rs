@@ -18,7 +18,7 @@ pub const DIM_MAX: u32 = 1 << 20;
 /// state ([`Optimizer`]), the initializer, the seed, admission, tracking and vocabulary. These
 /// settings are fixed when the table is created, and [`Bank::table`](crate::Bank::table) fails if
 /// they differ. The learning rate and other numbers of the optimizer, `clip_row_norm` and the
-/// staleness bound are not part of it. Each call of `Bank::table` replaces them.
+/// staleness bound are not part of the identity. Each call of `Bank::table` replaces them.
 ///
 /// In the source, `row/config.rs` has the settings, `row/descriptor.rs` their encoding,
 /// `row/sections.rs` the length of a row, and `row/decoded.rs` the decoding of rows.
@@ -41,8 +41,9 @@ pub struct TableConfig {
     pub dim: u32,
     /// Stored type of a row's values. Default: f32.
     pub dtype: Dtype,
-    /// Stored type of the optimizer's state vectors: f32, f16 or bf16. With f16 and bf16 they are
-    /// rounded stochastically. The state's single values and counts are not affected. Default: f32.
+    /// Stored type of the optimizer's state vectors: f32, f16 or bf16. With f16 and bf16, updates
+    /// of these vectors are rounded stochastically. Single values and counts of the state keep
+    /// their type. Default: f32.
     pub state_dtype: Dtype,
     /// How updates are rounded if the dtype is not f32. Default: `None`, which means stochastic for
     /// int8 and nearest for other dtypes.
@@ -53,7 +54,7 @@ pub struct TableConfig {
     pub initializer: Initializer,
     /// Seed of the initial values. Default: 0.
     pub seed: u64,
-    /// Selects the keys that get a row at a Get. Default: all.
+    /// The rule for which keys a Get makes a row. Default: for all keys.
     pub admission: Admission,
     /// Whether rows record their last use and number of uses. Default: no.
     pub tracking: Tracking,
@@ -62,9 +63,9 @@ pub struct TableConfig {
     pub clip_row_norm: Option<f32>,
     /// The vocabulary whose ids are the keys. Default: `None`, any key is valid.
     pub vocabulary: Option<TableVocabulary>,
-    /// A Get waits while a row has more outstanding Gets than this. 0 means bulk-synchronous and k
-    /// means stale-synchronous training. Default: `None`, asynchronous training, in which a Get
-    /// never waits.
+    /// A Get waits while one of its rows has more outstanding Gets than this number. 0 means
+    /// bulk-synchronous and k means stale-synchronous training. Default: `None`, asynchronous
+    /// training, in which a Get never waits.
     pub staleness_bound: Option<u32>,
 }
 
@@ -226,7 +227,8 @@ impl TableConfig {
         }
     }
 
-    /// Fails if the identity of `asked` differs from the identity of this config.
+    /// Fails if the identity of `asked` differs from the identity of this config. Identity means
+    /// the settings that never change for a table.
     pub(crate) fn check_same_table(&self, table: &str, asked: &TableConfig) -> Result<()> {
         let mut expected = Vec::new();
         let mut found = Vec::new();

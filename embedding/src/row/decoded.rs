@@ -15,7 +15,8 @@ pub struct DecodedRow {
     pub vector: Vec<f32>,
     /// The optimizer's state values in the order of docs/format.md, without the count of steps.
     pub state: Vec<f32>,
-    /// The number of the row's updates. `None` unless its optimizer or its rounding counts them.
+    /// The number of the row's updates. `None` if neither the optimizer nor the rounding needs this
+    /// count.
     pub steps: Option<u32>,
 }
 

@@ -1,16 +1,16 @@
 //! The descriptor: the encoding of a table's settings that a bank stores with the table.
 //!
-//! A descriptor is a tuple with a frame and a checksum: (kind of table, version, settings). The
-//! kind comes first, so a bank can contain other kinds of tables. In version 2 the settings are a
-//! list of (tag, bytes), so a later program can add settings. A program that does not know a tag
-//! refuses the table, because the layout of its rows may differ. If the tag's highest bit is set,
-//! the program may skip the setting instead. Settings that were added after the first program of
-//! version 2 are omitted when they have their default. That program can then still read tables that
-//! do not use them. Version 1, a fixed tuple for SGD and Adagrad in f32, is still read but no
-//! longer written.
+//! A descriptor is a tuple (kind of table, version, settings), in a frame with a checksum. The kind
+//! stands first, so that a program can recognise a table that is not an embedding table. In version
+//! 2 the settings are a list of (tag, bytes), so a later program can add settings. A program that
+//! does not know a tag does not open the table, because the setting may change the layout of its
+//! rows. If the tag's highest bit is set, the program may skip the setting instead. Some settings
+//! are newer than the first program that wrote version 2. Such a setting is omitted if it has its
+//! default, so that this first program can still open tables that do not use the setting. Version
+//! 1, a fixed tuple for SGD and Adagrad in f32, is still read but no longer written.
 //!
-//! Version 1 stored numbers as f32. A number is read as the shortest decimal that rounds to it: a
-//! rate of 0.1 stays 0.1 as f64.
+//! Version 1 stored numbers as f32. A reader turns such a number into the shortest decimal that
+//! rounds to it. A learning rate of 0.1 is therefore 0.1 as f64 too.
 
 use embank_kv::metadata;
 
@@ -44,8 +44,8 @@ mod tag {
     pub(crate) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
     pub(crate) const TRACKING: u16 = 8;
     pub(crate) const ADMISSION: u16 = 9;
-    /// Must not be skipped: a program that ignored it would read the rows of other values than the
-    /// caller means.
+    /// Must not be skipped. A program that ignored this setting could use the row of one value for
+    /// another value.
     pub(crate) const VOCABULARY: u16 = 12;
     pub(crate) const MAY_BE_SKIPPED: u16 = 1 << 15;
 }
@@ -175,7 +175,7 @@ fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
     }
 }
 
-/// The bytes of a setting that are not read yet.
+/// The bytes of a setting that the decoder has not read yet.
 struct Bytes<'b>(&'b [u8]);
 
 impl Bytes<'_> {

@@ -2,8 +2,8 @@
 //!
 //! A row's initial vector is a pure function of the table's seed and name, the key and the column.
 //! It does not depend on the order of calls, the thread, a restart or the machine. Rows that were
-//! only peeked at therefore need not be stored, and a resumed run gets the same rows as the first
-//! run.
+//! only peeked at therefore need not be stored. A resumed run gets the initial values that an
+//! uninterrupted run would get.
 //!
 //! The generator is counter-based. A row's stream starts at a hash of (seed, name, key). The n-th
 //! 64-bit draw is SplitMix64's finisher applied to start + n * golden ratio (Steele, Lea and Flood,
@@ -187,7 +187,7 @@ pub(crate) struct RowSource {
     table_stream: u64,
 }
 
-/// The distribution, with everything precomputed that does not depend on the row.
+/// The distribution, with all numbers that do not depend on the row computed in advance.
 #[derive(Debug, Clone)]
 enum Values {
     Constant(f32),
@@ -246,7 +246,8 @@ impl RowSource {
             }
             Values::Truncated { mean, std, low, high, from, width } => {
                 self.fill_from_draws(key, vector, |bits| {
-                    // Far up the tail the sum could round to 1, and the quantile of 1 is infinite.
+                    // Near the upper end of the distribution the sum could round to 1, and the
+                    // quantile of 1 is infinite.
                     let probability = (from + width * open_unit(bits)).min(1.0 - 1e-16);
                     let quantile = standard_normal_quantile(probability);
                     (mean + std * quantile as f32).clamp(low, high)
@@ -255,8 +256,8 @@ impl RowSource {
         }
     }
 
-    /// Returns the draws for stochastic rounding of one update of the row of `key`. They come from
-    /// other streams than the initial values.
+    /// Returns the draws for stochastic rounding of one update of the row of `key`. These draws and
+    /// the initial values come from different streams.
     pub(crate) fn draws(&self, key: u64, update: u64) -> Draws {
         let row = finish(!self.table_stream ^ key.wrapping_mul(KEY_MULTIPLIER));
         Draws::new(finish(row.wrapping_add(update.wrapping_mul(GOLDEN_RATIO))))

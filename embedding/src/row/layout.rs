@@ -28,8 +28,8 @@ pub(crate) enum Stepped {
     Taken,
     /// The step was taken. A value of the optimizer's state reached the largest value of its dtype.
     Saturated,
-    /// The step was refused, because this column's value would not be finite in the table's dtype.
-    /// The row is unchanged.
+    /// The step was not taken, because this column's value would not be finite in the table's
+    /// dtype. The row is unchanged.
     Refused {
         column: usize,
         value: f32,
@@ -140,7 +140,8 @@ impl RowLayout {
         if !self.rounds.vector {
             return self.write_vector(value, from);
         }
-        // A put is not a step of the optimizer, so it does not raise a count of steps.
+        // A put is not a step of the optimizer. So if the count is the number of steps, a put does
+        // not raise it.
         let salt = if self.shape.counts_steps { PUT } else { 0 };
         let count = if self.shape.counts_steps { self.count(value) } else { self.count_up(value) };
         let draws = self.source.draws(key, u64::from(count) ^ salt);
@@ -311,7 +312,7 @@ impl RowLayout {
         stepped
     }
 
-    /// Divides a row whose values are all f32 into its parts.
+    /// Splits a row whose values are all f32 into vector, state vectors and single values.
     #[inline]
     fn row_state<'r>(&self, floats: &'r mut [f32], step: u32) -> RowState<'r> {
         let Sections { state, scalars, .. } = self.sections;
@@ -342,7 +343,8 @@ impl RowLayout {
         if saturated { Stepped::Saturated } else { Stepped::Taken }
     }
 
-    /// Takes the step of a row that has values in other dtypes than f32.
+    /// Takes the step of a row with values that are not f32. Converts them to f32 before the step,
+    /// and back after it.
     fn step_converted(
         &self,
         stepper: &Stepper,
@@ -506,8 +508,8 @@ mod tests {
         }
     }
 
-    /// Shows that a step does not divide by a sum of squares that is 0 in the state's dtype, if
-    /// `eps` is 0.
+    /// Checks steps with an `eps` of 0: a step does not divide by a sum of squares that is 0 in the
+    /// state's dtype.
     #[test]
     fn state_that_underflows_makes_no_nan() {
         let adam = Adam { eps: 0.0, ..Adam::new(0.01) };

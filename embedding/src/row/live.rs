@@ -1,8 +1,9 @@
-//! Settings that can change while a table is open. A batch must see them as a whole.
+//! Settings that can change while a table is open. A batch must not see a part of a change.
 //!
-//! A batch takes one `Arc` of the settings when it begins. It therefore uses one learning rate with
-//! the matching betas, even if another call changes them meanwhile. Derived values, such as Adam's
-//! tables of powers, are computed at each change, not for each batch.
+//! A batch takes one `Arc` of the settings when it begins. All its steps therefore use the learning
+//! rate and the betas of one set, even if another call changes the settings meanwhile. Values that
+//! are derived from the settings, such as Adam's tables of powers, are computed at each change and
+//! not for each batch.
 
 use std::sync::Arc;
 

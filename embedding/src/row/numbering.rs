@@ -1,12 +1,12 @@
-//! Identifies a numbering of a vocabulary (its assignment of ids to values), both in the vocabulary
-//! and in tables whose keys are its ids.
+//! Identifies a numbering of a vocabulary, that is, its assignment of ids to values. The vocabulary
+//! stores this identity, and so does each table whose keys are the vocabulary's ids.
 
-/// Identifies a numbering of a vocabulary: its assignment of ids to values. Two vocabularies with
-/// equal identities give equal values equal ids, with one exception. A bank that was copied, or
-/// that went back to a checkpoint by a crash or by [`roll_back`](crate::Bank::roll_back), may add
-/// other values under the same identity.
-/// [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint) shows whether two vocabularies have
-/// the same values.
+/// Identifies a numbering of a vocabulary: its assignment of ids to values. In two vocabularies
+/// with equal identities, a value has one and the same id, with one exception. A bank may be a
+/// copy, or may have gone back to a checkpoint after a crash or by
+/// [`roll_back`](crate::Bank::roll_back). Such a bank may then give new ids to other values, and
+/// its vocabulary keeps its identity. [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint)
+/// shows whether two vocabularies have the same values.
 ///
 /// # Examples
 /// ```
@@ -69,8 +69,8 @@ pub(crate) fn renumberings(numbering: u64) -> u32 {
 pub struct TableVocabulary {
     /// The vocabulary's name.
     pub name: String,
-    /// The numbering that the table was made for. `None` before the table is made; the bank then
-    /// uses the present numbering.
+    /// The numbering that the table was made for. `None` before the table is made; the bank sets it
+    /// when it makes the table, to the vocabulary's present numbering.
     pub identity: Option<VocabularyIdentity>,
 }
 

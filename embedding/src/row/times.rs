@@ -4,15 +4,15 @@
 //! time that the user set last. A process that has opened the bank and has not yet set a time would
 //! record time 0. A later eviction by age would delete such rows as very old.
 //!
-//! **Approach.** The largest time that was set for a table is stored as a row of 8 bytes in a
-//! separate table of the bank. Its key is the table's number. Every checkpoint, copy and delta
-//! contains the row, and a rollback restores it. An open reads it. Lists of tables do not show the
-//! separate table.
+//! **Approach.** A separate table of the bank has one row of 8 bytes for each table whose time was
+//! set. The row's key is the number of that table, and its value is the largest time that was set.
+//! Every checkpoint, copy and delta contains the row, a rollback restores it, and opening the bank
+//! reads it. Lists of tables do not show the separate table.
 //!
-//! A new table may get the number of a dropped table, but must not get its time. A call that stores
-//! a time checks, under the lock `Times::keeping`, that the table exists. A drop removes the table
-//! first, and then deletes its time under that lock. A new table deletes a time that a failed drop
-//! has left.
+//! A new table may get the number of a dropped table, but must not get the dropped table's time. A
+//! call that stores a time checks, under the lock `Times::keeping`, that the table exists. A drop
+//! removes the table first, and then deletes its time under that lock. A new table deletes a time
+//! that a failed drop has left.
 
 use std::sync::OnceLock;
 
@@ -22,7 +22,7 @@ use embank_kv::{Access, Clock, Operation, Store, TableId};
 use crate::error::Result;
 use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 
-/// Name of the table of times. The parentheses set it apart from user names.
+/// Name of the table of times. The parentheses distinguish it from the names of users' tables.
 const NAME: &str = "(times of tables)";
 const TIME_BYTES: u32 = 8;
 
@@ -64,8 +64,8 @@ impl Times {
     /// `NoSuchTable` if the table was dropped.
     pub(crate) fn keep(&self, store: &Store, table: TableId, time: u32) -> Result<()> {
         // While this lock is held, the table's time is not deleted, and only one thread makes the
-        // table of times. The lock of all tables can't serve here: this call may wait for disk
-        // space that only dropping a table frees.
+        // table of times. The bank's lock of its tables can't be used for this. This call may wait
+        // for disk space, and another thread may need that lock to drop a table and free space.
         let _keeping = self.keeping.lock();
         store.rows(table)?;
         let times = self.table_or_new(store)?;

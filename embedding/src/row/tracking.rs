@@ -1,10 +1,10 @@
 //! Tracking: the time of the last use and the number of uses, two words in every row of a table
 //! that tracks them.
 //!
-//! The words follow the optimizer's state. They change under the lock that an update takes anyway,
-//! and move with the row. A use is a gradient that is applied or a row that is put. A peek changes
-//! nothing, and a Get is followed by its update. A row that a Get makes has the present time and no
-//! uses.
+//! The words follow the optimizer's state in the row. An update changes them under the row's lock,
+//! which it holds anyway. A use is a gradient that is applied or a row that is put. A peek is no
+//! use. A Get is no use either, because an update usually follows it. A row that a Get makes has
+//! the present time and no uses.
 //!
 //! The time of a row never goes back: an update with an older time counts as a use and keeps the
 //! time. The largest time that was set is durable (`times`), so the next open continues with it.
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Whether a table's rows record the time of their last use and the number of their uses. Evictions
-/// by age and by frequency need these. Part of the table's identity, because it adds 8 bytes to a
-/// row. Default: [`Tracking::None`].
+/// by age and by frequency need these two numbers. Tracking adds 8 bytes to each row, so it is part
+/// of the table's identity. Default: [`Tracking::None`].
 ///
 /// # Examples
 /// ```

@@ -1,13 +1,15 @@
 //! The staleness of the rows that Gets return: a histogram of the clocks that they saw.
 //!
-//! A batch counts for itself, and only the rows whose clock was not 0. The number of the other rows
-//! follows. So if no row is stale, the histogram costs one comparison for each row. The table's
-//! counters, to which a batch adds once, count each class. If the count of one class were computed
-//! from the others, it could fall when it is read while they grow.
+//! Each batch has counts of its own, and counts only the rows whose clock was not 0. The number of
+//! rows with clock 0 follows from the number of rows of the batch. If no row is stale, the
+//! histogram therefore costs one comparison for each row. At its end, a batch adds its counts to
+//! the table's counters, once. These counters count every class, also the class of clock 0. If a
+//! reader computed this class from the others, its number could fall between two reads, while
+//! batches add to the others.
 
 use crate::stats::counter::Counter;
 
-/// Each clock up to this one has a class.
+/// Each clock value up to this one has its own class. Larger values share classes.
 const EXACT_MAX: u32 = 16;
 const BUCKETS: usize = 30;
 
@@ -27,8 +29,8 @@ fn largest_of(bucket: usize) -> u32 {
     }
 }
 
-/// The number of rows by their staleness at the Get: the number of Gets of the row that no update
-/// had answered, without this Get.
+/// The number of rows that Gets returned, by their staleness at the Get. The staleness is the
+/// number of earlier Gets of the row whose update had not yet come.
 ///
 /// # Examples
 /// ```
@@ -56,14 +58,14 @@ impl StalenessHistogram {
         counts.map(|(bucket, &count)| (largest_of(bucket), count))
     }
 
-    /// Rows counted.
+    /// Number of rows that were counted.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.counts.iter().sum()
     }
 
     /// The staleness that a share `q` (0 to 1) of the rows did not exceed, rounded up to the
-    /// largest of its class; `None` without rows.
+    /// largest staleness of its class. `None` if no rows were counted.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<u32> {
         let rank = ((self.rows() as f64 * q.clamp(0.0, 1.0)).ceil() as u64).max(1);
@@ -75,7 +77,8 @@ impl StalenessHistogram {
         found.map(|(largest, _)| largest)
     }
 
-    /// The largest staleness, rounded up to the largest of its class; `None` without rows.
+    /// The largest staleness of a row, rounded up to the largest staleness of its class. `None` if
+    /// no rows were counted.
     #[must_use]
     pub fn max(&self) -> Option<u32> {
         self.buckets().last().map(|(largest, _)| largest)

@@ -340,7 +340,7 @@ proptest! {
         run(ValueKind::Bytes, false, &steps);
     }
 
-    /// With only 64 hashes for 400 strings, a record of ids holds several strings.
+    /// 400 strings share only 64 hashes here, so a record of ids holds several strings.
     #[test]
     fn strings_of_equal_hash_agree_with_the_model(steps in steps()) {
         run(ValueKind::Bytes, true, &without_ranges(steps));

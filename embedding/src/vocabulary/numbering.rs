@@ -35,8 +35,9 @@ fn part_name(vocabulary: &str, part: Part, numbering: u64) -> String {
     format!("{vocabulary} (vocabulary, {} {numbering})", part.name())
 }
 
-/// Returns the number of the next numbering: a count and random bits. After a roll back a bank may
-/// reach the same count again with other ids. The random bits tell the two numberings apart.
+/// Returns the number of the next numbering: a count and random bits. After a rollback, a bank may
+/// reach a count that it had before, with other ids. The random bits distinguish the two
+/// numberings.
 pub(crate) fn number_after(numbering: u64) -> u64 {
     let count = renumberings(numbering).wrapping_add(1);
     random() << 32 | u64::from(count)
@@ -67,7 +68,7 @@ impl Tip {
     }
 }
 
-/// New values without repetitions. A number is its own key.
+/// New values without repetitions. The key of a number is the number itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Items<'a> {
     pub(crate) keys: &'a [u64],
@@ -138,8 +139,8 @@ impl Numbering {
                 )?,
             ),
             ValueKind::Bytes => {
-                // A record must have room for two strings with equal hashes. Three equal hashes are
-                // too improbable to reserve room.
+                // A record must have room for two strings with equal hashes. Three strings with
+                // equal hashes are so improbable that no room is reserved for them.
                 let longest = 2 * (config.value_bytes_max + ENTRY_HEAD_BYTES_MAX);
                 let ids = store.create_variable_table(
                     &name(Part::Ids),
@@ -227,8 +228,8 @@ impl Numbering {
         })
     }
 
-    /// Reads the strings at these places. The strings lie in the records of ids with these keys.
-    /// `None` for a place that is missing.
+    /// Reads the strings at these places. `keys` are the keys of the records of ids that hold these
+    /// strings. An element of the result is `None` if the place is missing.
     pub(crate) fn read_long(
         &self,
         store: &Store,
@@ -253,9 +254,9 @@ impl Numbering {
         Ok(copies)
     }
 
-    /// Appends values that the numbering lacks, blocks first: the module `insertion` explains the
-    /// order. Returns the new tip. After an error the old tip stays valid, and the caller must
-    /// remove the rows beyond it.
+    /// Appends values that the numbering lacks. Writes their blocks before their places; the module
+    /// `insertion` explains the order. Returns the new tip. After an error the old tip stays valid,
+    /// and the caller must remove the rows beyond it.
     pub(crate) fn append(&self, store: &Store, tip: &Tip, items: Items<'_>) -> StoreResult<Tip> {
         let next = self.append_blocks(store, tip, items)?;
         match self.kind {

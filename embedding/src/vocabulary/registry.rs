@@ -1,4 +1,5 @@
-//! The vocabularies of an open bank by name. Makes, finds and drops their tables in the store.
+//! The vocabularies of an open bank, by name. This module makes, finds and drops the vocabularies'
+//! tables in the store.
 //!
 //! A new vocabulary's tables are made first, then the table of its header, then the header row. A
 //! drop removes the table of the header first. A checkpoint that is cut during either call may
@@ -33,9 +34,9 @@ pub(crate) struct Vocabularies {
     pub(crate) context: Context,
     /// Lock order: the bank's tables before `by_name`.
     by_name: Mutex<VocabularyMap>,
-    /// Held while a bank that is open to read only moves to another checkpoint, or while its
-    /// content is read again. A thread that holds it sees one checkpoint. Locked before the bank's
-    /// tables and `by_name`, and never within a call that reads a vocabulary's tables.
+    /// Held while a read-only bank moves to another checkpoint, or while a thread reads the
+    /// vocabularies again. A thread that holds it sees the state of one checkpoint. Locked before
+    /// the bank's tables and `by_name`, and never within a call that reads a vocabulary's tables.
     pub(crate) moving: Mutex<()>,
     /// The bank sets this function, because vocabularies do not know tables.
     on_renumbered: OnceLock<OnRenumbered>,
@@ -63,8 +64,8 @@ impl Vocabularies {
         let _ = self.on_renumbered.set(call);
     }
 
-    /// Refuses handles of tables that were made for another numbering. Called after vocabularies
-    /// may have changed.
+    /// Marks the handles of tables that were made for another numbering, so that their calls fail.
+    /// Called after vocabularies may have changed.
     pub(crate) fn refuse_other_numberings(&self) {
         if let Some(call) = self.on_renumbered.get() {
             call(self);
@@ -81,7 +82,7 @@ impl Vocabularies {
         self.by_name.lock().get(name).cloned()
     }
 
-    /// Returns the vocabulary of `table`. If the table exists, the vocabulary must have the
+    /// Returns the vocabulary of `table`. If the table exists already, the vocabulary must have the
     /// numbering that the table was made for.
     ///
     /// # Errors
@@ -134,11 +135,11 @@ impl Vocabularies {
         drop_parts(&self.context.store, identity, Some(numbering))
     }
 
-    /// Reads a vocabulary's state again. Used in a bank that is open to read only and may have
-    /// moved to another checkpoint. Returns false if the vocabulary is gone.
+    /// Reads a vocabulary's state again. Used in a read-only bank that may have moved to another
+    /// checkpoint. Returns false if the vocabulary is gone.
     pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<bool> {
-        // Another thread may be moving the vocabulary to a newer state. The lock prevents that this
-        // thread then replaces the newer state by an older state.
+        // Without this lock, another thread could move the vocabulary to a newer state, and this
+        // thread could then replace the newer state by an older one.
         let _moving = self.moving.lock();
         let newer = read_vocabularies(&self.context.store)?;
         let newer = newer.get(&shared.name).filter(|newer| newer.header == shared.header);
@@ -186,7 +187,7 @@ pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<Vo
     Ok(VocabularyShared::new(name, founding, table, header, numbering, tip))
 }
 
-/// Drops the tables of all of a vocabulary's numberings except `kept`.
+/// Drops the tables of a vocabulary's numberings. Keeps the tables of the numbering `kept`.
 fn drop_parts(store: &Store, identity: u64, kept: Option<u64>) -> Result<()> {
     for (table, role) in roles(store)? {
         match role {
@@ -235,8 +236,8 @@ pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<Vo
         let parts = parts_of(&roles, founding.identity);
         let Some(bytes) = read_header(store, table.id)? else {
             // Without a header the vocabulary was not made completely, and its tables are dropped.
-            // If they have rows, the header was lost: the open fails instead of dropping the
-            // values.
+            // But if these tables have rows, the header was lost. The open then fails, so that the
+            // values are not dropped.
             for (_, _, part) in parts {
                 if store.rows(part.id)? > 0 {
                     return Err(unreadable(name, "its header is missing".to_owned()));
@@ -290,7 +291,7 @@ fn parts_of(roles: &[(TableInfo, Role)], identity: u64) -> Vec<(Part, u64, &Tabl
     parts
 }
 
-/// Refuses tables whose row widths differ from the widths that this program writes.
+/// Fails if a table's row width differs from the width that this program writes.
 fn check_widths(name: &str, numbering: &Numbering, roles: &[(TableInfo, Role)]) -> Result<()> {
     let value_bytes = |id| roles.iter().find(|of| of.0.id == id).map(|of| of.0.value_bytes);
     let blocks = match numbering.kind {

@@ -37,7 +37,7 @@ impl Vocabulary {
         })
     }
 
-    /// Returns the places of ids. Fails if an id was not given out.
+    /// Returns the places of ids. Fails if the vocabulary has given an id to no value.
     pub(crate) fn places_of(&self, ids: &[u64], len: u64) -> Result<Vec<u64>> {
         let first_id = self.config().first_id;
         let place = |&id: &u64| {
@@ -52,7 +52,7 @@ impl Vocabulary {
         ids.iter().map(place).collect()
     }
 
-    /// Returns the values at these places. Every place must have been given out.
+    /// Returns the values at these places. Every place must have a value.
     pub(crate) fn values_at(&self, numbering: &Numbering, places: &[u64]) -> Result<OwnedValues> {
         let mut numbers = Vec::new();
         let mut strings = ByteBuffer::default();

@@ -46,7 +46,7 @@ impl Operation for PutFixed<'_> {
     }
 }
 
-/// Copies of rows of variable width, in any order.
+/// Copies of rows of variable width. The copies may be in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     bytes: Vec<u8>,
@@ -122,7 +122,7 @@ pub(crate) struct FindPlaces<'a, F> {
     pub(crate) value: F,
     /// Places at or beyond this length count as absent.
     pub(crate) len: u64,
-    /// Must hold `UNKNOWN_ID` before.
+    /// Gets the places. The caller must fill it with `UNKNOWN_ID` before.
     pub(crate) places: &'a mut [u64],
 }
 
@@ -213,7 +213,7 @@ impl Operation for AddEntries<'_> {
 pub(crate) struct AddCounts<'a> {
     /// Pairs of a place and the number to add to its count, sorted by place.
     pub(crate) counts: &'a [(u64, u64)],
-    /// The end of each block's part of `counts`.
+    /// For each block, the end of its part of `counts`.
     pub(crate) ends: &'a [usize],
     pub(crate) per_block: u64,
     /// The operation appends the blocks whose counts were added, also if the batch fails.

@@ -18,9 +18,9 @@ pub(crate) struct VocabularyShared {
     pub(crate) founding: Founding,
     /// The table with the header.
     pub(crate) header: TableId,
-    /// The tables in use. Read-locked by every call while it uses them. Write-locked by a
-    /// renumbering, after it has become the writer, and by a refresh of a bank that is open to read
-    /// only.
+    /// The tables in use. Every call locks this for reading while it uses the tables. A renumbering
+    /// locks it for writing, after it has locked `writer`. A refresh of a read-only bank also locks
+    /// it for writing.
     pub(crate) numbering: RwLock<Numbering>,
     /// The number of values with ids. Changes only while `writer` is held. The values below the
     /// length never change within a numbering.
@@ -30,12 +30,13 @@ pub(crate) struct VocabularyShared {
     /// as keys.
     pub(crate) given_out: AtomicU64,
     frozen: AtomicBool,
-    /// Held while values are inserted or renumbered.
+    /// A thread holds this lock while it inserts or renumbers values.
     pub(crate) writer: Mutex<Writer>,
     /// A copy of the header's facts about the values, for threads that must not wait for the
-    /// writer. Held only while the copy is read or changed.
+    /// writer. A thread holds this lock only while it reads or changes the copy.
     published: Mutex<Published>,
-    /// Read-locked while counts are added. Write-locked while a renumbering moves the counts.
+    /// A call locks this for reading while it adds counts. A renumbering locks it for writing while
+    /// it moves the counts.
     pub(crate) counting: RwLock<()>,
 }
 
@@ -102,13 +103,13 @@ impl VocabularyShared {
         VocabularyIdentity { id: self.founding.identity, generation: numbering }
     }
 
-    /// Returns the number of the numbering in use and its length. Both belong together.
+    /// Returns the number of the numbering in use, and the length of this numbering.
     pub(crate) fn numbering_and_len(&self) -> (u64, u64) {
         let numbering = self.numbering.read();
         (numbering.number, self.len())
     }
 
-    /// Returns the tables in use. They stay in use while the caller is the writer.
+    /// Returns the tables in use. They stay in use while the caller holds `writer`.
     pub(crate) fn numbering(&self) -> Numbering {
         *self.numbering.read()
     }
@@ -141,7 +142,7 @@ impl VocabularyShared {
         self.frozen.store(frozen, Ordering::Relaxed);
     }
 
-    /// Replaces the tables in use, once no call uses the old tables.
+    /// Waits until no call uses the old tables, then replaces the tables in use.
     pub(crate) fn exchange(&self, writer: &mut Writer, header: Header, numbering: Numbering) {
         let mut current = self.numbering.write();
         *current = numbering;
@@ -149,8 +150,8 @@ impl VocabularyShared {
         *self.published.lock() = Published::of(&header);
         // Relaxed, and before the store of the length, for the reason that `publish` gives.
         self.given_out.store(header.len, Ordering::Relaxed);
-        // Stored under both locks, so a thread that reads the tables reads the length of these
-        // tables.
+        // The length is stored while both locks are held, so a thread that reads the tables reads
+        // the length of these tables.
         self.len.store(header.len, Ordering::Release);
         self.frozen.store(header.frozen, Ordering::Relaxed);
     }

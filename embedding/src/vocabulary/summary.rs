@@ -27,16 +27,16 @@ use crate::row::numbering::renumberings;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularySummary {
-    /// Its name.
+    /// The vocabulary's name.
     pub name: String,
-    /// Its settings.
+    /// The vocabulary's settings.
     pub config: VocabularyConfig,
     /// The number of renumberings of the vocabulary.
     pub generation: u32,
     /// The number of rows that map values to ids. Strings with equal hashes share a row, so there
     /// may be fewer rows than values. An interrupted insertion may have left additional rows.
     pub rows: u64,
-    /// Bytes of the records of all its tables.
+    /// Bytes of the records of all tables of the vocabulary.
     pub record_bytes: u64,
 }
 

@@ -60,8 +60,8 @@ fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     numbering.append(&vocabulary.context().store, &tip, items).unwrap();
 }
 
-/// A value whose place is beyond the length is unknown, also in a bank that is open to read only.
-/// Its next insertion gives it the next id.
+/// A value whose place is beyond the length is unknown, also in a read-only bank. When the value is
+/// inserted again, it gets the next id.
 #[test]
 fn a_torn_insertion_leaves_nothing() {
     for (kind, seed) in [(0, 7), (1, 7), (1, CLASHING_SEED)] {
@@ -92,7 +92,8 @@ fn a_torn_insertion_leaves_nothing() {
         let reading = Bank::open_read_only(dir.path().join("bank"), options(), None).unwrap();
         see(&reading.open_vocabulary("v").unwrap());
         drop(reading);
-        // As after a failed insertion, and as after a crash.
+        // An insertion repairs the vocabulary: first in this process, as after a failed insertion,
+        // and below after a reopen, as after a crash.
         let mut ids = vec![0; 70];
         vocabulary.ids(torn, &mut ids).unwrap();
         assert_eq!(ids, [UNKNOWN_ID; 70]);
@@ -500,8 +501,8 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     let other_dir = tempfile::tempdir().unwrap();
     let other = new_bank(other_dir.path());
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
-    // A new table for a vocabulary that is missing. Its error spoke of rows of a table that did not
-    // exist.
+    // Makes a table for a vocabulary that is missing. In an earlier version, the error spoke of
+    // rows of a table that did not exist.
     match other.table("t", asked.clone()) {
         Err(Error::NoSuchVocabulary { vocabulary }) => assert_eq!(vocabulary, "v"),
         refused => panic!("{:?}", refused.map(|_| ())),
@@ -510,7 +511,7 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
     let unbound = other.table("t", TableConfig { vocabulary: None, ..made }).unwrap();
 
-    // And its rows.
+    // An import checks the vocabulary of the rows too.
     let file = dir.path().join("t.safetensors");
     let kept = bank.open_table_unchecked("t").unwrap();
     kept.put(&[0], &[1.5]).unwrap();

@@ -4,8 +4,9 @@
 //! The look-up must return the value's id. This proves that no id is missing and no two values
 //! share an id. The fingerprint of the values must equal the header's fingerprint.
 //!
-//! The table of ids may hold further rows, so verification also counts its rows and entries. A row
-//! of several strings with equal hashes is counted once, with the value of its lowest place.
+//! The table of ids may hold further rows, so verification also counts its rows and entries.
+//! Strings with equal hashes share a row. Verification counts such a row once, when it checks the
+//! string with the lowest place in the row.
 
 use std::ops::ControlFlow;
 
@@ -58,13 +59,13 @@ struct Seen {
 }
 
 impl Vocabulary {
-    /// Checks every value: the value must lead to its id and the id to the value. Also checks that
-    /// the tables hold no other values. Reads the whole vocabulary, in constant memory. Insertions
-    /// wait; lookups continue.
+    /// Checks every value: looking up the value must give its id, and looking up the id must give
+    /// the value. Also checks that the tables hold no other values. Reads the whole vocabulary, in
+    /// constant memory. Insertions wait; lookups continue.
     ///
     /// # Errors
-    /// [`Error::DamagedVocabulary`] names the first damage; [`Error::VocabularyDropped`]; a failure
-    /// of the store, such as a page with a wrong checksum.
+    /// [`Error::DamagedVocabulary`], which names the first damage. [`Error::VocabularyDropped`]. A
+    /// failure of the store, such as a page with a wrong checksum.
     ///
     /// # Examples
     /// ```
@@ -83,14 +84,16 @@ impl Vocabulary {
     }
 
     /// Verifies as [`verify`](Self::verify) does, and calls `progress` after every few thousand
-    /// values. `progress` may end the verification. It must not call what waits for insertions of
-    /// this vocabulary, because insertions wait for the verification: `ids_or_insert` with new
-    /// values, `merge` into it, `fingerprint`, `set_frozen`, `keep_frequent`, `verify`, and
-    /// [`Bank::drop_vocabulary`](crate::Bank::drop_vocabulary). It may call lookups, counting,
-    /// scans, checkpoints, and anything on tables and other vocabularies.
+    /// values. `progress` may end the verification. The verification holds the lock of insertions,
+    /// so `progress` must not make a call that needs this lock. Such calls on this vocabulary are:
+    /// `ids_or_insert` with new values, `merge` into the vocabulary, `fingerprint`, `set_frozen`,
+    /// `keep_frequent`, `verify`, and [`Bank::drop_vocabulary`](crate::Bank::drop_vocabulary).
+    /// `progress` may make lookups, counts, scans and checkpoints, and any call on tables and other
+    /// vocabularies.
     ///
     /// # Errors
-    /// The errors of [`verify`](Self::verify); [`Error::Cancelled`] if `progress` ends it.
+    /// The errors of [`verify`](Self::verify). [`Error::Cancelled`] if `progress` ends the
+    /// verification.
     ///
     /// # Examples
     /// ```
@@ -112,8 +115,8 @@ impl Vocabulary {
         let store = &self.context().store;
         let moment = || store.reading().map(|at| at.checkpoint);
         let began = moment();
-        // A bank that is open read-only has no writer to exclude, but may be refreshed during the
-        // call.
+        // Holds the lock of insertions. A read-only bank has no insertions to exclude, but another
+        // thread may refresh it during the call.
         let mut held = (!store.is_read_only()).then(|| self.writer());
         if let Some(writer) = &mut held {
             let numbering = self.shared.numbering();
@@ -135,8 +138,8 @@ impl Vocabulary {
                 return Err(Error::Cancelled);
             }
         }
-        // Rows that a torn insertion has left are no damage. In a bank that is open read-only they
-        // stay.
+        // Rows that an interrupted (torn) insertion has left are no damage. A read-only bank can't
+        // remove them.
         let (rows, beyond) = self.read(|numbering, _| {
             let beyond = if held.is_some() { 0 } else { self.rows_beyond(numbering, header.len)? };
             Ok((store.rows(numbering.ids)?, beyond))

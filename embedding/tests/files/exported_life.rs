@@ -1,5 +1,5 @@
-//! Tests that files keep each row's uses and time of last use. An eviction must then treat an
-//! imported table like the exported one.
+//! Tests that exported files keep each row's number of uses and time of last use. An eviction of an
+//! imported table must then delete the rows that it would delete in the exported table.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::common::{TestBank, new_bank_with, push_to_disk, small_options, table};
 use embank::{BankOptions, Error, Initializer, Lease, Optimizer, Table, TableConfig};
 
-/// Makes a bank with a short timeout. A Get that waits by mistake fails with a timeout, which is
-/// another error.
+/// Makes a bank with a short timeout. A Get that waits by mistake then fails with a timeout, and
+/// not with `SelfBlocked`.
 fn bank() -> TestBank {
     new_bank_with(BankOptions { wait_timeout: Duration::from_secs(2), ..small_options() })
 }

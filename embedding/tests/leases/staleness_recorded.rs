@@ -1,5 +1,5 @@
-//! Records every event of a run with several threads, and checks the staleness bound over the
-//! record.
+//! Records every event of a run with several threads, and checks afterwards that the record keeps
+//! the staleness bound.
 //!
 //! A Get raises its rows' clocks at some moment between its begin and its end. The counts are given
 //! back at some moment during the call that ends the lease, or during a call that expires it. A
@@ -136,8 +136,8 @@ fn apply(lease: embank::Lease, recorder: &Recorder, steps: &[AtomicU64]) -> u64 
     now
 }
 
-/// Returns the first Get during which more leases on one of its rows were outstanding than its
-/// bound admits.
+/// Returns the first Get that breaks the bound: during all of it, one of its rows had more
+/// outstanding leases than the bound allows.
 fn first_excess(record: &[Got]) -> Option<String> {
     let mut by_key: HashMap<u64, Vec<&Got>> = HashMap::new();
     for got in record {

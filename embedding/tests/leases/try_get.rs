@@ -25,8 +25,8 @@ fn a_get_that_would_wait_holds_nothing() {
     let test = new_bank();
     let table = table(&test.bank, config());
     let lease = table.get(&[2], &mut [0.0]).unwrap();
-    // Tried in this thread, in which a Get would fail at once, and in another thread, in which a
-    // Get would wait.
+    // Calls `try_get` in this thread, where a Get would fail at once, and in another thread, where
+    // a Get would wait.
     assert!(try_get(&table, &[1, 2, 3, 2]).is_none());
     thread::scope(|scope| {
         scope.spawn(|| assert!(try_get(&table, &[1, 2, 3, 2]).is_none()));
@@ -78,8 +78,8 @@ fn a_row_that_is_reserved_is_not_taken() {
     let test = new_bank();
     let table = table(&test.bank, config());
     thread::scope(|scope| {
-        // The lease belongs to another thread, because a reservation lets threads pass whose leases
-        // it waits for.
+        // Another thread takes the lease. If this thread had taken it, its Gets could pass the
+        // reservation that waits for the lease.
         let held = scope.spawn(|| table.get(&[1], &mut [0.0]).unwrap()).join().unwrap();
         let waiting = scope.spawn(|| table.get(&[1, 2], &mut [0.0; 2]).unwrap().release());
         // The loop ends: the Get reserves its rows after it has waited for 50 ms.

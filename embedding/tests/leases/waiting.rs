@@ -171,8 +171,8 @@ fn a_large_get_has_its_turn_among_small_ones() {
     assert!((0..1_000).all(|key| table.outstanding(key).unwrap() == Some(0)));
 }
 
-/// Shows that a thread passes a reservation that waits for the thread's own lease. Otherwise both
-/// would wait for each other.
+/// Shows that a Get passes a reservation if the reservation waits for a lease of the Get's thread.
+/// Otherwise the two would wait for each other.
 #[test]
 fn a_thread_that_a_reservation_waits_for_passes_it() {
     let test = new_bank_with(small_options());
@@ -191,8 +191,9 @@ fn a_thread_that_a_reservation_waits_for_passes_it() {
     });
 }
 
-/// Shows that a cycle over two tables ends, in which each Get waits for a lease of the other's
-/// thread. A Get that queues behind a reservation passes it after a quarter of `wait_timeout`.
+/// Shows that a cycle over two tables ends. In the cycle, each of two Gets waits for a lease of the
+/// thread of the other Get. A Get that queues behind a reservation passes it after a quarter of
+/// `wait_timeout`.
 #[test]
 fn a_cycle_over_two_tables_ends() {
     let options = BankOptions { wait_timeout: Duration::from_secs(8), ..small_options() };
@@ -217,7 +218,7 @@ fn a_cycle_over_two_tables_ends() {
     held.release().unwrap();
 }
 
-/// Shows that the error tells a lease that never ends from other Gets that overtake.
+/// Shows that the error says whether a lease was never ended, or other Gets overtook this one.
 #[test]
 fn the_error_says_whether_a_lease_is_not_ended() {
     let options = BankOptions { wait_timeout: Duration::from_millis(300), ..small_options() };

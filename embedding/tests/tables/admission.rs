@@ -261,9 +261,9 @@ fn a_key_that_was_refused_before_a_wait_is_held_after_it() {
     let config = config(Admission::AfterGets(2)).staleness_bound(Some(0));
     let table = table(&test.bank, config);
     let waits = || table.stats().waits;
-    // In each round a thread gets two new keys. It refuses `a`, and admits `b` unless the other
-    // thread already holds `b`. While it waits for `b`, the other thread's Get makes the row of
-    // `a`. Many rounds miss that moment, but they check the clocks too.
+    // In each round a thread gets two new keys. The Get refuses `a`, and admits `b`. If the other
+    // thread already holds `b`, the Get waits for `b`, and meanwhile the other thread's Get makes
+    // the row of `a`. In many rounds this does not happen, but these rounds check the clocks too.
     for round in 0..2000 {
         let a = 2 * round;
         let b = a + 1;

@@ -16,7 +16,7 @@ fn config() -> TableConfig {
     TableConfig::new(DIM as u32).optimizer(adagrad)
 }
 
-/// Returns the rows that a scan has not returned yet, read in batches of `batch`.
+/// Returns the rows that the scan has not returned yet. Reads them in batches of `batch` rows.
 fn collect(scan: &mut Scan, batch: usize) -> HashMap<u64, Vec<f32>> {
     let mut found = HashMap::new();
     let (mut keys, mut rows) = (vec![0; batch], vec![f32::NAN; batch * DIM]);

@@ -115,8 +115,8 @@ fn what_knows_a_dropped_table_never_reaches_the_one_that_gets_its_number() {
     assert!(refused.to_string().contains("none was ever given"), "{refused}");
 }
 
-/// Shows that lookahead of a dropped table moves no row of the table that gets its number. At that
-/// moment the worker reads rows of the dropped table or has them in its queue.
+/// Shows that lookahead of a dropped table moves no row of a new table with its number. When the
+/// new table is made, the worker reads rows of the dropped table or has them in its queue.
 #[test]
 fn a_lookahead_of_a_dropped_table_moves_no_row_of_another() {
     const ROUNDS: u64 = 8;

@@ -79,8 +79,8 @@ impl Found<'_> {
     }
 
     /// Returns the parts to read in addition to the vectors. State and uses in a file belong to
-    /// vectors of the usual names. If the caller names another column as vectors, they are not
-    /// read.
+    /// vectors of the usual names. If the caller names another column as vectors, the import does
+    /// not read state and uses.
     fn wanted_for(&self, vector: usize, wanted: Wanted) -> Result<Wanted> {
         let name = self.schema.field(vector).name();
         if ROWS.contains(&name.as_str()) {
