@@ -10,17 +10,18 @@ use pyo3::prelude::*;
 use super::PyBank;
 use crate::cell::BankCell;
 
-/// Chooses how many batches to look ahead: 4, or fewer if the queue or a third of the row memory
-/// has no room for the rows of 4 batches.
+/// Chooses the depth: how many batches to announce ahead with `Table.lookahead`. The depth is 4, or
+/// less if the queue of announced keys, or a third of the memory for rows, has no room for the rows
+/// of 4 batches.
 ///
-/// It chooses 2 while more than 2% of the rows that lookahead read leave memory unused or find the
-/// queue full. `embank.torch.LookaheadLoader` has its own `AutoDepth`; this class is for loops that
-/// call `Table.lookahead` themselves.
+/// The depth is 2 while more than 2% of the rows find the queue full or leave memory before their
+/// use. `embank.torch.LookaheadLoader` has its own `AutoDepth`; this class is for loops that call
+/// `Table.lookahead` themselves.
 ///
 /// Args:
 ///     bank: The bank of the tables.
 ///     together: The number of batches that the loop announces with one call when the depth is 2 or
-///         more. Up to `together - 1` more batches than the depth are then ahead. Default: 1.
+///         more. Up to `together - 1` batches more than the depth are then announced. Default: 1.
 ///
 /// Raises:
 ///     ValueError: `together` is below 1.
@@ -58,8 +59,8 @@ impl PyAutoDepth {
         Ok(Self { cell: Arc::clone(&bank.cell), auto })
     }
 
-    /// Must be called once a step. Returns the number of batches, at least 1, that must be
-    /// announced beside the current batch.
+    /// Must be called once a step. Returns the depth: the number of batches after the current one
+    /// that must be announced, at least 1.
     fn step(&self, py: Python<'_>) -> PyResult<usize> {
         self.cell.with_bank(py, |bank| Ok(self.auto.lock().step(bank)))
     }

@@ -16,16 +16,15 @@ impl PyBank {
 
 #[pymethods]
 impl PyBank {
-    /// The checkpoint that the bank was opened at, or None if there was none. With `read_only`, the
-    /// checkpoint that the bank is at now.
+    /// The checkpoint that the bank was opened at, or None if there was none. After `roll_back` or
+    /// `refresh`, the checkpoint that this call moved the bank to.
     #[getter]
     fn recovered(&self, py: Python<'_>) -> Option<Py<PyRecovered>> {
         self.recovered.lock().as_ref().map(|recovered| recovered.clone_ref(py))
     }
 
-    /// The number of the newest checkpoint that this object has taken, or found when it opened the
-    /// bank. None before the first checkpoint. With `read_only`, the checkpoint that the bank is
-    /// at.
+    /// The number of the last checkpoint that this object has taken, opened, or moved to by
+    /// `roll_back` or `refresh`. None before the first checkpoint.
     #[getter]
     fn last_checkpoint(&self) -> Option<u64> {
         self.position.lock().checkpoint
@@ -67,12 +66,12 @@ impl PyBank {
     }
 
     /// Keeps a checkpoint on disk until `unpin`, in addition to the `checkpoints_kept` newest, for
-    /// example the one of the best epoch. The pin stays when the bank is reopened.
+    /// example the checkpoint of the best epoch. The pin stays when the bank is reopened.
     ///
-    /// While it is pinned, the space of its rows on disk is not freed.
+    /// While a checkpoint is pinned, the bank does not free the disk space of its rows.
     ///
     /// Args:
-    ///     checkpoint: Its number, as `checkpoint()` returned it.
+    ///     checkpoint: The number that `checkpoint()` returned.
     ///
     /// Raises:
     ///     ValueError: There is no such checkpoint.
@@ -89,8 +88,8 @@ impl PyBank {
         self.cell.with_bank(py, |bank| bank.pin(checkpoint))
     }
 
-    /// Ends the pin of a checkpoint. If it is not among the `checkpoints_kept` newest, the next
-    /// checkpoint removes it.
+    /// Ends the pin of a checkpoint. If that checkpoint is not among the `checkpoints_kept` newest,
+    /// the next call of `checkpoint` removes it.
     ///
     /// Raises:
     ///     ValueError, ReadOnly: See `pin`.
@@ -99,12 +98,12 @@ impl PyBank {
         self.cell.with_bank(py, |bank| bank.unpin(checkpoint))
     }
 
-    /// Takes the open bank back to a kept checkpoint for good, for example to the one of the best
-    /// epoch.
+    /// Takes the open bank back to a kept checkpoint for good, for example to the checkpoint of the
+    /// best epoch.
     ///
-    /// Every row, its optimizer state and the vocabularies are as the checkpoint has them. Newer
-    /// checkpoints are removed, and so are changes that no checkpoint has. `recovered` is this
-    /// checkpoint with its blob.
+    /// Every row, its optimizer state and the vocabularies are then as the checkpoint holds them.
+    /// The call removes newer checkpoints, and changes that no checkpoint holds. `recovered` is
+    /// then this checkpoint with its blob.
     ///
     /// `Table` and `Vocabulary` objects, and models over them, stay usable. Objects of tables that
     /// the checkpoint does not have raise `NoSuchTable`. Leases, prefetches, scans, pipelines and
@@ -154,8 +153,8 @@ impl PyBank {
     /// Moves a bank that was opened with `read_only` to its newest checkpoint.
     ///
     /// `Table` objects then show the new checkpoint. Calls and scans of other threads that have
-    /// begun show the old checkpoint until they end; until then the indexes of both are in memory.
-    /// After an error the bank stays at the checkpoint that it was at.
+    /// begun show the old checkpoint until they end; until then the indexes of both checkpoints are
+    /// in memory. After an error the bank stays at the old checkpoint.
     ///
     /// Returns:
     ///     The number of the checkpoint that the bank is at.
@@ -186,8 +185,9 @@ impl PyBank {
 
     /// Makes every row, the optimizer state and `blob` durable.
     ///
-    /// When the call returns, all of it is on stable storage. A crash at any later moment recovers
-    /// this checkpoint or a later one. A crash loses changes that came after the last checkpoint.
+    /// When the call returns, all of these are on stable storage. After a crash at any later
+    /// moment, the bank opens at this checkpoint or a later one. Changes after that checkpoint are
+    /// lost.
     ///
     /// Args:
     ///     blob: The caller's own state, such as the step, dense weights and the position in the

@@ -25,10 +25,10 @@ mod vocabularies;
 
 /// A directory that holds embedding tables under one memory budget.
 ///
-/// Opening it creates the directory if it is not there, or recovers the newest checkpoint that it
-/// holds. Changes that came after that checkpoint are gone. Use it as a context manager, or call
-/// `close`. Neither takes a checkpoint by default, and both warn with a `ResourceWarning` of
-/// changes that no checkpoint has.
+/// `Bank(path)` creates the directory if it is missing. Otherwise it opens the bank at its newest
+/// checkpoint, and changes after that checkpoint are gone. Use the bank as a context manager, or
+/// call `close`. By default, neither the end of the `with` block nor `close` takes a checkpoint.
+/// Both warn with a `ResourceWarning` if the bank has changes that no checkpoint holds.
 ///
 /// Args:
 ///     path: The directory.
@@ -39,11 +39,12 @@ mod vocabularies;
 ///     device: "auto", "io_uring" or "threads". Default: "auto", which takes `io_uring` if the
 ///         kernel grants it and threads otherwise.
 ///     checkpoints_kept: The number of newest checkpoints that stay on disk. Default: 2.
-///     wait_timeout: Seconds that a get waits at a staleness bound at most. Default: 60.
-///     lease_timeout: Seconds after which a lease expires. It expires when another get asks for
-///         rows of its table: its counts are given back, and an update through it raises
-///         `LeaseExpired`. Choose several times the duration of the slowest step. Default: None, a
-///         lease never expires, and a lease that is never ended blocks its rows.
+///     wait_timeout: The longest wait of a get at a staleness bound, in seconds. Default: 60.
+///     lease_timeout: The age in seconds from which a lease can expire. It expires when another get
+///         of its table starts or waits. The lease then no longer counts on its rows, and an update
+///         through it raises `LeaseExpired`. Choose several times the duration of the slowest step.
+///         Default: None, a lease never expires. With a staleness bound, a lease that is never
+///         ended then blocks its rows.
 ///     compaction: Whether the bank frees space on disk in the background. Without it only
 ///         `compact` frees space. Default: True with a `disk_quota`, otherwise False, because the
 ///         rows that compaction copies push looked-ahead rows out of memory. Switch it on for runs
@@ -55,17 +56,17 @@ mod vocabularies;
 ///         in a second, or text such as "20MiB". Default: None, as fast as the writers need it.
 ///     disk_quota: The largest number of bytes that the log may take on disk, or text such as
 ///         "8GiB". Default: None, no limit.
-///     read_only: Whether to open the bank at a checkpoint without changing a byte, also while
-///         another process writes it. Tables can be opened, peeked at and scanned. A call that
-///         would write, and a get, raises `ReadOnly`. The writer keeps the checkpoint until
+///     read_only: Whether to open the bank only for reading, at a checkpoint. Another process may
+///         write the bank meanwhile. Tables can be opened, peeked at and scanned. A get, or a call
+///         that would write, raises `ReadOnly`. The writing process keeps the checkpoint until
 ///         `refresh`, `close` or the end of this process. Default: False.
 ///     checkpoint: With `read_only`, the number of the checkpoint to open. Default: the newest.
 ///     create: Whether to create a bank if there is none. With False, a mistyped path or a file
 ///         system that is not mounted raises `ValueError`; otherwise training would begin again
 ///         without notice. Default: True.
-///     threads: Threads that share a large batch (2,048 keys or more), the calling one among them.
-///         Results are those of one thread, bit for bit. Default: the processors that the process
-///         may use, at most 16.
+///     threads: The number of threads that share a large batch (2,048 keys or more), the calling
+///         thread included. Results are those of one thread, bit for bit. Default: the processors
+///         that the process may use, at most 16.
 ///
 /// Raises:
 ///     BudgetTooSmall: The budget is smaller than the bank needs. `needed_bytes` is the smallest
@@ -128,10 +129,11 @@ impl PyBank {
 
     /// Closes the bank. A second call does nothing; with `checkpoint` it raises `ValueError`.
     ///
-    /// Without `checkpoint` it takes none, and changes since the last checkpoint are lost. It then
-    /// warns with a `ResourceWarning` that says how many changes of rows were lost since which
-    /// checkpoint. The end of a `with` block and the garbage collector warn in the same words.
-    /// Python shows a `ResourceWarning` with `-X dev` or `-W default`; pytest shows it by default.
+    /// Without `checkpoint` the call takes no checkpoint, and changes since the last checkpoint are
+    /// lost. If there are such changes, it warns with a `ResourceWarning`. The warning has the
+    /// number of lost changes of rows, and the last checkpoint's number. The end of a `with` block
+    /// and the garbage collector give this warning too. Python shows a `ResourceWarning` with
+    /// `-X dev` or `-W default`; pytest shows it by default.
     ///
     /// Closing gives back the leases that are held and ends the feeds and runs of the bank's
     /// pipelines. Any later call on the bank, its tables, leases, vocabularies, pipelines or feeds
@@ -140,16 +142,16 @@ impl PyBank {
     /// Args:
     ///     checkpoint: The blob of a checkpoint to take before closing, as `Bank.checkpoint` takes
     ///         it; `b""` for an empty one. The bank's pipelines save their vocabularies first. If
-    ///         any of this fails, its error is raised and the bank stays open. Changes that other
-    ///         threads make after the checkpoint are lost.
+    ///         one of these steps fails, the call raises its error and the bank stays open. Changes
+    ///         that other threads make after the checkpoint are lost.
     ///
     /// Returns:
     ///     The checkpoint's number; None without one.
     ///
     /// Raises:
     ///     RuntimeError: `close` was called inside a call on the bank, such as by a progress
-    ///         function. With `checkpoint`, also if a pipeline can't save: a run is under way, or a
-    ///         feed that does not save each batch.
+    ///         function. With `checkpoint`, also if a pipeline can't save its vocabularies now,
+    ///         because a run, or a feed with `save_each_batch=False`, is under way.
     ///     ReadOnly: `checkpoint` on a bank that was opened with `read_only`.
     ///     ValueError: `checkpoint` on a bank that is closed.
     ///     StoreIOError, PoisonedError, PipelineError: The checkpoint failed; the bank is still

@@ -8,7 +8,8 @@ use crate::stats;
 
 #[pymethods]
 impl PyBank {
-    /// The outstanding leases of all tables, the oldest first. They tell why gets time out.
+    /// The outstanding leases of all tables, the oldest first. If gets time out, the list shows
+    /// which leases they may have waited for.
     ///
     /// Returns:
     ///     A dictionary for each lease: `table`, the number of distinct `keys`, `age_seconds`, and

@@ -26,29 +26,31 @@ impl PyBank {
     ///     initializer: The initial values of a row: `Uniform`, `Normal`, `TruncatedNormal`,
     ///         `XavierUniform`, `XavierNormal`, `Constant` or `Zeros`. They are a pure function of
     ///         seed, table name, key and column. Default: `Uniform(-0.05, 0.05)`.
-    ///     seed: From 0 to 2**64 - 1; 0 by default.
+    ///     seed: The seed of initial values, stochastic rounding and `admit_probability`, from 0 to
+    ///         2**64 - 1. Default: 0.
     ///     staleness_bound: A get waits while more than this many leases hold one of its rows.
     ///         Default: None, a get never waits.
     ///     clip_row_norm: The largest L2 norm of a row's gradient. A longer gradient is scaled down
     ///         to it, after the gradients of equal keys are summed. Default: None, no limit.
     ///     tracking: Whether rows record their last use and their number of uses, in 8 more bytes
     ///         each. Eviction by age and by frequency needs it. The unit of time is "minutes", or
-    ///         "set_time" for the program's own (see `Table.set_time`). Belongs to the table for
-    ///         good. Default: None, rows record nothing.
-    ///     admit_after_gets: The number of gets after which a key gets a row. Earlier gets return
-    ///         the key's initial values, and its gradients are dropped. Belongs to the table for
-    ///         good. Default: None, every get makes a row.
+    ///         with "set_time" a unit of the program's choice (see `Table.set_time`). Belongs to
+    ///         the table for good. Default: None, rows record nothing.
+    ///     admit_after_gets: The number of the get that makes a key's row: with 3, the third get of
+    ///         the key. Earlier gets return the key's initial values, and the table drops its
+    ///         gradients. Belongs to the table for good. Default: None, every get makes a row.
     ///     admit_probability: The probability with which a get of a key without a row makes one.
-    ///         Other gets return the key's initial values, and its gradients are dropped. Excludes
-    ///         `admit_after_gets`. Default: None, every get makes a row.
+    ///         Other gets return the key's initial values, and the table drops its gradients. Can't
+    ///         be combined with `admit_after_gets`. Default: None, every get makes a row.
     ///     dtype: How values are stored: "float32", "float16", "bfloat16", or "int8" with a scale
     ///         for each row; or NumPy's or PyTorch's object for one of them. Rows go in and out as
     ///         float32. Default: "float32".
     ///     state_dtype: How the optimizer's vectors are stored: "float32", "float16" or "bfloat16".
     ///         Default: "float32".
     ///     vocabulary: The name of the bank's vocabulary whose ids are the keys. The table then
-    ///         refuses other keys, and opens only with the numbering that it was made with. Belongs
-    ///         to the table for good. Default: None, the table takes every key.
+    ///         refuses other keys. It opens only while the vocabulary has the numbering that it had
+    ///         when the table was made. Belongs to the table for good. Default: None, the table
+    ///         takes every key.
     ///     rounding: How updates are rounded to a `dtype` below float32: "nearest" or "stochastic".
     ///         Stochastic rounding is reproducible: the draws depend on seed, table, key and the
     ///         number of the row's updates. Default: "stochastic" for int8, otherwise "nearest".
@@ -170,11 +172,11 @@ impl PyBank {
 
     /// Drops a table. Its rows are gone at once, for every thread.
     ///
-    /// A later call on its `Table` objects and leases raises `NoSuchTable`, and so do gets that
-    /// wait for one of its rows. Releasing a lease is no error. The drop is durable with the next
-    /// checkpoint: a crash before that brings the whole table back. Compaction frees the space on
-    /// disk when no kept checkpoint needs it. The name can be used again at once, with other
-    /// settings.
+    /// Later calls on `Table` objects and leases of the dropped table raise `NoSuchTable`, and so
+    /// do gets that wait for one of its rows. Releasing a lease is no error. The drop is durable
+    /// with the next checkpoint: a crash before that brings the whole table back. Compaction frees
+    /// the space on disk when no kept checkpoint needs it. The name can be used again at once, with
+    /// other settings.
     ///
     /// Raises:
     ///     NoSuchTable: The bank has no table of this name.

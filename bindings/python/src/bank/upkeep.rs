@@ -47,7 +47,8 @@ impl PyBank {
         Ok(dict)
     }
 
-    /// Removes announced keys of all tables from the queue, if they are not being read yet.
+    /// Removes the announced keys of all tables from the queue, except keys whose rows the bank
+    /// reads at the moment.
     ///
     /// Returns:
     ///     The number of removed keys.

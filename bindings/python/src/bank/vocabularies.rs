@@ -24,7 +24,7 @@ impl PyBank {
     ///     value_bytes_max: The largest length of a value in bytes. Default: 1,024.
     ///
     /// Raises:
-    ///     VocabularyMismatch: It exists with other settings; the text names both.
+    ///     VocabularyMismatch: The vocabulary exists with other settings; the text names both.
     ///     ValueError, TypeError: An argument is wrong.
     #[pyo3(signature = (
         name, kind = "u64", *, first_id = None, unknown_id = None, counts = false, value_bytes_max = None
@@ -67,7 +67,7 @@ impl PyBank {
     }
 
     /// Drops a vocabulary. Its values are gone at once, and durably with the next checkpoint.
-    /// Tables whose keys are its ids stay, and can't be opened.
+    /// Tables whose keys are ids of this vocabulary stay, but can't be opened.
     ///
     /// Raises:
     ///     NoSuchVocabulary: The bank has no vocabulary of this name.

@@ -57,8 +57,8 @@ impl GivenBags {
 impl PyTable {
     /// Reads rows for training, pools the rows of each bag to one, and counts a lease on each row.
     ///
-    /// The single rows are not copied out. A key without a row gets one with its initial value. The
-    /// call waits as `get` does.
+    /// The call does not return the single rows. A key without a row gets one with its initial
+    /// value. The call waits as `get` does.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
@@ -155,8 +155,8 @@ struct Request<'py> {
 
 /// Reads bags of several tables of one bank for training: `Table.get_bags` on each, in one call.
 ///
-/// The GIL is released once. Either all leases are taken or no lease is taken. They are taken in
-/// the order of the tables, as in `get_many`.
+/// The call releases the GIL once. It takes all leases or no lease, in the order of the tables, as
+/// `get_many` does.
 ///
 /// Args:
 ///     requests: Tuples `(table, keys, offsets, pooling, weights)` as for `Table.get_bags`; weights

@@ -15,10 +15,10 @@ use crate::scalars;
 impl PyTable {
     /// Writes the table to a file, as the newest checkpoint holds it: safetensors, npy or Parquet.
     ///
-    /// It takes constant memory, and training can go on. Changes after the newest checkpoint are
-    /// not in the file; take a checkpoint first to have them. The file gets its name when it is
-    /// complete and on stable storage. After an error no part of it is left. docs/export.md
-    /// describes the layout.
+    /// The export takes constant memory, and training can go on. Changes after the newest
+    /// checkpoint are not in the file, so take a checkpoint first. The file gets its name when it
+    /// is complete and on stable storage. After an error no part of the file is left.
+    /// docs/export.md describes the layout.
     ///
     /// Args:
     ///     path: `x.safetensors` (tensors `keys`, `rows`, `state`), `x.npy` (files `x.keys.npy`,
@@ -93,8 +93,8 @@ impl PyTable {
     ///
     /// It takes constant memory. It replaces existing rows; of equal keys in the file, the last one
     /// stays. With the optimizer's state, the rows train on exactly as the exported rows would.
-    /// Without it, an existing row keeps its state. The rows are durable with the next checkpoint.
-    /// After an error, the batches before it are in the table.
+    /// Without the optimizer's state, an existing row keeps its own. The rows are durable with the
+    /// next checkpoint. After an error, the batches before it are in the table.
     ///
     /// Args:
     ///     path: See `export`; also a directory, which means its files sorted by name, or a list

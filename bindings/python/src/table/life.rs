@@ -55,8 +55,9 @@ impl PyTable {
     ///
     /// Returns:
     ///     A dictionary: `checkpoint`; `examined`; `rows`, the number of deleted rows; `leased`,
-    ///         the number of rows that stayed because leases hold them; `keys` (uint64, or None).
-    ///         With `dry_run`, `rows` and `keys` are those that would be deleted.
+    ///         the number of rows that stayed because leases hold them; `counts`, the number of
+    ///         deleted counts of gets (see `forget_counts`); `keys` (uint64, or None). With
+    ///         `dry_run`, `rows`, `counts` and `keys` say what would be deleted.
     ///
     /// Raises:
     ///     ValueError: No condition was passed, the table does not record what a condition needs,

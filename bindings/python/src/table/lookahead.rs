@@ -7,11 +7,12 @@ use crate::arrays::Keys;
 
 #[pymethods]
 impl PyTable {
-    /// Announces keys of later gets: the store reads their rows from disk into memory in the
-    /// background.
+    /// Announces keys of later gets: in the background, the store brings their rows from disk or
+    /// read-only memory into mutable memory, where updates change rows in place.
     ///
-    /// Never waits. The call skips keys whose rows are in memory, keys that are announced already,
-    /// and keys beyond the queue's capacity. `Bank.stats()["lookahead"]` counts them.
+    /// Never waits. The call skips keys whose rows are in mutable memory or do not exist, keys that
+    /// are announced already, and keys beyond the queue's capacity. `Bank.stats()["lookahead"]`
+    /// counts them.
     ///
     /// Returns:
     ///     The number of distinct keys that are queued now or were pending before.

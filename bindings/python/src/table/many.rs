@@ -28,9 +28,9 @@ struct Request<'py> {
 /// Reads rows of several tables of one bank for training: `Table.get_distinct` on each, in one
 /// call.
 ///
-/// The GIL is released once. Either all leases are taken or no lease is taken. They are taken in
-/// the order of the tables, which does not depend on `requests`. So threads that get rows of
-/// several tables never wait for each other for ever.
+/// The call releases the GIL once. It takes all leases or no lease. It takes them in an order of
+/// the tables that does not depend on `requests`. So threads that get rows of several tables never
+/// block each other forever.
 ///
 /// Args:
 ///     requests: Pairs of a table and its keys, integers `(n,)`. No table may occur twice.
@@ -42,9 +42,9 @@ struct Request<'py> {
 ///     A list of `DistinctLease`, one for each request.
 ///
 /// Raises:
-///     StalenessTimeout: A row of one of the tables stayed beyond its bound; nothing is held.
-///     SelfBlocked: Leases of this thread alone hold a row at its bound; nothing is held.
-///     UnknownValue: A table has a vocabulary, and a key is no id of it; nothing is held.
+///     StalenessTimeout: A row of one of the tables stayed over its bound; no lease is taken.
+///     SelfBlocked: Only leases of this thread hold a row at its bound; no lease is taken.
+///     UnknownValue: A table has a vocabulary, and a key is no id of it; no lease is taken.
 ///     ValueError, TypeError: Keys are not 1-D or not integers, a table occurs twice, or the tables
 ///         belong to two banks.
 ///
@@ -174,7 +174,7 @@ impl<'py> Part<'py> {
 
 /// Applies the gradients of several tables of one bank as one step, and consumes the leases.
 ///
-/// If a part is refused, no row of any table changes.
+/// The store checks all parts first. If it refuses one part, no row of any table changes.
 ///
 /// Args:
 ///     parts: Tuples of a table, leases of it, keys (integers `(n,)`, the keys of the leases), and
@@ -185,11 +185,11 @@ impl<'py> Part<'py> {
 /// Raises:
 ///     ValueError: A lease was consumed before or belongs to another table, the tables belong to
 ///         two banks, or a shape is wrong (the leases stay as they were). A gradient is NaN or
-///         infinite, or a table has no optimizer (the leases are given back). A row would become
+///         infinite, or a table has no optimizer (the call releases the leases). A row would become
 ///         infinite (it stays as it was, and all other rows took their step).
-///     LeaseExpired: A lease has expired; no row changes, and the others are given back.
+///     LeaseExpired: A lease has expired; no row changes, and the call releases the other leases.
 ///     EmbankError: The store failed. The message names the tables that have changed already. The
-///         leases are given back.
+///         call releases the leases.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("step.bank", memory_budget="16MiB")

@@ -121,9 +121,9 @@ impl PyTable {
         self.with(py, |table| table.set_learning_rate(value))
     }
 
-    /// The table's optimizer with its present settings, or None. Can be set to an optimizer of this
-    /// kind that stores the same state beside a row. A batch sees either all old or all new
-    /// settings.
+    /// The table's optimizer with its present settings, or None. You can set it to an optimizer of
+    /// the same kind that stores the same state beside a row. A batch sees either all old or all
+    /// new settings.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("optimizer.bank", memory_budget="16MiB") as bank:
@@ -191,7 +191,7 @@ impl PyTable {
 
     /// Counters of this table since its bank was opened, as a dictionary. `staleness` is a
     /// histogram of the rows of gets by the number of other leases on the row. Above 16, an entry
-    /// stands for a range of numbers and has the largest.
+    /// stands for a range of numbers, and its key is the largest of them.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let found = self.with(py, |table| Ok(table.stats()))?;
         stats::table(py, &found)

@@ -13,8 +13,8 @@ use crate::cell::{BankCell, PrefetchId, TableKey};
 
 /// Rows that are read in the background. Made by `Table.prefetch`.
 ///
-/// `rows()` waits until they are read. `cancel`, the end of a `with` block and dropping the object
-/// cancel the reads that are left. Threads may share it.
+/// `rows()` waits until the rows are read. `cancel`, the end of a `with` block and dropping the
+/// object cancel the reads that are left. Threads may share a prefetch.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("prefetch.bank", memory_budget="16MiB")
@@ -59,8 +59,8 @@ impl PyPrefetch {
 
 #[pymethods]
 impl PyPrefetch {
-    /// The rows as they were when they were read, float32 `(n, dim)`, one for each key. The first
-    /// call waits until they are read. Every call returns the same array.
+    /// The rows as they were when the bank read them, float32 `(n, dim)`, one for each key. The
+    /// first call waits until all are read. Every call returns the same array.
     ///
     /// Raises:
     ///     MissingRow: With `missing="error"`, when a key has no row.

@@ -74,9 +74,9 @@ impl PyTable {
     /// Reads rows into a buffer in the background, for evaluation and for features that are not
     /// trained.
     ///
-    /// It never waits, changes no staleness clock and writes nothing, as `peek`. For rows that a
-    /// later get trains use `lookahead`. The buffer counts in the bank's memory budget until
-    /// `rows()` has returned them.
+    /// Like `peek`, the call never waits for a bound, changes no staleness clock and writes
+    /// nothing. If a later get trains the rows, use `lookahead` instead. The buffer counts in the
+    /// bank's memory budget until `rows()` has returned the rows.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.

@@ -63,8 +63,8 @@ impl PyTable {
     ///     timeout: The longest wait in seconds. Default: the bank's `wait_timeout`.
     ///
     /// Returns:
-    ///     A `Lease` with `rows`, float32 `(n, dim)`. It counts once on a row whose key occurs
-    ///         several times.
+    ///     A `Lease` with `rows`, float32 `(n, dim)`. The lease counts once on a row whose key
+    ///         occurs several times.
     ///
     /// Raises:
     ///     StalenessTimeout: A row stayed over the bound; no lease is taken.
@@ -91,7 +91,8 @@ impl PyTable {
         Ok(PyLease(self.leased(id, rows)))
     }
 
-    /// Works as `get`, but returns None if a row would make it wait. It reads rows from disk too.
+    /// Works as `get`, but returns None if the staleness bound would make it wait. Like `get`, it
+    /// reads rows from disk.
     ///
     /// Args:
     ///     keys, out: See `get`.
@@ -130,8 +131,9 @@ impl PyTable {
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     out: The array that gets the rows: C-contiguous float32 with `u` or more rows of `dim`.
-    ///         Its first `u` rows are then `lease.rows`. Default: None, a new array.
+    ///     out: The array that gets the rows: C-contiguous float32 with `u` or more rows of `dim`,
+    ///         where `u` is the number of distinct keys. Its first `u` rows are then `lease.rows`.
+    ///         Default: None, a new array.
     ///     earlier: Keys, integers `(m,)`, that this training step has got before, for example for
     ///         another module. The table's admission counts the two gets of such a key as one.
     ///     timeout: The longest wait in seconds. Default: the bank's `wait_timeout`.
@@ -209,12 +211,11 @@ impl PyTable {
         self.with_batch(py, keys, ("grads", grads), embank::Table::apply_gradients)
     }
 
-    /// Applies one gradient through several leases of this table and consumes them: each row takes
-    /// one step.
+    /// Takes one step for each row of several leases of this table, and consumes the leases.
     ///
-    /// For gradients that were summed over several forward passes. Either all leases are consumed
-    /// or no lease is consumed. Rows that were deleted after their get stay deleted. Keys that no
-    /// lease holds get no row.
+    /// Use it for gradients that were summed over several forward passes. The call consumes all
+    /// leases or no lease. Rows that were deleted after their get stay deleted. Keys that no lease
+    /// holds get no row.
     ///
     /// Args:
     ///     leases: `DistinctLease`, `Lease` or `BagLease` objects of this table.
@@ -224,9 +225,10 @@ impl PyTable {
     /// Raises:
     ///     ValueError: A lease was consumed before or belongs to another table, or a shape is wrong
     ///         (the leases stay as they were). A gradient is NaN or infinite, or the table has no
-    ///         optimizer (the leases are given back).
-    ///     LeaseExpired: A lease has expired; no row changes, and the other leases are given back.
-    ///     EmbankError: The store failed; the leases are given back.
+    ///         optimizer (the call releases the leases).
+    ///     LeaseExpired: A lease has expired; no row changes, and the call releases the other
+    ///         leases.
+    ///     EmbankError: The store failed; the call releases the leases.
     ///
     /// >>> import embank
     /// >>> bank = embank.Bank("together.bank", memory_budget="16MiB")
