@@ -145,17 +145,52 @@ impl<'a> Outline<'a> {
     /// matches. `BEYOND` if the search continues in an overflow bucket, which the call prefetches.
     #[inline]
     pub(crate) fn first_match(self, hash: u64) -> Entry {
+        self.first_match_by(hash, Bucket::first_matching)
+    }
+
+    /// Writes to `to` a [`first_match`](Self::first_match) of each hash. `to` has at least as many
+    /// places as there are hashes.
+    pub(crate) fn first_matches(self, hashes: &[u64], to: &mut [Entry]) {
+        #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
+        if simd::is_wide() {
+            // SAFETY: the duty is that the processor has the instructions, and `is_wide` says so.
+            return unsafe { self.first_matches_wide(hashes, to) };
+        }
+        for (to, &hash) in to.iter_mut().zip(hashes) {
+            *to = self.first_match(hash);
+        }
+    }
+
+    /// Implements [`first_matches`](Self::first_matches) for processors with AVX2.
+    #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    fn first_matches_wide(self, hashes: &[u64], to: &mut [Entry]) {
+        for (to, &hash) in to.iter_mut().zip(hashes) {
+            *to =
+                self.first_match_by(hash, |bucket, probe| simd::first_matching_wide(bucket, probe));
+        }
+    }
+
+    /// Implements `first_match`. `matching` returns a slot of the bucket that may lead to the
+    /// probe's key.
+    #[inline(always)]
+    fn first_match_by(
+        self,
+        hash: u64,
+        matching: impl Fn(&Bucket, Probe) -> Option<usize>,
+    ) -> Entry {
         let (number, depth) = self.guess(hash);
         let bucket = self.index.bucket(number);
         // Acquire: pairs with the Release store in `unlock`, and so sees the slots of this version.
         let meta = Meta(bucket.meta().load(Ordering::Acquire));
-        let matching = bucket.matching(Probe::new(hash, depth));
-        if matching == 0 || meta.depth() != depth {
+        let found = matching(bucket, Probe::new(hash, depth));
+        if meta.depth() != depth {
             return self.index.first_match_slowly(hash);
         }
+        let Some(slot) = found else { return self.index.after_bucket(meta) };
         // Acquire: sees the record that the Release store of this slot published. If the slot has
         // changed since the comparison, the caller notices a wrong record by its key.
-        Entry(bucket.slot(matching.trailing_zeros() as usize).load(Ordering::Acquire))
+        Entry(bucket.slot(slot).load(Ordering::Acquire))
     }
 }
 
@@ -437,27 +472,34 @@ impl Index {
         let probe = Probe::new(hash, meta.depth());
         // Acquire: pairs with the Release store in `unlock`, and so sees the slots of this version.
         let slots = bucket.slots().iter().map(|slot| Entry(slot.load(Ordering::Acquire)));
-        match { slots }.find(|entry| entry.matches(probe)) {
-            Some(entry) => entry,
-            None if meta.overflow() == 0 => Entry::EMPTY,
-            None => {
-                crate::memory::cpu_hint::line(self.overflow_bucket(meta.overflow()));
-                Entry::BEYOND
-            }
-        }
+        { slots }.find(|entry| entry.matches(probe)).unwrap_or_else(|| self.after_bucket(meta))
     }
 
-    /// Continues the search after `first_match` has returned `BEYOND`.
+    /// Returns the result of a search that has found no match in a bucket with the meta word
+    /// `meta`: `EMPTY`, or `BEYOND` if the bucket has overflow buckets. The call prefetches the
+    /// first of them.
+    #[inline]
+    fn after_bucket(&self, meta: Meta) -> Entry {
+        if meta.overflow() == 0 {
+            return Entry::EMPTY;
+        }
+        crate::memory::cpu_hint::line(self.overflow_bucket(meta.overflow()));
+        Entry::BEYOND
+    }
+
+    /// Continues the search in the overflow buckets, after `first_match` has returned `BEYOND`.
+    /// Returns `EMPTY` if no slot of them matches. The row may then have moved to the bucket.
     pub(crate) fn first_match_beyond(&self, hash: u64) -> Entry {
         let (_, bucket, meta) = self.find_bucket(hash);
         let probe = Probe::new(hash, meta.depth());
-        self.chain(bucket, meta)
-            .take(MAX_CHAIN)
-            .flat_map(Bucket::slots)
-            // Acquire: sees the record that the slot's Release store published.
-            .map(|slot| Entry(slot.load(Ordering::Acquire)))
-            .find(|entry| entry.matches(probe))
-            .unwrap_or(Entry::EMPTY)
+        for bucket in self.chain(bucket, meta).skip(1).take(MAX_CHAIN) {
+            if let Some(slot) = bucket.first_matching(probe) {
+                // Acquire: sees the record that the slot's Release store published. If the slot has
+                // changed since the comparison, the caller notices a wrong record by its key.
+                return Entry(bucket.slot(slot).load(Ordering::Acquire));
+            }
+        }
+        Entry::EMPTY
     }
 
     /// Lists every entry that may lead to the hash, as of one moment at which the bucket was not

@@ -132,6 +132,27 @@ pub(crate) fn lock(
     word: &AtomicU64,
     admit: impl Fn(ClockWord) -> bool,
 ) -> Result<Locked<'_>, LockRefused> {
+    // Relaxed: the compare-and-swap has the Acquire ordering.
+    let seen = ClockWord(word.load(Ordering::Relaxed));
+    if seen.0 & (LOCKED | REPLACED) == 0 && admit(seen) {
+        // Acquire: pairs with the Release store of the previous unlock, and so sees the value that
+        // the previous holder wrote.
+        let locked = seen.0 | LOCKED;
+        if word.compare_exchange(seen.0, locked, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return Ok(Locked { word, at_rest: seen });
+        }
+    }
+    lock_slowly(word, admit)
+}
+
+/// Continues a `lock` that did not succeed at once. Kept out of line, so that the usual case is
+/// short.
+#[cold]
+#[inline(never)]
+fn lock_slowly(
+    word: &AtomicU64,
+    admit: impl Fn(ClockWord) -> bool,
+) -> Result<Locked<'_>, LockRefused> {
     let mut backoff = Backoff::new();
     loop {
         // Relaxed: the compare-and-swap below has the Acquire ordering.

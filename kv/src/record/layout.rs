@@ -178,6 +178,12 @@ impl<'g> RecordRef<'g> {
         self.key() == key && self.shape().table() == table
     }
 
+    /// True if the record is the row of `key` in the table of `shape`, with a value of that length.
+    #[inline]
+    pub(crate) fn has(self, shape: Shape, key: u64) -> bool {
+        self.key() == key && self.shape().0 >> 32 == shape.0 >> 32
+    }
+
     /// Returns the bytes of the value without padding. This number can change under the record's
     /// lock.
     pub(crate) fn value_bytes(self) -> usize {

@@ -13,6 +13,7 @@ use crate::log::PageFull;
 use crate::log::view::View;
 use crate::memory::cpu_hint;
 use crate::record::address::Address;
+use crate::record::layout::{RecordRef, Shape};
 use crate::sync::{Planted, planted};
 
 /// The records of a group of keys.
@@ -64,15 +65,14 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         end: usize,
         view: View<'_>,
     ) -> Result<(), PageFull> {
+        let shape = Shape::new(self.table.number, self.value_bytes);
         let mut next = self.begin_group::<NEAR>(*at..end, view);
         while next.keys > 0 {
             let group = next;
             next = self.begin_group::<NEAR>(*at + group.keys..end, view);
-            for &place in &group.places[..group.keys] {
-                self.prefetch_rest::<NEAR>(place);
-            }
-            for &address in &group.addresses[..group.keys] {
-                self.step_hinted(*at, address, view)?;
+            let rows = group.addresses[..group.keys].iter().zip(&group.places);
+            for (&address, &place) in rows {
+                self.step_hinted(*at, address, place, shape, view)?;
                 *at += 1;
             }
         }
@@ -80,7 +80,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if *at < end { self.run_stages(at, end, view) } else { Ok(()) }
     }
 
-    /// Prefetches the first line of the record of each key in the first group of `places`.
+    /// Prefetches the records of the first group of `places`.
     #[inline]
     fn begin_group<const NEAR: bool>(&self, places: Range<usize>, view: View<'_>) -> Group {
         let mut group = Group {
@@ -98,20 +98,30 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             *place = view.place(*address).cast_const();
             cpu_hint::line_into::<NEAR, _>(*place);
         }
+        for &place in &group.places[..group.keys] {
+            self.prefetch_rest::<NEAR>(place);
+        }
         group
     }
 
     /// Works on one key. Its row was at `address` when the hint was noted.
     #[inline(always)]
-    fn step_hinted(&mut self, i: usize, address: Address, view: View<'_>) -> Result<(), PageFull> {
+    fn step_hinted(
+        &mut self,
+        i: usize,
+        address: Address,
+        place: *const u8,
+        shape: Shape,
+        view: View<'_>,
+    ) -> Result<(), PageFull> {
         let is_there =
             view.mutable(address) || planted(Planted::HintUnchecked) && view.in_memory(address);
         if !address.is_none() && is_there {
             // SAFETY: the duty is to pass the address of a complete record in memory. The thread is
             // pinned, and the mutable region lies above the head. The record was complete when the
             // hint was made.
-            let record = unsafe { view.record(address) };
-            if record.is(self.table.number, self.keys[i]) && self.has_room(record) {
+            let record = unsafe { RecordRef::new(place.cast(), address) };
+            if record.has(shape, self.keys[i]) {
                 let room =
                     ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
                 let hint = RowHint::new(self.core.store, address);

@@ -29,8 +29,9 @@ pub(super) enum Peeked {
     Row,
 }
 
-/// Reads a row in memory without taking its lock.
-#[inline]
+/// Reads a row in memory without taking its lock. Always inlined: a call costs as much as the rest
+/// of the work on a short row.
+#[inline(always)]
 pub(super) fn peek<W: Work, const VARIABLE: bool>(
     work: &mut W,
     i: usize,
@@ -96,8 +97,9 @@ pub(super) enum InPlace<'g> {
 }
 
 /// Works on a row in the mutable region under the row's lock. `hint` is the hint that leads to this
-/// record later. A record of a table of fixed width must have room for a value.
-#[inline]
+/// record later. A record of a table of fixed width must have room for a value. Always inlined, for
+/// the reason that `peek` gives.
+#[inline(always)]
 pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     work: &mut W,
     i: usize,
@@ -276,7 +278,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         VARIABLE || record.shape().padded_value_bytes() == self.scratch.value.len() * 8
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn peek(&mut self, i: usize, record: RecordRef<'_>, view: View<'_>) -> Step {
         let room = ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
         match peek::<W, VARIABLE>(self.work, i, record, room) {
@@ -289,7 +291,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     }
 
     /// Works on a row in the mutable region. `None` if the record has no room for the next value.
-    #[inline]
+    #[inline(always)]
     pub(super) fn in_place(&mut self, i: usize, record: RecordRef<'_>) -> Option<Step> {
         let room = ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
         let hint = RowHint::new(self.core.store, record.address());

@@ -9,12 +9,11 @@ use crate::log::PageFull;
 use crate::log::view::View;
 use crate::memory::cpu_hint;
 use crate::record::address::Address;
+use crate::record::layout::{RecordRef, Shape};
 
-/// A group of keys that passes the stages together. The group and its rows fit the first-level
-/// cache.
+/// The search results of a group of keys that passes the stages together.
 struct Group {
-    /// The hashes of the keys whose buckets are being prefetched.
-    hashes: [u64; GROUP_KEYS],
+    /// Each key's first matching entry, as it was when the index was probed.
     entries: [Entry; GROUP_KEYS],
     /// The addresses in memory of the entries' records; null for a record that is not in memory.
     places: [*const u8; GROUP_KEYS],
@@ -23,11 +22,7 @@ struct Group {
 impl Group {
     #[inline]
     fn new() -> Self {
-        Group {
-            hashes: [0; GROUP_KEYS],
-            entries: [Entry::EMPTY; GROUP_KEYS],
-            places: [ptr::null(); GROUP_KEYS],
-        }
+        Group { entries: [Entry::EMPTY; GROUP_KEYS], places: [ptr::null(); GROUP_KEYS] }
     }
 }
 
@@ -66,57 +61,95 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     ) -> std::result::Result<(), PageFull> {
         let index = self.core.index.outline();
         let key_hash = self.core.key_hash;
-        let mut group = Group::new();
-        let start = *at;
-        // Prefetches the buckets of the first group. The loop below prefetches the buckets of each
-        // later group while the group before it waits for its records.
-        for (to, &key) in group.hashes.iter_mut().zip(&self.keys[start..end]) {
+        // The hashes of the group whose buckets are being prefetched.
+        let mut hashes = [0; GROUP_KEYS];
+        let first = *at;
+        for (to, &key) in hashes.iter_mut().zip(&self.keys[first..end]) {
             *to = key_hash.of(self.table.number, key);
             index.prefetch_into::<NEAR>(*to);
         }
-        for start in (start..end).step_by(GROUP_KEYS) {
-            let keys = &self.keys[start..end.min(start + GROUP_KEYS)];
-            let next_keys = &self.keys[start + keys.len()..end];
-            let found = group.entries.iter_mut().zip(&mut group.places);
-            for (((to, place), &hash), _) in found.zip(&group.hashes).zip(keys) {
-                *to = index.first_match(hash);
-                *place = Self::prefetch_header::<NEAR>(*to, view);
+        // While the records of `group` arrive, the batch works on the rows of the group before it.
+        let (mut group, mut before) = (&mut Group::new(), &mut Group::new());
+        let mut before_count = 0;
+        for start in (first..end).step_by(GROUP_KEYS) {
+            let count = GROUP_KEYS.min(end - start);
+            index.first_matches(&hashes[..count], &mut group.entries);
+            for (place, &entry) in group.places.iter_mut().zip(&group.entries[..count]) {
+                *place = Self::prefetch_header::<NEAR>(entry, view);
             }
-            for (to, &key) in group.hashes.iter_mut().zip(next_keys) {
+            for (to, &key) in hashes.iter_mut().zip(&self.keys[start + count..end]) {
                 *to = key_hash.of(self.table.number, key);
                 index.prefetch_into::<NEAR>(*to);
             }
-            for &place in &group.places[..keys.len()] {
+            for &place in &group.places[..count] {
                 self.prefetch_rest::<NEAR>(place);
             }
-            *at = start;
-            self.run_steps(at, &group.entries[..keys.len()], view)?;
+            self.run_steps(at, before, before_count, view)?;
+            before_count = count;
+            std::mem::swap(&mut group, &mut before);
         }
-        Ok(())
+        self.run_steps(at, before, before_count, view)
     }
 
-    /// Works on the keys from `at` on. `entries` holds each key's first matching entry, as it was
-    /// when the index was probed. Leaves in `at` the first key that was not completed.
+    /// Works on the `count` keys of `group`. The first of them is the key at index `at`. Leaves in
+    /// `at` the first key that was not completed.
     #[inline(never)]
     fn run_steps(
         &mut self,
         at: &mut usize,
-        entries: &[Entry],
+        group: &Group,
+        count: usize,
         view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
         let start = *at;
-        for (k, &entry) in entries.iter().enumerate() {
+        let shape = Shape::new(self.table.number, self.value_bytes);
+        let keys = &self.keys[start..][..count];
+        let found = group.entries[..count].iter().zip(&group.places[..count]);
+        for (k, (&key, (&entry, &place))) in keys.iter().zip(found).enumerate() {
+            if self.step_in_place(start + k, key, entry, place, shape, view) {
+                continue;
+            }
             if entry == Entry::BEYOND {
                 self.scratch.deferred.push((start + k) as u32);
                 continue;
             }
-            if let Err(full) = self.step(start + k, self.keys[start + k], entry, view) {
+            if let Err(full) = self.step(start + k, key, entry, view) {
                 *at = start + k;
                 return Err(full);
             }
         }
-        *at = start + entries.len();
+        *at = start + count;
         Ok(())
+    }
+
+    /// Completes a key whose row is in memory and stays there, which is the usual case. False if
+    /// the key needs `step`. The call has then changed nothing, though a peek may have written to
+    /// its destination. `shape` is the shape of the table's records. `place` is the place of the
+    /// entry's record; null if that record is not in memory.
+    #[inline(always)]
+    fn step_in_place(
+        &mut self,
+        i: usize,
+        key: u64,
+        entry: Entry,
+        place: *const u8,
+        shape: Shape,
+        view: View<'_>,
+    ) -> bool {
+        if VARIABLE || place.is_null() || !(W::IN_PLACE || W::EFFECT == Effect::Peek) {
+            return false;
+        }
+        // SAFETY: the duty is to pass the address of a complete record in memory. The thread is
+        // pinned, `prefetch_header` has found the address above the head, and the address came from
+        // the index.
+        let record = unsafe { RecordRef::new(place.cast(), entry.address()) };
+        if !record.has(shape, key) {
+            return false;
+        }
+        if W::EFFECT == Effect::Peek {
+            return matches!(self.peek(i, record, view), Step::Done);
+        }
+        view.mutable(record.address()) && matches!(self.in_place(i, record), Some(Step::Done))
     }
 
     /// Works on the keys whose entries are in overflow buckets (a few percent of the keys). Their
@@ -204,8 +237,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     }
 
     /// Works on one key. `entry` is the key's first matching entry, as it was when the index was
-    /// probed.
-    #[inline(always)]
+    /// probed. Not inlined, because `step_in_place` completes most keys.
+    #[inline(never)]
     fn step(
         &mut self,
         i: usize,
