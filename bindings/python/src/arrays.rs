@@ -16,9 +16,9 @@ use pyo3::types::{IntoPyDict, PyList, PySlice, PyTuple};
 /// Keys as Python passed them: borrowed, or converted once.
 #[derive(Debug)]
 pub(crate) enum Keys<'py> {
-    /// int64. A negative key stands for the key with the same 64 bits.
+    /// Values of dtype int64. A negative value stands for the unsigned key with the same 64 bits.
     Signed(PyReadonlyArray1<'py, i64>),
-    /// uint64.
+    /// Values of dtype uint64.
     Unsigned(PyReadonlyArray1<'py, u64>),
 }
 
@@ -31,13 +31,14 @@ impl<'py> Keys<'py> {
         Self::named("keys", object)
     }
 
-    /// Reads numbers that errors call `what`, with the rules of [`new`](Self::new).
+    /// Reads integers that are not keys, with the rules of [`new`](Self::new). Errors call them
+    /// `what`.
     pub(crate) fn named(what: &str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let array = as_array(object)?;
         let kind = array.dtype().kind();
-        // NumPy makes an empty list an array of float64. It has no value that is not an integer, so
-        // it is accepted.
+        // NumPy turns an empty list into an array of float64. The array holds no value that is not
+        // an integer, so this function accepts it.
         let empty_list = array.is_empty() && !object.is_instance_of::<PyUntypedArray>();
         if !matches!(kind, b'i' | b'u') && !empty_list {
             return Err(PyTypeError::new_err(format!(
@@ -105,7 +106,7 @@ pub(crate) fn values<'py>(
 /// Reads `object` as one float32 for each of `keys` keys.
 ///
 /// # Errors
-/// As [`values`].
+/// The errors of [`values`].
 pub(crate) fn weights<'py>(
     object: &Bound<'py, PyAny>,
     keys: usize,
@@ -179,7 +180,7 @@ impl<'py> Rows<'py> {
         Self::borrow(first.cast_into::<PyArray2<f32>>()?)
     }
 
-    /// The caller's array, if the store can write rows of `dim` values directly into it.
+    /// Returns `out` as an array if the store can write rows of `dim` values directly into it.
     ///
     /// # Errors
     /// `TypeError` unless `out` is a NumPy array of float32. `ValueError` unless it is C-contiguous
@@ -243,8 +244,8 @@ fn out_shape(keys: &str, dim: usize, found: &[usize]) -> PyErr {
     ))
 }
 
-/// `object` as a NumPy array. A NumPy array is returned itself. An object with `__array__` or
-/// `__dlpack__` shares its memory with the result. Any other object is copied.
+/// Returns `object` as a NumPy array. Returns a NumPy array itself. The result shares the memory of
+/// an object with `__array__` or `__dlpack__`, and is a copy of any other object.
 fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static FROM_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

@@ -17,11 +17,11 @@ use crate::{errors, scalars};
 ///     path: The bank's directory.
 ///
 /// Returns:
-///     A dictionary for each checkpoint: `number`; `id`, a random number that differs between
-///     checkpoints with this number in copies of the bank and after a roll back; `time`, when it
-///     was taken, in seconds since 1970; `blob_bytes`; `pinned`; `file_bytes`, the size of its
-///     files, with files that it shares with other checkpoints; `tables`, the number of rows by
-///     table name.
+///     A dictionary for each checkpoint: `number`; `id`, a random number that tells checkpoints
+///     with equal numbers apart (a copy of a bank, or a bank after a roll back, may take another
+///     checkpoint with this number); `time`, when it was taken, in seconds since 1970;
+///     `blob_bytes`; `pinned`; `file_bytes`, the size of its files, with files that it shares with
+///     other checkpoints; `tables`, the number of rows by table name.
 ///
 /// Raises:
 ///     ValueError: There is no bank.
@@ -58,11 +58,12 @@ pub(crate) fn list_checkpoints(py: Python<'_>, path: PathBuf) -> PyResult<Bound<
     Ok(list)
 }
 
-/// Returns the id that a checkpoint has if it holds a state of a bank.
+/// Returns the id that checkpoint `checkpoint` has if it holds the state `state_id` of its bank.
 ///
-/// A program that keeps `Bank.state_id` in a file of its own finds the checkpoint of the file with
-/// it, no matter which of the two was written first. If no kept checkpoint has the id, no
-/// checkpoint holds the state.
+/// A program may write `Bank.state_id` into its own file, before or after it takes a checkpoint.
+/// Later it looks for a kept checkpoint whose `id` in `list_checkpoints` equals the result of this
+/// function for the checkpoint's number. That checkpoint holds the rows that belong to the file. If
+/// no kept checkpoint has such an `id`, the program must take it that none holds this state.
 ///
 /// Args:
 ///     state_id: An earlier value of `Bank.state_id`.
@@ -130,7 +131,7 @@ pub(crate) fn roll_back(
 ///
 /// Another process may have the bank open. On one file system, the copy shares the files that never
 /// change (hard links), so it takes seconds and little space. Such a copy does not protect against
-/// a bad disk. To another file system all files are copied.
+/// a bad disk. On another file system, the copy shares no files with the bank.
 ///
 /// Args:
 ///     path: The bank's directory.
@@ -166,8 +167,8 @@ pub(crate) fn copy_checkpoint(
     Ok(copied.map_err(|e| errors::to_python(py, &e))?.checkpoint)
 }
 
-/// Writes the difference between two checkpoints to a file. `apply_delta` brings a copy of the bank
-/// forward with it.
+/// Writes the difference between two checkpoints to a file. `apply_delta` reads this file to bring
+/// a copy of the bank forward.
 ///
 /// Another process may have the bank open. The file holds what changed: pages of the log, parts of
 /// the index, and the blob.

@@ -68,8 +68,8 @@ fn in_names_of_python(text: String) -> String {
     RUST_NAMES.iter().fold(text, |text, (rust, python)| text.replace(rust, python))
 }
 
-/// Operators, kinds of fields and dtypes of outputs in the messages of a spec, and the Python name
-/// of each.
+/// Rust names of operators, kinds of fields and dtypes of outputs that occur in messages about a
+/// spec, each with its Python name.
 const SPEC_NAMES: [(&str, &str); 21] = [
     ("Bits32", "\"bits32\""),
     ("Bucketize", "bucketize"),
@@ -94,7 +94,8 @@ const SPEC_NAMES: [(&str, &str); 21] = [
     ("Vocabulary", "vocabulary"),
 ];
 
-/// The message of a spec in Python's names. Text in quotes is the user's own and stays.
+/// Returns a message about a spec with Python's names. Text in quotes comes from the user and stays
+/// unchanged.
 fn spec_in_names_of_python(text: &str) -> String {
     let mut all = String::with_capacity(text.len());
     let mut rest = text;
@@ -103,7 +104,8 @@ fn spec_in_names_of_python(text: &str) -> String {
     while let Some(first) = rest.chars().next() {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let length = if quoted && first == '\\' {
-            // What an escape stands for ends no quote.
+            // Takes the backslash and the character after it together: an escaped quote ends no
+            // text.
             1 + rest.chars().nth(1).map_or(0, char::len_utf8)
         } else if is_word(first) {
             rest.find(|c| !is_word(c)).unwrap_or(rest.len())
@@ -119,7 +121,7 @@ fn spec_in_names_of_python(text: &str) -> String {
     all
 }
 
-/// The exception for `error`, with the facts that the class documents as its attributes.
+/// Returns the exception for `error`. Its attributes are those that the exception class documents.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let text = in_names_of_python(error.to_string());
     match error {
@@ -285,7 +287,7 @@ fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
         Error::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
             py,
             BudgetTooSmall::new_err(match budget_bytes {
-                // A number this small is meant as MiB or GiB.
+                // A user who passes a number this small probably means MiB or GiB.
                 0..65_536 => format!(
                     "{text}; memory_budget counts bytes: write \"{budget_bytes}MiB\" for {budget_bytes} MiB"
                 ),
@@ -397,7 +399,8 @@ pub(crate) fn bank_closed() -> PyErr {
     PyValueError::new_err("bank is closed")
 }
 
-/// The exception for `close()` inside a call on the bank, which would wait for itself.
+/// The exception for `close()` inside a call on the bank. `close()` would wait for this call, and
+/// the call for `close()`.
 pub(crate) fn closed_within_call() -> PyErr {
     PyRuntimeError::new_err(
         "close() was called inside another call on this bank, as by a progress function: close it when that call has \

@@ -97,7 +97,7 @@ impl LeasedRows {
 
 impl Drop for LeasedRows {
     fn drop(&mut self) {
-        // This release returns no error, because the store counts its failures.
+        // A drop can't return an error. The store counts releases that fail.
         self.cell.forget(self.id);
     }
 }
@@ -245,8 +245,9 @@ impl PyLease {
 /// Rows that `Table.get_distinct` read for training, one for each distinct key.
 ///
 /// It works as `Lease` does, but `rows`, `apply` and `put` have one row for each distinct key, in
-/// order of first appearance. `inverse` has the place of each key of the batch in `rows`. So the
-/// gradient of a model with respect to `rows` has already summed the gradients of equal keys.
+/// order of first appearance. `inverse` has the place of each key of the batch in `rows`, so
+/// `rows[inverse]` has one row for each key. If a model uses `rows[inverse]`, its gradient with
+/// respect to `rows` already sums the gradients of equal keys.
 ///
 /// >>> import embank, numpy as np
 /// >>> bank = embank.Bank("distinct.bank", memory_budget="16MiB")

@@ -1,9 +1,9 @@
 //! The extension module `embank._embank`: Embank's banks, tables and pipelines for Python.
 //!
 //! This crate turns Python objects into arguments of the crates `embank` and `embank-pipeline`, and
-//! their results into Python objects. It adds two rules that Python needs. A bank can be closed
-//! while its tables and leases are alive (`cell`). Calls in a forked child on its parent's bank
-//! fail.
+//! the results of these crates into Python objects. It adds two rules that Python needs. A bank can
+//! be closed while its tables and leases are alive (`cell`). A call on a bank fails in a forked
+//! child of the process that opened the bank.
 //!
 //! # Arrays and the GIL
 //!

@@ -27,7 +27,7 @@ pub(crate) fn unsigned(what: &str, value: &Bound<'_, PyAny>, max: u64) -> PyResu
     }
 }
 
-/// An unsigned 32-bit argument; errors as in [`unsigned`].
+/// An unsigned 32-bit argument. The errors are those of [`unsigned`].
 pub(crate) fn unsigned_32(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u32> {
     let number = unsigned(what, value, u64::from(u32::MAX))?;
     Ok(u32::try_from(number).expect("at most u32::MAX was let through"))
@@ -101,8 +101,8 @@ fn parse_size(text: &str) -> Option<u64> {
     (bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
-/// The f64 with the shortest decimal text of `value`, so that 0.1 set as an f32 is read back as
-/// 0.1.
+/// Returns the f64 that has the shortest decimal text of `value`. A setting of 0.1 that is stored
+/// as an f32 therefore reads as 0.1.
 pub(crate) fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

@@ -16,11 +16,11 @@ to rows of float32, and keeps its optimizer's state in the store. `Table.get` re
 but `embank.torch` needs only NumPy.
 
 **Threads.** Threads may share every object, and the GIL is released while the store works. The
-store reads an array that is passed in without a copy if it can: no other thread may write to it
-until the call returns.
+store reads the caller's arrays without a copy if it can. So no other thread may write to such an
+array before the call returns.
 
 **Processes.** One process has a bank open for writing. An open bank does not survive `fork`: in the
-child every call on it raises `RuntimeError`, and only the parent has the bank's lock. So
+child every call on the bank raises `RuntimeError`, and only the parent has the bank's lock. So
 `DataLoader` workers must not use the parent's bank. They can open it with `read_only=True`.
 """
 

@@ -21,7 +21,8 @@ class Batch(_Base):
     """Rows of a pipeline: a dict of arrays `(rows, columns)` by output name.
 
     The arrays own the memory that the pipeline wrote, without a copy. The caller may change and
-    keep them. `"f32"` is float32, `"i32"` int32, `"i64"` int64, `"bits32"` uint32.
+    keep them. An output of dtype `"f32"` is a float32 array, `"i32"` int32, `"i64"` int64, and
+    `"bits32"` uint32.
 
     >>> batch = next(Pipeline(criteo(100)).feed(b"1" + b"\\t7" * 39 + b"\\n"))
     >>> {name: (array.dtype.name, array.shape) for name, array in batch.items()}

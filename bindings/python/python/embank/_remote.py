@@ -43,15 +43,15 @@ def connect(
     Args:
         address: The address that the server prints: `"grpc://host:port"`.
         skip_rows: The number of rows at the beginning that are not handed out. To go on where an
-            earlier feed stopped, pass its `position`; the server must have the inputs and options
-            of the earlier one. Default: 0.
+            earlier feed stopped, pass the earlier feed's `position`; the server must still have the
+            inputs and options of that feed. Default: 0.
         seed: The seed of the shuffle. Default: the server's.
-        learn: Whether new values get ids at the server, as in `Pipeline.feed`. Default: True,
-            unless the server only looks values up in a bank.
+        learn: Whether new values get ids at the server, as in `Pipeline.feed`. Default: True, but
+            False if the server's pipeline only looks values up.
 
-    One client at a time takes an epoch. While another client takes one, this call waits (10 s, or
-    the server's `--wait`), and then raises `RuntimeError`. The connection is not encrypted, and the
-    server accepts every client.
+    Only one client at a time can take an epoch. While another client takes one, this call waits (10
+    s, or the server's `--wait`), and then raises `RuntimeError`. The connection is not encrypted,
+    and the server accepts every client.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -248,8 +248,8 @@ class RemoteFeed:
     ) -> None:
         self.close()
 
-    # Default arguments, because the module's names may be gone when the program ends before its
-    # feeds do.
+    # These are default arguments, because Python may remove the module's names at the end of the
+    # program before it destroys the feeds.
     def __del__(
         self, getpid: Callable[[], int] = os.getpid, keep: Callable[[Any], None] = _keep_forever
     ) -> None:
@@ -268,7 +268,8 @@ class RemoteFeed:
 class _Memory:
     """Shows a buffer of pyarrow to NumPy as memory, and keeps the buffer alive.
 
-    pyarrow marks a message as read-only. Only this feed has it, so the memory is shown as writable.
+    pyarrow marks a message as read-only. Only this feed has the message, so this class shows its
+    memory as writable.
     """
 
     def __init__(self, buffer: Any, begin: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
@@ -305,7 +306,7 @@ def _is_of_arrow(error: BaseException) -> bool:
 
 
 def _raise(error: BaseException) -> NoReturn:
-    """Raises the exception that a feed of this process raises for the server's error."""
+    """Raises, for an error of the server, the exception that a feed of this process would raise."""
     flight: Any = import_module("pyarrow.flight")
     if not _is_of_arrow(error):
         raise error

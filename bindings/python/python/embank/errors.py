@@ -1,8 +1,8 @@
 """The exceptions of the package, and what to do about each.
 
-Everything that the store refuses or fails at is an `EmbankError`. A wrong argument is a
-`ValueError` (a value, a shape, a closed bank) or a `TypeError` (a dtype, a kind of object). It
-leaves the bank, the table and the lease unchanged.
+If the store refuses a call or fails during a call, it raises an `EmbankError`. A wrong argument
+raises a `ValueError` (a value, a shape, a closed bank) or a `TypeError` (a dtype, a kind of
+object), and leaves the bank, the table and the lease unchanged.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ class StalenessTimeout(EmbankError):
 class SelfBlocked(StalenessTimeout):
     """A get would wait for leases of its own thread, so it failed at once. It took no count.
 
-    It is a `StalenessTimeout`, so a program that releases leases after one and tries again handles
-    this error too. `outstanding` equals `held`, and `waited_seconds` is 0.
+    It is a `StalenessTimeout`. So a program that releases leases and tries again after a
+    `StalenessTimeout` handles this error too. `outstanding` equals `held`, and `waited_seconds` is
+    0.
 
     The thread holds more leases on the row than the table's `staleness_bound` allows. Apply, put or
     release them first, or raise the bound. If another thread will end them, call `hand_over` on
@@ -133,9 +134,10 @@ class VocabularyMismatch(EmbankError):
 
 
 class UnknownValue(EmbankError, LookupError):
-    """A vocabulary has no id for a value, or never gave out an id. The text names the first one.
+    """A vocabulary has no id for a value, or has never given out an id. The text names the first
+    such value or id.
 
-    Also raised for a key that is no id of the table's vocabulary. Nothing was read or changed.
+    Also raised for a key that is not an id of the table's vocabulary. Nothing was read or changed.
     """
 
 
@@ -201,9 +203,9 @@ class PoisonedError(EmbankError):
 class QuotaExceeded(EmbankError):
     """The log has reached the bank's `disk_quota`, and compaction can't make room.
 
-    The text names what holds space: close that scan or reader. Take a checkpoint, which frees the
-    space of older ones; delete rows or drop tables; or open the bank with a larger quota. Peeks,
-    deletions, checkpoints and updates through held leases still work.
+    The text names what holds space. If that is a scan or a reader, close it. Otherwise take a
+    checkpoint, which frees the space of older ones; delete rows or drop tables; or open the bank
+    with a larger quota. Peeks, deletions, checkpoints and updates through held leases still work.
     """
 
     quota_bytes: int
@@ -232,8 +234,8 @@ class DiskFull(StoreIOError):
 
     No row is lost, and the bank stays usable: rows in memory can be read and trained, and leases
     end. Remove files from the disk, delete rows, drop tables, or compact and take a checkpoint;
-    then call again. A put may be done in part. An update is refused before its first row, or it
-    completes.
+    then call again. A put may have written some of its rows. An update either fails before it
+    changes a row, or completes.
     """
 
 
@@ -242,8 +244,8 @@ class FileMismatch(EmbankError):
     and the cure.
 
     Its vectors have another dim, its state is another optimizer's, or its keys belong to another
-    vocabulary. Also raised if `Bank.table_as_exported` finds no settings of a table in the file.
-    Rows of the batches before the one that failed are in the table.
+    vocabulary. Also raised if `Bank.table_as_exported` finds no settings of a table in the file. An
+    import writes rows in batches: the rows of the batches before the failed one are in the table.
     """
 
     path: str
@@ -254,7 +256,8 @@ class UnreadableFile(EmbankError):
     """A file can't be read as a table.
 
     It is damaged, holds values that are not finite, or does not tell which of its parts are keys
-    and vectors. Rows of the batches before the one that failed are in the table.
+    and vectors. An import writes rows in batches: the rows of the batches before the failed one are
+    in the table.
     """
 
     path: str
@@ -273,10 +276,11 @@ class SpecError(PipelineError, ValueError):
 
 
 class BadRow(PipelineError, ValueError):
-    """A row can't be used, and the pipeline's `bad_rows` is `"fail"`. Or more rows than
-    `bad_rows_max`, or all rows of a run, can't be used; then this is the first of them.
+    """A row can't be used, and the pipeline's `bad_rows` is `"fail"`. With `"skip"`, raised if the
+    share of bad rows is larger than `bad_rows_max`, or if every row of a run is bad. The error then
+    describes the first bad row.
 
-    The feed has handed out the whole batches before this row.
+    The feed has handed out the whole batches before this error.
     """
 
     input: str

@@ -163,10 +163,10 @@ class Field:
         required: Whether a row with a missing value is a bad row. Default: False.
         time_unit: The unit in which timestamps, times and durations of Parquet and Arrow are
             counted, independent of the file's unit. Dates are days since 1970-01-01. Default: "us".
-        missing: Spellings of a missing value beside an empty field, such as `["NA", "NULL"]`. They
-            are compared byte by byte. NaN in float columns of Parquet and Arrow is always missing.
-            A spelling that is also a value of the kind, such as `"-1"`, makes reading the field
-            slower.
+        missing: Spellings of a missing value in addition to the empty field, such as `["NA",
+            "NULL"]`. They are compared byte by byte. NaN in float columns of Parquet and Arrow is
+            always missing. A spelling that is also a value of the kind, such as `"-1"`, makes
+            reading the field slower.
         whole_floats: Whether text may write a whole number as a float, `5.0`, as pandas does for a
             column with missing values. Whole doubles of Parquet are always read. Default: False.
 
@@ -253,18 +253,19 @@ class VocabularySpec:
 
     Args:
         name: The name that `vocabulary(name)` uses.
-        min_count: Values that come less often than this get `unknown_id`, which must then be set. A
-            run reads its inputs twice: it counts first, then renumbers and freezes the vocabulary.
-            Make tables of the vocabulary after a `Pipeline.run`; `feed` returns while it counts.
-            Default: 0, every value gets an id.
+        min_count: Values that occur less often than this get `unknown_id`, which must then be set.
+            A run then reads its inputs twice. After the first time, which counts the values, it
+            renumbers and freezes the vocabulary. `feed` returns before the counting ends, so make
+            tables of the vocabulary after a `Pipeline.run`. Default: 0, every value gets an id.
         unknown_id: The id of values that the vocabulary does not have, if it is frozen or the run
             has `learn=False`; below `first_id`. Default: None, such a value ends the run. Neither
             `unknown_id` nor `first_id` can be changed after the vocabulary is made, so begin with
-            `first_id=1, unknown_id=0`. Training gets this id only with a `min_count` or a frozen
-            vocabulary; without one, its row keeps its initial values unless you put a row.
+            `first_id=1, unknown_id=0`. Training batches contain this id only if the vocabulary has
+            a `min_count` or is frozen. Otherwise the row of this id keeps its initial values unless
+            you put a row.
         first_id: The first value's id. Default: 0.
-        counts: Whether `Pipeline.generate` counts how often values come. With a `min_count` it
-            always does. Default: False.
+        counts: Whether `Pipeline.generate` counts how often each value occurs. With a `min_count`
+            it always does. Default: False.
         value_bytes_max: The largest length of a value in bytes. Default: that of the bank's
             vocabulary, or 1,024 for a new one.
 
@@ -300,9 +301,10 @@ class Spec:
         outputs: The matrices of a batch.
         bad_rows: `"fail"`: the first row that can't be used ends the run. `"skip"`: such rows are
             left out and counted, and the report has the first ten. Default: `"fail"`.
-        bad_rows_max: With `"skip"`, the largest share of bad rows. A larger share ends the run with
-            `BadRow`, after 10,000 rows or, if every row is bad, at the end of the run. A bad row
-            counts as the number of lines that it spans. 1 means no limit. Default: 0.01.
+        bad_rows_max: With `"skip"`, the largest share of bad rows, from 0 to 1. A run with a larger
+            share ends with `BadRow`. The run checks the share from 10,000 rows on, and at its end
+            if every row is bad. A bad row counts as the number of lines that it spans. 1 means no
+            limit. Default: 0.01.
         vocabularies: The settings of vocabularies that differ from the defaults.
 
     >>> spec = Spec([Field("n", "int32")], [Column("n", fill_missing(0))], [Output("n", ["n"], "i32")])

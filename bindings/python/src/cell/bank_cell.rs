@@ -14,10 +14,11 @@ use pyo3::prelude::*;
 use super::handles::OpenHandles;
 use crate::{errors, signals};
 
-/// A bank's handles while it is open; empty after the bank is closed.
+/// The handles of an open bank. Empty after the bank is closed.
 ///
-/// The files of this folder have its methods: `handles` for handles of every kind, `tables`,
-/// `leases` and `dependents` for these objects, and `roll_back` for the return to a checkpoint.
+/// The methods stand in the files of this folder: `handles` has those for handles of every kind,
+/// `tables`, `leases` and `dependents` have those for these objects, and `roll_back` takes the bank
+/// back to a checkpoint.
 #[derive(Debug)]
 pub(crate) struct BankCell {
     path: PathBuf,
@@ -75,8 +76,8 @@ impl BankCell {
         call()
     }
 
-    /// Fails if this thread is inside a call on the bank, for example in a progress function:
-    /// `close` would wait for that call to end, and the call for `close`.
+    /// Fails if this thread is inside a call on the bank, for example in a progress function. Then
+    /// `close` would wait for the end of the call, and the call for the end of `close`.
     pub(crate) fn check_closable(&self) -> PyResult<()> {
         if is_in_call(self.address()) {
             return Err(errors::closed_within_call());
@@ -111,8 +112,8 @@ impl BankCell {
         Ok(unsaved)
     }
 
-    /// Takes all handles, and counts a call in flight, so that a thread that closes the bank waits
-    /// for it.
+    /// Takes all handles, and counts itself as a call in flight, so that a thread that closes the
+    /// bank waits for the caller.
     pub(crate) fn take_open(&self) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         state.in_flight += usize::from(state.open.is_some());
@@ -138,7 +139,7 @@ impl BankCell {
         }
     }
 
-    /// The cell's address, which identifies it while it is borrowed.
+    /// The cell's address. It identifies the cell while the cell is borrowed.
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -201,8 +202,8 @@ impl BankCell {
         call: impl FnOnce() -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let in_flight = InFlight(self);
-        // Clears an exception that the drop of a handle in this thread left, because a drop can't
-        // raise it.
+        // Clears the exception of a signal handler that ran while this thread dropped a handle. A
+        // drop can't raise an exception, so it is still stored here.
         drop(signals::raised_in_passing());
         // Catching the panic is sound: the store keeps its invariants through a panic, and this
         // crate changes nothing before a call has returned.
@@ -289,7 +290,7 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.in_flight -= 1;
-        // No call is left, or only the call that closes the bank.
+        // Either no call is left, or only the call that closes the bank.
         if state.in_flight <= 1 {
             self.0.idle.notify_all();
         }

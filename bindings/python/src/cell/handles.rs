@@ -79,7 +79,7 @@ impl OpenHandles {
     }
 
     /// Drops all handles and the bank, and returns the changes that are lost. `until_alone` must
-    /// return when no call has a handle.
+    /// wait until no call has a handle any more.
     pub(super) fn end(self, until_alone: impl FnOnce()) -> Option<Unsaved> {
         let bank = self.bank.clone();
         drop(self);
@@ -123,7 +123,7 @@ impl Registered for Dependent {
     }
 }
 
-/// The calls for handles of every kind that has a registry.
+/// Calls on handles. They work for every kind of handle that has a registry.
 impl BankCell {
     /// Makes a handle of the bank with the GIL released, and keeps it.
     pub(crate) fn keep_of_bank<H: Registered>(

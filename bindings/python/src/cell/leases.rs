@@ -19,7 +19,8 @@ impl BankCell {
         let table = self.pick(|open| open.table(table))?;
         let kept = self.run(py, move || {
             let lease = call(&table)?;
-            // If the call raises, its caller gets no lease, so the lease ends here.
+            // If a signal handler has raised, the caller gets an exception in place of the lease,
+            // so the lease ends here.
             let lease = lease.filter(|_| !signals::has_raised());
             Ok(lease.map(|lease| self.keep(lease)))
         })?;
@@ -160,7 +161,7 @@ impl BankCell {
     }
 }
 
-/// Fails unless each lease can be consumed, is named once, and belongs to the table.
+/// Fails unless each of `ids` occurs only once, can be consumed, and belongs to the table.
 fn check_leases_of(open: &OpenHandles, table: CellTableId, ids: &[LeaseId]) -> PyResult<()> {
     for (place, id) in ids.iter().enumerate() {
         if ids[..place].contains(id) {

@@ -5,14 +5,15 @@
 //! wait for that. So a Python object has no handle. It has a share of a [`BankCell`], which owns
 //! all handles.
 //!
-//! Closing takes the handles out of the cell: first the leases (their counts return, and a get that
-//! waits for one wakes up), then the tables, then the bank. A call of another thread that is in the
-//! store has cloned its handle and finishes. `close` waits for such calls, so the bank's files are
-//! closed when it returns. The wait ends, because a get waits at most for its timeout.
+//! Closing takes the handles out of the cell: first the leases, then the tables, then the bank. A
+//! lease gives its counts back, and a get that waits for the lease wakes up. A call of another
+//! thread that is in the store has cloned its handle and finishes. `close` waits for such calls, so
+//! the bank's files are closed when it returns. The wait ends, because a get waits at most for its
+//! timeout.
 //!
-//! Pipelines give ids in a bank's vocabularies with handles and threads of their own. The cell
-//! knows them as dependents. Closing ends their runs and feeds and drops the pipelines before it
-//! takes the cell's handles.
+//! A pipeline on a bank gives out ids of the bank's vocabularies. It has its own handles and
+//! threads. The cell knows the pipelines as dependents. Closing ends their runs and feeds and drops
+//! the pipelines before it takes the cell's handles.
 //!
 //! Invariants: while `state` is locked, no handle is dropped, because a drop may write, and no
 //! thread takes the GIL.

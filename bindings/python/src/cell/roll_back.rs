@@ -1,8 +1,8 @@
 //! Takes a bank back to a checkpoint while its Python objects are alive.
 //!
-//! The store is closed, its newer checkpoints are removed, and it is opened again in this cell.
-//! Table and vocabulary objects stay usable, because models refer to them. Leases, prefetches,
-//! scans and pipelines end, because their rows may be gone.
+//! The cell closes the store, removes the newer checkpoints, and opens the store again. Table and
+//! vocabulary objects stay usable, because models refer to them. Leases, prefetches, scans and
+//! pipelines end, because their rows may be gone.
 
 use embank::{Bank, BankOptions, Error, Table, TableConfig, Vocabulary};
 use pyo3::prelude::*;
@@ -127,7 +127,8 @@ impl BankCell {
         let reopened = Bank::open(self.path(), options.clone()).map(|bank| {
             let mut open = OpenHandles::new(bank, roll_backs);
             kept.open_in(&mut open);
-            // If the bank was closed in between, the handles are dropped here, as `close` does.
+            // If `close` ran in between, it found no handles to drop. They are dropped here
+            // instead.
             drop(self.put_open(open));
         });
         drop(reopening);

@@ -59,7 +59,7 @@ pub(super) fn text_format(
     format.with(TextSettings { separator, header, quote }).map_err(wrong)
 }
 
-/// The meaning of the first line by its name. A bool says whether the line has names.
+/// Returns the `Header` of a name. True stands for "names", and False for "none".
 fn header_of(header: &Bound<'_, PyAny>) -> PyResult<Header> {
     if let Ok(header) = header.extract::<bool>() {
         return Ok(if header { Header::Names } else { Header::None });

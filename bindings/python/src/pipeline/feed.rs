@@ -52,8 +52,8 @@ impl PyFeed {
     }
 
     /// Calls `look` on the state with the GIL released, because a thread that waits for a batch
-    /// holds the lock. Refuses in a forked child: the thread that held the lock during the fork
-    /// does not exist there.
+    /// holds the lock. Fails in a forked child: a thread of the parent may have held the lock at
+    /// the fork, and does not exist in the child.
     fn look<R: Send>(
         &self,
         py: Python<'_>,
@@ -229,9 +229,9 @@ impl Drop for PyFeed {
 }
 
 /// Returns the text of what a signal handler raised while a library of Arrow waited. The Arrow
-/// stream carries only text, and a library may treat it as bad input and go on. So a
-/// `KeyboardInterrupt` is raised again when the library's call has ended, and any other exception
-/// is printed.
+/// stream carries only text, and a library may treat the text as bad input and go on. So this
+/// function makes Python raise a `KeyboardInterrupt` again after the library's call. It prints any
+/// other exception.
 fn told_again(raised: PyErr) -> String {
     let text = raised.to_string();
     Python::attach(|py| {

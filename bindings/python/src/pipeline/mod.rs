@@ -37,14 +37,15 @@ mod slot;
 ///
 /// Args:
 ///     spec: What the pipeline does: a `Spec`, or its content as a dict or as JSON.
-///     bank: The bank whose vocabularies number the values; the bank creates the ones that it does
-///         not have. They take any whole numbers and text, and lie in checkpoints together with the
-///         tables. Default: None, the vocabularies live in the pipeline.
+///     bank: The bank whose vocabularies number the values. The pipeline creates vocabularies that
+///         the bank does not have. The vocabularies of a bank take any whole numbers and text, and
+///         the bank's checkpoints hold them together with the tables. Default: None, the
+///         vocabularies live in the pipeline.
 ///     format: `"tsv"` (tabs, no header), `"csv"` (commas, a header, double quotes), `"packed"`
 ///         (rows of 32-bit numbers), or `"columns"` (Parquet and Arrow). Default: None, the format
 ///         follows from the suffixes of the inputs' names in upper or lower case (`.csv`,
-///         `.csv.gz`, `.parquet`, ...), and is `"tsv"` for other names and for bytes. Names that
-///         stand for different formats are refused.
+///         `.csv.gz`, `.parquet`, ...), and is `"tsv"` for other names and for bytes. A run refuses
+///         inputs whose names stand for different formats.
 ///     separator: The text between fields, such as `";"` or `"::"`. Default: the format's.
 ///     header: The meaning of the first line of each input. `"names"`: the line names the columns;
 ///         fields are found by name, in any order, and other columns are not read. `"skip"`: the
@@ -55,9 +56,9 @@ mod slot;
 ///     threads: The number of threads of a run. Default: the number of cores.
 ///     chunk_bytes: Bytes of input that a thread works on at a time. Default: 512 KiB.
 ///
-/// Each run continues the numbering of the run before it. One run at a time learns. Beside it any
-/// number of runs with `learn=False` can go on, which insert nothing. Closing the bank ends the
-/// pipeline and its feeds.
+/// Each run continues the numbering of the run before it. Only one run at a time can learn, that
+/// is, give ids to new values. Runs with `learn=False` insert nothing, and any number of them can
+/// go on at the same time. Closing the bank ends the pipeline and its feeds.
 ///
 /// Raises:
 ///     SpecError: The spec can't be run. The text names the column and the cure.
@@ -202,7 +203,8 @@ impl PyPipeline {
     ///     batch_rows: The number of rows of a batch. The last batch is shorter; with `drop_last`
     ///         it is left out.
     ///     shuffle_rows: The number of rows in the shuffle buffer. Each new row takes the place of
-    ///         a random row there, which is handed out. Default: 0, no shuffle.
+    ///         a random row in the buffer, and the feed hands the replaced row out. Default: 0, no
+    ///         shuffle.
     ///     seed: The seed of the shuffle. Default: 0.
     ///     threads: The number of threads of this run. Default: the pipeline's.
     ///     skip_rows: The number of rows at the beginning that are not handed out. To go on where
@@ -211,18 +213,18 @@ impl PyPipeline {
     ///     batches_ahead: The largest number of finished batches that wait for the caller.
     ///     drop_last: Whether the last batch is left out if it has fewer than `batch_rows` rows.
     ///         Default: False.
-    ///     save_each_batch: With a bank: whether all values of a batch are in the bank before the
-    ///         feed hands it out, so that `bank.checkpoint` in the loop has them. False saves some
-    ///         microseconds a chunk for each vocabulary of a known range; then take checkpoints
-    ///         with `Pipeline.checkpoint` after closing the feed. Default: True.
+    ///     save_each_batch: With a bank: whether the feed puts all values of a batch into the bank
+    ///         before it hands the batch out, so that `bank.checkpoint` in the loop has them. False
+    ///         makes each chunk some microseconds faster for each vocabulary of a known range; then
+    ///         take checkpoints with `Pipeline.checkpoint` after closing the feed. Default: True.
     ///     learn: Whether new values get ids. False is for evaluation and serving: the feed inserts
     ///         and counts nothing. A value that has no id when `feed` is called gets the
     ///         vocabulary's `unknown_id`; without one the feed raises `UnknownValue`. Feeds with
     ///         `learn=False` can run beside each other and beside one that learns. Default: True,
     ///         but False on a bank that was opened with `read_only`.
     ///
-    /// The batches do not depend on the number of threads. The feed raises an error of the inputs
-    /// after the last whole batch before it.
+    /// The batches do not depend on the number of threads. If the inputs have an error, the feed
+    /// first hands out the whole batches before the error, and then raises it.
     ///
     /// Raises:
     ///     RuntimeError: An earlier feed that learns is neither closed nor at its end.
@@ -292,8 +294,8 @@ impl PyPipeline {
     }
 
     /// Runs over the inputs without handing out batches: fills the vocabularies, and counts rows
-    /// and bad rows. With a bank, the new values are in it afterwards, and durable with its next
-    /// checkpoint.
+    /// and bad rows. With a bank, the new values are in the bank afterwards. The bank's next
+    /// checkpoint makes them durable.
     ///
     /// Args:
     ///     inputs: See `feed`.
@@ -313,13 +315,14 @@ impl PyPipeline {
         })
     }
 
-    /// Gives ids to the values of the inputs, and counts how often values come in vocabularies that
-    /// count (`VocabularySpec`). It runs no operator after a vocabulary and makes no matrices.
+    /// Gives ids to the values of the inputs. In vocabularies that count (`VocabularySpec`), it
+    /// also counts how often each value occurs. It runs no operator after a vocabulary and makes no
+    /// matrices.
     ///
-    /// If a vocabulary has a `min_count`, `feed` and `run` call this and `keep_frequent`
-    /// themselves, over their own inputs. Call it yourself to build a vocabulary from several
-    /// parts, once for each part, or before tables of the vocabulary are made. After an error some
-    /// of the rows are counted: go back to a checkpoint.
+    /// If a vocabulary has a `min_count`, `feed` and `run` themselves call this function and
+    /// `keep_frequent` for their own inputs. Call this function yourself in two cases: to build a
+    /// vocabulary from several parts, with one call for each part, or to build it before you make
+    /// its tables. After an error some of the rows are counted: go back to a checkpoint.
     ///
     /// Args:
     ///     inputs: See `feed`.
@@ -374,8 +377,8 @@ impl PyPipeline {
         Ok(kept.into_iter().map(told).collect())
     }
 
-    /// Saves the pipeline's new values in the bank; durable with the bank's next checkpoint. `run`,
-    /// `generate`, and feeds that save each batch have done so already.
+    /// Saves the pipeline's new values in the bank. They are durable with the bank's next
+    /// checkpoint. `run`, `generate`, and feeds that save each batch have done so already.
     fn save(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.save(py)
     }
@@ -406,8 +409,8 @@ impl PyPipeline {
     }
 
     /// The names of the vocabularies whose values have a known range (`modulus`), and for each its
-    /// values in the order of their ids, as a uint32 array. `Bank.open_vocabulary` shows the
-    /// others.
+    /// values in the order of their ids, as a uint32 array. For a vocabulary of a bank without a
+    /// known range, use `Bank.open_vocabulary`.
     fn vocabularies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = self.slot.look(|pipeline| {
             let copied = |(name, values): (&str, Vec<u32>)| (name.to_owned(), values);
@@ -428,8 +431,8 @@ impl PyPipeline {
 }
 
 impl PyPipeline {
-    /// The slot for a run: the pipeline's own slot for a run that learns, otherwise a new slot with
-    /// an evaluation.
+    /// Returns the slot for a run: the pipeline's own slot for a run that learns, otherwise a new
+    /// slot with an evaluation pipeline.
     fn slot_to(&self, py: Python<'_>, learn: Option<bool>) -> PyResult<Arc<SlotOwner>> {
         if learn == Some(true) && !self.learns {
             return Err(errors::ReadOnly::new_err(

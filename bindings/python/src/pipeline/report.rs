@@ -11,8 +11,8 @@ pub(crate) struct PyRunReport {
     rows: u64,
     /// Bad rows, which were left out.
     bad_rows: u64,
-    /// Lines of input that the bad rows span. More than the bad rows if a quote is open at a line's
-    /// end.
+    /// Lines of input that the bad rows span. A bad row spans several lines if a quote is open at
+    /// the end of a line.
     bad_lines: u64,
     /// The first ten bad rows: file, line, column and the problem.
     first_bad_rows: Vec<String>,

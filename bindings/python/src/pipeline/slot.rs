@@ -41,8 +41,8 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 struct SlotState {
     place: Place,
-    /// The pipeline of which evaluations are made, also while a run has the other pipeline. It
-    /// holds handles of the bank. `None` after the bank is closed.
+    /// The pipeline from which evaluations are made, also while a run has the pipeline of `place`.
+    /// It holds handles of the bank. `None` after the bank is closed.
     evaluation: Option<Box<Pipeline>>,
     /// True when the bank begins to close.
     closing: bool,
@@ -149,8 +149,8 @@ impl Slot {
         }
     }
 
-    /// Makes a pipeline with the vocabularies of this one that inserts nothing. Works also while a
-    /// run has this one.
+    /// Makes a pipeline that has the vocabularies of this slot's pipeline and inserts nothing.
+    /// Works also while a run has the slot's pipeline.
     pub(crate) fn evaluation(&self) -> PyResult<Pipeline> {
         self.check_process()?;
         let state = self.state.lock();
@@ -263,8 +263,8 @@ impl Taken<'_> {
         let pipeline = self.pipeline.take().expect("it is there until it goes to a feed");
         let feed = match make(*pipeline) {
             Ok(feed) => Arc::new(FeedCell::new(feed)),
-            // `make` fails only for invalid options, which the caller has checked. The drop of
-            // `self` then marks the pipeline as lost.
+            // `make` fails only for invalid options, and the caller has checked the options. After
+            // such an error the drop of `self` marks the pipeline as lost.
             Err(error) => return Ok(Err(error)),
         };
         let slot = self.slot.take().expect("a feed takes it once");

@@ -95,7 +95,8 @@ impl PyNormal {
     }
 }
 
-/// Values of a new row are normal, and cut off at `low` and `high`; `torch.nn.init.trunc_normal_`.
+/// Values of a new row are normal, drawn again until they are between `low` and `high`, as in
+/// `torch.nn.init.trunc_normal_`.
 ///
 /// Args:
 ///     mean, std: The mean and the standard deviation of the normal distribution before the cut.
@@ -130,11 +131,11 @@ impl PyTruncatedNormal {
     }
 }
 
-/// Values of a new row are uniform between -a and a, a = gain * sqrt(6 / (fan_in + fan_out));
+/// Values of a new row are uniform between -a and a, a = gain * sqrt(6 / (fan_in + fan_out)), as in
 /// `torch.nn.init.xavier_uniform_`.
 ///
-/// A table has no fixed number of rows, so pass it as `fan_out`: torch's fan_out of an
-/// `Embedding`'s weight is the number of rows, and its fan_in is dim.
+/// For an `Embedding`'s weight, torch uses the number of rows as fan_out, and dim as fan_in. A
+/// table has no fixed number of rows, so pass the number of rows as `fan_out`.
 ///
 /// Args:
 ///     fan_out: The number of rows. Default: None, the table's dim.
@@ -152,7 +153,7 @@ pub(crate) struct PyXavierUniform {
 }
 
 /// Values of a new row are normal with mean 0 and standard deviation gain * sqrt(2 / (fan_in +
-/// fan_out)); `torch.nn.init.xavier_normal_`.
+/// fan_out)), as in `torch.nn.init.xavier_normal_`.
 ///
 /// Args:
 ///     fan_out: The number of rows. Default: None, the table's dim.

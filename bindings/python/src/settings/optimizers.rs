@@ -151,8 +151,8 @@ optimizers! {
     /// Stochastic gradient descent, `torch.optim.SGD`: `row -= lr * gradient`, optionally with
     /// momentum.
     ///
-    /// With momentum, the store keeps a buffer and a count of steps beside each row. Whether there
-    /// is momentum belongs to the table for good.
+    /// With momentum, the store keeps a buffer and a count of steps beside each row. A table that
+    /// was made without momentum can't get it later, and one with momentum keeps it.
     ///
     /// Args:
     ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
@@ -160,7 +160,7 @@ optimizers! {
     ///     momentum: The part of the buffer that stays at a step.
     ///     dampening: The part of the gradient that is not added to the buffer.
     ///     nesterov: Whether steps follow Nesterov's rule.
-    ///     weight_decay: The factor by which the row is added to its gradient.
+    ///     weight_decay: A step first adds `weight_decay * row` to the row's gradient.
     ///
     /// >>> SGD(lr=0.1, momentum=0.9)
     /// SGD(lr=0.1, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0)
@@ -181,11 +181,12 @@ optimizers! {
     ///     lr: The learning rate, finite and not negative. Default: 0.01, as in torch.
     ///         `Table.learning_rate` changes it later.
     ///     eps: A number, not negative, that keeps the division finite.
-    ///     initial_accumulator_value: The first value of a new row's accumulators. Belongs to the
-    ///         table for good.
+    ///     initial_accumulator_value: The first value of a new row's accumulators. It can't be
+    ///         changed after the table is made.
     ///     lr_decay: The rate is divided by `1 + (step - 1) * lr_decay` at each step of a row.
-    ///         Whether it is 0 belongs to the table for good.
-    ///     weight_decay: The factor by which the row is added to its gradient.
+    ///         After the table is made, 0 can't be changed to another value, nor another value to
+    ///         0.
+    ///     weight_decay: A step first adds `weight_decay * row` to the row's gradient.
     ///
     /// >>> Adagrad(lr=0.01)
     /// Adagrad(lr=0.01, eps=1e-10, initial_accumulator_value=0.0, lr_decay=0.0, weight_decay=0.0)
@@ -204,9 +205,9 @@ optimizers! {
     ///     lr: The learning rate, finite and not negative. Default: 0.01, as in FBGEMM.
     ///         `Table.learning_rate` changes it later.
     ///     eps: A number, not negative, that keeps the division finite.
-    ///     initial_accumulator_value: The first value of a new row's accumulator. Belongs to the
-    ///         table for good.
-    ///     weight_decay: The factor by which the row is added to its gradient.
+    ///     initial_accumulator_value: The first value of a new row's accumulator. It can't be
+    ///         changed after the table is made.
+    ///     weight_decay: A step first adds `weight_decay * row` to the row's gradient.
     ///
     /// >>> RowWiseAdagrad(lr=0.01)
     /// RowWiseAdagrad(lr=0.01, eps=1e-8, initial_accumulator_value=0.0, weight_decay=0.0)
@@ -229,7 +230,7 @@ optimizers! {
     ///         `Table.learning_rate` changes it later.
     ///     betas: The parts of the first and the second moment that stay at a step.
     ///     eps: A number, not negative, that keeps the division finite.
-    ///     weight_decay: The factor by which the row is added to its gradient.
+    ///     weight_decay: A step first adds `weight_decay * row` to the row's gradient.
     ///
     /// >>> Adam()
     /// Adam(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
@@ -272,8 +273,8 @@ optimizers! {
     ///     beta: A larger value makes the first steps smaller; the paper suggests 1.
     ///     l1: The factor of the L1 penalty, which keeps values at zero.
     ///     l2: The factor of the L2 penalty.
-    ///     initial_accumulator_value: The first value of a new row's sums of squares. Belongs to
-    ///         the table for good.
+    ///     initial_accumulator_value: The first value of a new row's sums of squares. It can't be
+    ///         changed after the table is made.
     ///
     /// >>> FTRL(lr=0.1, l1=1.0)
     /// FTRL(lr=0.1, beta=0.0, l1=1.0, l2=0.0, initial_accumulator_value=0.1)

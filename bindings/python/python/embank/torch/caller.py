@@ -1,8 +1,8 @@
 """Warnings that point at the program's own line.
 
 torch calls this package from deep inside: a state dict by recursion over modules, a hook by
-autograd. The line of such a frame does not help the user, and Python shows a warning only once for
-each line.
+autograd. A warning that names a line of torch does not help the user. Python would also show it
+only once, because it shows a warning only once for each line.
 """
 
 from __future__ import annotations

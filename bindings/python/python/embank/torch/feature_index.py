@@ -1,9 +1,9 @@
 """The rows that an index of PyTorch Geometric stands for.
 
 An index is None (all rows), a tensor or list of integers or bools, a slice, or one integer. For a
-reader, an index works as it does for a tensor with this number of rows. A writer's index may have
-rows after the last one, which make the attribute longer. So the bounds of a writer's slice are not
-cut to the size.
+reader, an index works as it does for a tensor with as many rows as the attribute. A writer's index
+may have rows after the attribute's last one, which make the attribute longer. So the bounds of a
+writer's slice are not cut to the attribute's size.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def _rows_of_slice(
         raise IndexError(
             f"{index} reaches beyond row 2^63 of {attribute}: name such rows by a uint64 tensor"
         )
-    # A negative bound of the index counts from the end before the put; `indices` counts from the
-    # end after it.
+    # A negative bound of the index counts from the attribute's end before the put. `slice.indices`
+    # counts it from the end after the put. So the difference is subtracted first.
     longer = size_after - size
     start, stop = (
         bound - longer if bound is not None and bound < 0 else bound
@@ -144,7 +144,8 @@ def _rows_of_slice(
     )
     first, end, step = slice(start, stop, index.step).indices(size_after)
     named = max(0, (end - first + step - (1 if step > 0 else -1)) // step)
-    # Called for its error: a slice of a wrong length is refused before its rows fill the memory.
+    # Called for its error: it refuses a slice of a wrong length before the slice's rows fill the
+    # memory.
     _check_count(named, count, attribute)
     return first + step * np.arange(named)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-# The sum of a table's counters after a fill. The key is the id of an open bank and the table's
-# name. Each opening of a bank has a random id that is never used again.
+# The sum of a table's counters after the last block of `filling` on it. The key is the id of an
+# open bank and the table's name. Each opening of a bank has a random id that is never used again.
 _filled: dict[tuple[str, str], int] = {}
 
 
@@ -40,13 +40,16 @@ class Change(NamedTuple):
 
 
 def training(bank: Bank) -> Optional[Change]:
-    """Returns the call that has used rows of a bank since it was opened, except fills. None for no
-    use."""
+    """Returns the call that has used rows of a bank since it was opened. Puts and deletes inside of
+    `filling` do not count. None if no call has used rows.
+    """
     return _cause([table for table in _tables(bank) if not _is_prepared(table)], made_rows=True)
 
 
 def change(bank: Bank) -> Optional[Change]:
-    """Returns the call that has changed rows of a bank since it was opened. None for no change."""
+    """Returns the call that has changed rows of a bank since it was opened. None if no row has
+    changed.
+    """
     return _cause(_tables(bank), made_rows=bank.stats()["inserted"] > 0)
 
 
@@ -66,8 +69,8 @@ def _cause(tables: list[Table], made_rows: bool) -> Optional[Change]:
     return None
 
 
-# The calls that increase each counter of a table. Gets come last, because a get that makes no row
-# changes nothing.
+# The calls that increase each counter of a table. Gets come last, so that the cause is a call that
+# surely changes rows if there is one: a get of existing rows changes nothing.
 _CAUSES = {
     "apply_rows": "a backward pass, or a call that applies gradients, changed them",
     "put_rows": "Table.put, Table.import_from, from_pretrained or a FeatureStore put them (in a run that is resumed, "

@@ -7,8 +7,8 @@ row.
 
 A table's name contains the group and the attribute, and the shapes are in a table of their own. So
 a bank that is opened again has its features, as its checkpoint holds them. This class keeps no copy
-of them: two stores of a bank see each other's changes. `feature_index` has the rows that an index
-stands for, and `feature_copies` the content of a pickled store.
+of features or shapes: two stores of a bank see each other's changes. `feature_index` has the rows
+that an index stands for, and `feature_copies` the content of a pickled store.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _BATCH_ROWS = 1 << 16
 # A put without an index deletes at most this many keys of a trained attribute: a few seconds of
 # work.
 _TRAINED_DELETES_MAX = 1 << 24
-# A size has three digits in float32, which holds whole numbers up to 2^24 exactly. The low digit
-# counts rows. The high digit counts `_HIGH_ROWS` and is less than 2^24. The top digit counts
+# A size is stored as three digits in float32, which holds whole numbers up to 2^24 exactly. The low
+# digit counts rows. The high digit counts `_HIGH_ROWS` and is less than 2^24. The top digit counts
 # `_TOP_ROWS` and is at most 2^18.
 _HIGH_ROWS = 1 << 22
 _TOP_ROWS = 1 << 46
@@ -113,8 +113,8 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
 
     An open bank does not survive `fork`, so forked workers can't use a store. Take a checkpoint
     after the last put, and start the workers of a loader with `multiprocessing_context="spawn"` or
-    "forkserver"; or let it fetch features in the main process (`filter_per_worker=False`); or use
-    no workers.
+    "forkserver"; or let the loader fetch features in the main process (`filter_per_worker=False`);
+    or use no workers.
 
     A pickled store is a copy that opens the bank with `read_only` at first use, with the memory
     budget of the original. The copy shows the checkpoint that was the newest when the store was
@@ -368,7 +368,8 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
 
     @contextmanager
     def _writing(self, table: Table) -> Iterator[None]:
-        """Changes of features in the block do not count as training, and are in no checkpoint yet.
+        """Changes of features in the block do not count as training. They are recorded as changes
+        that no checkpoint holds yet.
         """
         try:
             with filling(table):
@@ -429,7 +430,7 @@ def _copy(cls: type[FeatureStore], name: str, source: Source) -> FeatureStore:
 
 
 def _as_values(tensor: Any, name: Any) -> Tensor:
-    """Returns `values` as a float32 tensor in host memory, for any default dtype and device of
+    """Returns `tensor` as a float32 tensor in host memory, for any default dtype and device of
     torch.
     """
     if not isinstance(tensor, (Tensor, np.ndarray)):

@@ -24,7 +24,7 @@ for all tables of a bank. The consequences:
   and so does `backward()`.
 - *Threads.* Autograd numbers the passes, so passes of several threads do not mix. The hooks of a
   pass run in one thread for each device, so a lock is needed. The callback runs after all hooks, on
-  streams that autograd has ordered behind theirs.
+  streams that autograd has ordered behind the streams of the hooks.
 - *A backward pass inside another one*, as in reentrant checkpointing, has its own number and end.
   It is a separate step.
 
@@ -97,8 +97,8 @@ class OnGradient:
     def __call__(self, leaf: Tensor) -> None:
         self.waits = False
         gradient = leaf.grad
-        # The leaf is used once, so its gradient is neither copied again nor summed with a later
-        # one.
+        # Removes the gradient from the leaf. The leaf takes part in one backward pass, so the
+        # gradient need not be copied, and no later gradient must be added to it.
         leaf.grad = None
         if gradient is None:
             return
@@ -235,7 +235,7 @@ def apply_step(parts: Sequence[Part]) -> None:
     Raises:
         ValueError: A gradient is NaN or infinite, or a table has no optimizer: no row of any table
             has changed.
-        embank.EmbankError: As `embank.apply_many`.
+        embank.EmbankError: The errors of `embank.apply_many`.
     """
     of_bank: dict[int, list[Part]] = {}
     for part in parts:
@@ -315,10 +315,10 @@ def leased_rows(
 class LeasedOutput(torch.autograd.Function):
     """Puts the `rows` of a lease into the graph, for a module that outputs these rows.
 
-    The node of the graph owns the lease. The gradients of the outputs have the shape of the rows
-    together, so no tensor of distinct rows exists. `anchor` is an empty leaf that makes the outputs
-    require a gradient. Output i has the next `counts[i]` rows. The outputs share no version
-    counter, so a model may change one of them in place.
+    The node of the graph owns the lease. The gradients of the outputs, one after the other, have
+    the shape of `rows`. So the lease sums them, and no tensor of distinct rows is needed. `anchor`
+    is an empty leaf that makes the outputs require a gradient. Output i has the next `counts[i]`
+    rows. The outputs share no version counter, so a model may change one of them in place.
     """
 
     @staticmethod
@@ -386,8 +386,8 @@ def peeked_rows(
     With `requires_grad` a graph begins at the rows, as at a parameter. The rows themselves do not
     learn.
 
-    Returns for each request one row for each key on the device of the keys, and places in the keys'
-    shape.
+    Returns for each request one row for each key on the device of the keys, and the place of each
+    key in these rows, in the shape of the keys.
     """
     found = []
     for table, keys in requests:
@@ -463,7 +463,7 @@ def raise_unless_held(lease: AnyLease) -> None:
 
 @contextmanager
 def naming_eval() -> Iterator[None]:
-    """Adds to a `ReadOnly` of the block how a module reads rows without training them."""
+    """Adds to a `ReadOnly` error of the block how a module reads rows without training them."""
     try:
         yield
     except embank.ReadOnly as error:
@@ -506,14 +506,15 @@ def to_host(values: Tensor) -> NDArray[np.float32]:
     return array
 
 
-# In newer versions of torch only. Older versions export through the modes that are checked too.
+# Only newer versions of torch have `is_exporting`. Older versions export through modes that this
+# module checks too.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
-# In newer versions of torch only.
+# Only newer versions of torch have `is_compiling`.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 
 _SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-# PyTorch has them from 2.3 on. Vocabularies return ids as uint64.
+# PyTorch has these types from 2.3 on. Vocabularies return ids as uint64.
 _UNSIGNED = tuple(
     getattr(torch, name) for name in ("uint64", "uint32", "uint16") if hasattr(torch, name)
 )

@@ -47,7 +47,9 @@ class _Ahead(Generic[Batch]):
         return len(self.batches) - len(self.waiting)
 
     def draw(self, keys: Optional[Callable[[Batch], Mapping[Table, Keys]]]) -> None:
-        """Adds a batch. If `keys` are given, they wait for the next announcement."""
+        """Adds a batch. If the function `keys` is given, the keys of the batch wait for the next
+        announcement.
+        """
         try:
             batch = next(self.source)
         except StopIteration:
@@ -74,7 +76,8 @@ class _Ahead(Generic[Batch]):
                 by_table.setdefault((table, keys.dtype), []).append((keys, announced))
         for (table, _), parts in by_table.items():
             table.lookahead(np.concatenate([keys for keys, _ in parts]))
-            # Keys are added only after their announcement, because other keys need no cancelling.
+            # Added after the announcement: only announced keys must be cancelled if the pass ends
+            # early.
             for keys, announced in parts:
                 announced.append((table, keys))
         return {table for table, _ in by_table}
@@ -115,7 +118,8 @@ class LookaheadLoader(Generic[Batch]):
     keeps them there until they are used. From a depth of 2 on, the loader announces three batches
     together, which takes fewer reads. So it holds up to `depth` + 2 batches in memory. At a
     constant depth it draws one batch a step. The first batch of a pass is not announced, because it
-    is needed at once. The order and the batches of `loader` stay as they are, also pinned memory.
+    is needed at once. This loader changes neither the batches of `loader` nor their order. Batches
+    in pinned memory stay there.
 
     If `loader` or `keys` fails, the earlier batches are handed out first. A failure of
     `Table.lookahead` is raised at once. If `break` or an exception ends a pass early, the loader
@@ -129,7 +133,8 @@ class LookaheadLoader(Generic[Batch]):
 
     Args:
         loader: Any iterable of batches: a `DataLoader`, also with workers, or a list. Each pass
-            iterates over it again. Not a `ResumableLoader`, which takes this loader in turn.
+            iterates over it again. It must not be a `ResumableLoader`: wrap this loader in the
+            `ResumableLoader` instead.
         keys: A function that returns the keys of a batch by table: tensors or arrays of integers,
             of any shape. It runs in this process.
         depth: The least number of batches to announce ahead; 0 announces nothing. Default: "auto".
@@ -172,7 +177,8 @@ class LookaheadLoader(Generic[Batch]):
 
     def announcing(self, source: Iterator[Batch]) -> Iterator[Batch]:
         """A pass over the remaining batches of an iteration of `loader`."""
-        # Without closed banks: a table may belong to a bank that was opened again.
+        # Drops closed banks: a table may belong to another `Bank` now, if its bank was opened
+        # again.
         self._paces = {bank: pace for bank, pace in self._paces.items() if not bank.closed}
         for pace in self._paces.values():
             pace.begin_pass()
@@ -193,7 +199,8 @@ class LookaheadLoader(Generic[Batch]):
                     keys = self.keys if depth > 0 else None
                     if len(ahead.waiting) >= together:
                         self._announce(ahead)
-                # There may be fewer batches at the end of the pass, or after the depth has grown.
+                # Fewer than `together` batches may wait: at the end of the pass, or after the depth
+                # has grown.
                 if ahead.drained or ahead.announced <= depth:
                     self._announce(ahead)
                 if not ahead.batches:

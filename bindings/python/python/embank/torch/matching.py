@@ -50,8 +50,8 @@ class Differences(NamedTuple):
 
 
 def parameter_names(parts: Mapping[str, Any]) -> dict[str, Names]:
-    """Returns for each optimizer of parameters among the parts the names of the parameters of each
-    group. None if no part is one.
+    """Returns the names of the parameters of each group, for each part that is an optimizer of
+    parameters. The name of a parameter that no part has is None.
     """
     name_of = _name_of_parameter(parts)
     return {
@@ -269,7 +269,7 @@ def _named(key: str, of: Union[nn.Module, Any]) -> list[str]:
 
 def _schedule_state(part: Any, state: Any, places: Places) -> Any:
     """The state of a schedule, with its lists for groups in the present order of its optimizer's
-    groups. The state of another part as it is.
+    groups. The state of a part that is not a schedule is returned unchanged.
     """
     if not isinstance(part, (LRScheduler, ReduceLROnPlateau)):
         return state

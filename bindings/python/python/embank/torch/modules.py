@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from embank import Table
 
 Mode = Literal["sum", "mean", "max"]
-# Keys, offsets with the end, pooling and weights.
+# Keys, offsets including the end of the last bag, pooling, and weights.
 BagRequest = tuple[
     NDArray[np.int64], NDArray[np.int64], Literal["sum", "mean"], Optional[NDArray[np.float32]]
 ]
@@ -138,7 +138,7 @@ class _OneTable(TableModule):
     if not TYPE_CHECKING:
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
-            """Refuses the first arguments of the modules of `torch.nn`, which are numbers."""
+            """Raises `TypeError` for numbers, the first arguments of the modules of `torch.nn`."""
             if args and not hasattr(args[0], "peek"):
                 raise TypeError(
                     f"{cls.__name__} takes a table in place of num_embeddings and embedding_dim, not {args[0]!r}: "
@@ -480,7 +480,7 @@ class Bags:
         end = self.keys.numel()
         offsets = self._starts
         if offsets.numel() == 0:
-            # torch returns no bags in this case, for any keys.
+            # torch returns no bags if there are no offsets, even if there are keys.
             return None
         if not self._include_last_offset:
             offsets = torch.cat([offsets, offsets.new_tensor([end])])
@@ -603,7 +603,8 @@ def _flat(
         raise ValueError("a 1-D input needs offsets: where each bag begins")
     if offsets.dim() != 1:
         raise ValueError(f"offsets must be 1-D, not {offsets.dim()}-D")
-    # torch's own bags check this too. Checked before padding is removed from both.
+    # torch's own bags make this check too. It comes before padding is removed from keys and
+    # offsets.
     starts = offsets.to(torch.int64)
     if len(starts) == 0:
         if include_last_offset:

@@ -124,8 +124,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         own = [of for each in given for of in each.modules() if isinstance(of, TableModule)]
         if not own:
             raise ValueError("no module of embank.torch is among these modules")
-        # The table of a frozen module needs no optimizer. It is watched, because the module may
-        # thaw.
+        # The table of a frozen module needs no optimizer. This object only watches it, because the
+        # program may let the module learn again.
         trained = {identity(of) for each in own if not each.frozen for of in each.tables()}
         tables: dict[Identity, Table] = {}
         watched: dict[Identity, Table] = {}

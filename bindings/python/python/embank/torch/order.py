@@ -128,8 +128,8 @@ def own_generator(loader: object) -> Optional[torch.Generator]:
     if not isinstance(loader, DataLoader):
         return None
     batch_sampler = loader.batch_sampler
-    # The sampler's generator decides the order, and comes first. That of the loader may decide only
-    # the workers' seeds.
+    # The sampler's generator decides the order, and comes first. The loader's generator may decide
+    # only the workers' seeds.
     holders = (loader.sampler, getattr(batch_sampler, "sampler", None), batch_sampler, loader)
     for holder in holders:
         generator = getattr(holder, "generator", None)
@@ -158,7 +158,7 @@ def loader_sizes(loader: object) -> dict[str, int]:
 
 
 def check_sizes(found: Mapping[str, int], saved: Mapping[str, int]) -> None:
-    """Raises `ValueError` if a loader has other sizes than the one that was saved."""
+    """Raises `ValueError` if a loader has other sizes than the saved loader."""
     changed = [name for name in _SIZES if name in found and found[name] != saved.get(name, found[name])]
     if changed:
         was, now = (

@@ -14,8 +14,8 @@ has changed, also without a checkpoint.
 
 `save` also writes the bank's `state_id` from right before the checkpoint into the blob, as letters
 (`taken_at`), because pickle and `torch.save` do not compress. `embank evict` and `embank compact`
-take checkpoints with the blob of the checkpoint before. The letters assign the state dicts in the
-blob, and files of that moment, to the new checkpoint.
+take checkpoints with the blob of the checkpoint before. The letters show that state dicts with this
+`state_id`, in the blob or in files, belong to the new checkpoint too.
 
 The extra state is a tensor of bytes that holds JSON, so that safetensors accepts the state dict.
 
@@ -40,7 +40,8 @@ from .caller import warn_caller
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-# The version of the JSON. Older versions used a dictionary in place of a tensor, which is read too.
+# The version of the JSON. Older versions used a dictionary in place of a tensor. This version reads
+# it too.
 _FORMAT = 2
 
 _taking_checkpoint: ContextVar[bool] = ContextVar("_taking_checkpoint", default=False)
@@ -106,8 +107,8 @@ def _position(bank: Bank) -> dict[str, Union[str, int, bool, None]]:
 
 
 def taken_at(state_id: str) -> str:
-    """Returns the letters in the blob of a checkpoint that was taken when the bank was in this
-    state.
+    """Returns the letters that `save` puts into the blob of a checkpoint that it takes in this
+    state of the bank.
     """
     return f"embank.torch.save at {state_id};"
 

@@ -363,7 +363,8 @@ def _decoded(blob: bytes) -> dict[str, Any]:
     try:
         state = torch.load(io.BytesIO(blob), weights_only=True, map_location="cpu")
     except Exception as error:
-        # Only the first line: torch goes on with advice that would run code out of the blob.
+        # Keeps only the first line: torch's next lines give advice that would run code from the
+        # blob.
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise ValueError(f"its blob can't be read: {reason}") from error
     if not isinstance(state, dict):
@@ -397,8 +398,9 @@ def _set_random_state(state: dict[str, Any]) -> None:
 
 
 def _recorded(sampler: RecordedSampler, order: Order, batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the batches of a subclass whose `__iter__` is a generator: it asks its sampler only
-    with the first batch, so the order is recorded from there on.
+    """Yields the batches of a subclass of `DataLoader` whose `__iter__` is a generator. Such a
+    loader asks its sampler only when its first batch is drawn, so the order is recorded from there
+    on.
     """
     sampler.order = order
     try:
@@ -417,10 +419,10 @@ class ResumableLoader(Generic[Batch]):
 
     The state has the number of passes, the number of batches that this pass has handed out, the
     random states of Python, NumPy and torch at the beginning of the pass, and a digest of the
-    batches drawn. After `load_state_dict` the next pass repeats the saved one: it begins with its
-    random states, so a loader that shuffles draws the same order. It draws and drops the batches
-    that were handed out before. Then it sets the generators of Python, NumPy and torch back to
-    their states before the repetition.
+    batches drawn. After `load_state_dict` the next pass repeats the saved pass. It begins with the
+    random states of the saved pass, so a loader that shuffles draws the same order. It draws and
+    drops the batches that were handed out before. Then it sets the generators of Python, NumPy and
+    torch back to their states before the repetition.
 
     Within a pass, a resumed run needs the data set and the batch size of the saved run;
     `num_workers` may change. It loads all earlier batches of the pass again, which takes as long as

@@ -66,8 +66,8 @@ def begin(loader: Any) -> Iterator[Any]:
 
 
 def _seeded(kept: Any, seed: _WorkerSeed, batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the batches of a subclass whose `__iter__` is a generator: its pass begins with its
-    first batch, so the seed waits for that.
+    """Yields the batches of a subclass whose `__iter__` is a generator. The pass of such a loader
+    begins when its first batch is drawn, so the seed is set then.
     """
     kept._shared_seed = seed
     try:
