@@ -1,4 +1,4 @@
-"""The process that test_thread_limit.py starts. The system refuses it every further thread.
+"""The process that test_thread_limit.py starts. The system refuses to start another thread for it.
 
 It prints "passed", or "no other user". The superuser has no limit of threads, so the process
 becomes another user first.
@@ -25,7 +25,7 @@ ROWS = 40_000
 def become_another_user() -> bool:
     """Returns False if the system does not let the superuser become another user."""
     if os.geteuid() == 0:
-        # A user without another process on this machine, so that only this process's threads count.
+        # This user has no other process on this machine, so only this process's threads count.
         user = 100_000 + os.getpid()
         try:
             os.setresuid(user, user, user)

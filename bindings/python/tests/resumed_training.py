@@ -1,7 +1,8 @@
 """A training run that `test_training_state.py` starts in separate processes.
 
-`python resumed_training.py BANK END` trains, saves after every second step, and at step `END` ends
-as a crash would. A run that ends by itself prints a digest of everything that it learnt.
+`python resumed_training.py BANK END` trains, and saves after every second step. At step `END` the
+process ends as in a crash. A run that reaches its last step prints a digest of everything that it
+learnt.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import embank
 def modules() -> list[ModuleType]:
     found = [embank]
     for info in pkgutil.walk_packages(embank.__path__, "embank.", onerror=lambda name: None):
-        # The compiled classes have `embank` as their module, and are found there.
+        # Skips `_embank`: its classes name `embank` as their module, so doctest finds them there.
         if not info.name.endswith("._embank"):
             try:
                 found.append(importlib.import_module(info.name))
@@ -29,7 +29,7 @@ def modules() -> list[ModuleType]:
 def test_examples(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # In a fresh directory, because examples open banks at relative paths.
+    # Runs in a fresh directory, because the examples open banks at relative paths.
     monkeypatch.chdir(tmp_path)
     assert doctest.testmod(module).failed == 0
 

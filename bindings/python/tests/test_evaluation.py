@@ -45,7 +45,8 @@ EXPECTED = [[value + 1] * 2 if value < 50 else [0, 0] for value in range(40, 60)
 
 
 def test_evaluation_teaches_the_vocabulary_nothing(bank: embank.Bank) -> None:
-    """Shows that an evaluation inserts no value. In an earlier version, 502 values became 590."""
+    """Shows that an evaluation inserts no value. In an earlier version, an evaluation made a
+    vocabulary of 502 values grow to 590."""
     pipeline = Pipeline(spec(), bank=bank)
     pipeline.run(TRAIN)
     state = bank.state_id

@@ -36,7 +36,7 @@ def pickled(store: FeatureStore) -> FeatureStore:
 
 
 def fetch(store: FeatureStore, nodes: list[int]) -> Any:
-    """The work of a loader's workers. The function is at module level, because workers import
+    """Does the work of a loader's workers. The function is at module level, because workers import
     it."""
     return store.get_tensor("paper", "x", torch.tensor(nodes))
 
@@ -84,7 +84,7 @@ def test_a_copy_opens_its_bank_at_first_use(tmp_path: Path, monkeypatch: pytest.
         store["paper", "x", None] = VALUES
         bank.checkpoint()
     monkeypatch.chdir("/")
-    # The process that has the bank open may have ended.
+    # The bank need not be open: the process that had it open may have ended.
     assert torch.equal(copied["paper", "x", None], VALUES)
     assert copied._bank.stats()["memory"]["budget_bytes"] == 17 << 20
     assert "1 attributes" in repr(copied)

@@ -20,8 +20,8 @@ def store(bank: embank.Bank) -> FeatureStore:
     return FeatureStore(bank)
 
 
-# An index, the rows that it names when four rows are put into a new attribute, and the size
-# afterwards.
+# For a put of four rows into a new attribute: an index, the rows that it names, and the size of the
+# attribute afterwards.
 NEW = [
     (slice(0, 4), [0, 1, 2, 3], 4),
     (slice(None), [0, 1, 2, 3], 4),
@@ -56,7 +56,8 @@ def test_a_new_attribute_takes_every_index(
         store["paper", "x", size]
 
 
-# An index, the rows that it names when four rows are put over six, and the size afterwards.
+# For a put of four rows into an attribute of six rows: an index, the rows that it names, and the
+# size afterwards.
 LONGER = [
     (slice(4, 8), [4, 5, 6, 7], 8),
     (slice(6, None), [6, 7, 8, 9], 10),

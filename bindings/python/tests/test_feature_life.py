@@ -112,8 +112,8 @@ def test_embeddings_do_not_shrink(store: FeatureStore, rows: int) -> None:
     "index", [None, torch.tensor([0, 3]), torch.tensor([True, False, True]), slice(2, 4)], ids=str
 )
 def test_embeddings_do_not_take_over_features(store: FeatureStore, index: Any) -> None:
-    """Shows that an attribute of features can't become embeddings: its missing rows would read as
-    initial values."""
+    """Shows that `add_embedding` does not turn an attribute of features into embeddings. Rows that
+    the attribute lacks would read as initial values."""
     store["paper", "x", index] = torch.ones(2, 2)
     size = store.get_tensor_size("paper", "x")
     with pytest.raises(ValueError, match="'x' of 'paper' holds features that were put.*remove it"):

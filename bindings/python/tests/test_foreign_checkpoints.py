@@ -96,8 +96,8 @@ def test_a_state_of_the_same_rows_is_taken_while_the_bank_is_open(tmp_path: Path
 
 
 def test_a_save_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
-    """Shows that a checkpoint right after a state dict holds its rows. The state dict loads in a
-    later process, read-only, after a roll back, and in a copy."""
+    """Shows that a checkpoint that is taken right after a state dict holds its rows. The state dict
+    then loads in a later process: read-only, after a roll back, and in a copy of the bank."""
     path = tmp_path / "bank"
     with opened(path) as (bank, model):
         train(model)
@@ -120,8 +120,8 @@ def test_a_save_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
 
 
 def test_a_plain_checkpoint_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
-    """Shows that `Bank.checkpoint` right after a state dict holds its rows. Earlier versions needed
-    `embank.torch.save`."""
+    """Shows that a checkpoint that `Bank.checkpoint` takes right after a state dict holds its rows.
+    In earlier versions, only `embank.torch.save` took such a checkpoint."""
     path = tmp_path / "bank"
     with opened(path) as (bank, model):
         train(model)
@@ -189,8 +189,8 @@ def test_a_state_dict_holds_tensors_alone(tmp_path: Path) -> None:
 
 
 def test_a_state_dict_of_before_is_read(tmp_path: Path) -> None:
-    """Shows that state dicts of an older version load. There, the state of a table was a
-    dictionary, without the features of collections."""
+    """Shows that state dicts of an older version load. That version stored the state of a table as
+    a dictionary, without the features of collections."""
     with opened(tmp_path / "bank") as (bank, model):
         number = bank.checkpoint()
         (of,) = embank.list_checkpoints(bank.path)

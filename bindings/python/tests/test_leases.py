@@ -179,8 +179,8 @@ def test_a_lease_that_another_thread_ends_is_waited_for(
         until(lambda: bank.stats()["waits"] > waits)
         lease.apply(ones(1))
 
-    # `hand_over` is called for the first lease only. From then on the table knows that another
-    # thread may end its leases.
+    # `hand_over` is called only for the first lease. After another thread has ended that lease,
+    # gets wait without `hand_over`.
     for hands_over in (True, False):
         lease = table.get([7])
         if hands_over:
@@ -347,8 +347,8 @@ def test_leases_that_do_not_belong_together_are_refused(bank: embank.Bank) -> No
 
 
 def test_the_shape_is_the_leases_whatever_becomes_of_the_rows(table: embank.Table) -> None:
-    """Shows that the user may change the shape of `rows`. `apply` once panicked then, or took
-    gradients of the new shape."""
+    """Shows that a lease keeps its shape if the user changes the shape of `rows`. `apply` once
+    panicked then, or took gradients of the new shape."""
     for take in (table.get, table.get_distinct):
         for shape in ((8,), (4, 2)):
             lease: Any = take([1, 2])

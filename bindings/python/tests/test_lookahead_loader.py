@@ -96,7 +96,7 @@ def test_what_was_announced_is_cancelled_if_the_rest_cannot_be() -> None:
     def fails(keys: Any) -> int:
         raise OSError("the disk is gone")
 
-    # Keys of a wrong type, which both refuse.
+    # `other` fails to announce keys and to cancel them.
     setattr(other, "lookahead", fails)
     setattr(other, "cancel_lookahead", fails)
     loader: Any = LookaheadLoader(
@@ -152,8 +152,8 @@ def test_keys_of_every_form_and_table_are_counted(bank: embank.Bank) -> None:
     batches = [torch.arange(6).view(2, 3) + step for step in range(5)]
     seen = list(LookaheadLoader(batches, keys, depth=2))
     assert all(got is made for got, made in zip(seen, batches))
-    # If batches are announced together, a key in several of them counts once: of the users, 1 to 8,
-    # and 4 to 9.
+    # The loader announces three batches together, and a key that several of them have counts once.
+    # The first three announced batches have the users 1 to 8, and the last batch has 4 to 9.
     assert bank.stats()["lookahead"]["requested"] == (8 + 6) + (6 + 2)
 
 
@@ -247,8 +247,8 @@ def test_what_was_announced_and_not_handed_out_is_cancelled(stop: str) -> None:
 
 
 def test_a_pass_that_is_given_up_frees_its_source_at_once() -> None:
-    """Shows that a pass that ends early frees its source, although a stored failure refers to
-    frames that refer to it."""
+    """Shows that a pass that ends early frees its source, although the pass had stored a failure
+    whose frames refer to the source."""
 
     class Source:
         def __iter__(self) -> Iterator[int]:

@@ -131,9 +131,9 @@ def batches_of(loader: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(("workers", "ahead"), [(0, None), (2, None), (2, 2)])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_each_pass_resumes_exactly(kind: Kind, workers: int, ahead: Optional[int]) -> None:
-    """With persistent workers, only the first pass once could be resumed: a later one drew fewer
-    random numbers than the first pass of new workers, which also were seeded again.
-    """
+    """Shows that a pass of any number can be resumed. Earlier versions could resume only the first
+    pass with persistent workers. A later pass drew fewer random numbers than the first pass of new
+    workers, and the new workers of a resumed run were seeded again."""
     more = {"batch_size": BATCH_SIZE, "num_workers": workers, "persistent_workers": workers > 0}
 
     def loader_of(own: torch.Generator) -> Any:
@@ -160,7 +160,8 @@ def test_each_pass_resumes_exactly(kind: Kind, workers: int, ahead: Optional[int
 
 
 def test_persistent_workers_hand_out_the_order_of_new_workers() -> None:
-    """Workers may be kept from one run to the next, or not."""
+    """Shows that persistent workers hand out the batches of new workers. So a resumed run may have
+    persistent workers if the saved run had none, and the reverse."""
 
     def passes(persistent: bool) -> Any:
         own = begin_process(1)
@@ -192,7 +193,8 @@ class Pipe(IterDataPipe[int]):
 
 
 def test_a_loader_that_cannot_be_repeated_is_refused_when_it_is_wrapped() -> None:
-    """Such a loader once was refused at the resume, when the run was lost."""
+    """Shows that a loader whose passes can't be repeated is refused when it is wrapped. It once was
+    refused only at the resume, when the run was lost."""
     data = DataLoader(Pipe(), num_workers=1, persistent_workers=True)
     with pytest.raises(ValueError, match="over an IterDataPipe.*persistent_workers=False"):
         embank.torch.ResumableLoader(data)

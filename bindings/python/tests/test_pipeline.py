@@ -292,11 +292,11 @@ def test_what_a_path_raises_comes_through() -> None:
 
 
 def test_an_interrupt_ends_a_long_run() -> None:
-    # More rows than the run reads before it sees the interrupt.
+    # The run reads fewer rows than these before it sees the interrupt.
     rows = text(200_000)
     pipeline = Pipeline(numbers(), threads=1)
     with pytest.raises(KeyboardInterrupt):
-        # The interrupt may come between two runs, and at a moment when Python ignores it.
+        # Repeated, because the interrupt may come between two runs, or when Python ignores it.
         while True:
             timer = threading.Timer(0.05, _thread.interrupt_main)
             timer.start()
@@ -361,8 +361,8 @@ def test_a_forked_child_is_kept_off() -> None:
     child = os.fork()
     if child == 0:
         refused = 0
-        # The last two calls once waited for ever for a lock that another thread had held at the
-        # fork.
+        # The last two calls once waited for ever, for a lock that another thread of the parent had
+        # held at the fork.
         for call in (lambda: next(feed), lambda: pipeline.feed(b""), feed.close,
                      lambda: feed.position, lambda: feed.report):
             try:
@@ -377,7 +377,8 @@ def test_a_forked_child_is_kept_off() -> None:
 
 
 def test_commas_read_as_tabs_name_the_format() -> None:
-    """Skipping such rows, as the error said, ended without a batch and without an error."""
+    """Shows that the error names the format. An earlier error advised to skip bad rows; the run
+    then ended without a batch and without an error."""
     commas = b"".join(b"%d,%x\n" % (row, row) for row in range(6000))
     with pytest.raises(embank.BadRow, match=r'has 1 field, .*separator "\\t".*format="csv"'):
         Pipeline(numbers()).run(commas)
@@ -417,7 +418,7 @@ def test_specs_are_refused_in_names_of_python() -> None:
 
 
 def test_an_open_file_is_no_input() -> None:
-    """Each of its lines was taken as an input of its own."""
+    """Shows that an open file is refused. Earlier versions took each of its lines as an input."""
     file: Any = io.BytesIO(text(3))
     with pytest.raises(TypeError, match="an open file: pass its path, or what its read"):
         Pipeline(numbers()).feed(file)

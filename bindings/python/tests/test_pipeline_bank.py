@@ -89,7 +89,7 @@ def test_without_a_bank_it_says_so() -> None:
 
 
 def train(path: Path, rows: bytes, steps: int, taken: list[list[int]]) -> bool:
-    """Trains for some steps with a checkpoint at each second one, and ends as a crash does.
+    """Trains for some steps, takes a checkpoint after each second step, and ends as a crash does.
     Returns True if it reached the end of the input.
     """
     with open_bank(path) as bank:

@@ -156,7 +156,8 @@ def test_a_shorter_loader_is_told() -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_another_batch_size_or_data_set_is_told(ahead: bool) -> None:
-    """Both once were refused at the first batch, as an order from an unknown generator."""
+    """Shows that `load_state_dict` names the changed batch size or data set. Earlier versions
+    failed only at the first batch, and blamed an unknown generator."""
 
     def loader_of(samples: int, batch_size: int) -> Any:
         loader: Any = DataLoader(torch.arange(samples), batch_size=batch_size, shuffle=True)
@@ -178,13 +179,14 @@ def test_another_batch_size_or_data_set_is_told(ahead: bool) -> None:
         other = loader_of(samples, batch_size)
         with pytest.raises(ValueError, match=f"within a pass {message}.*strict=False"):
             other.load_state_dict(state)
-        # Between two passes they may change.
+        # Between two passes, the batch size and the data set may change.
         other.load_state_dict(ended)
         assert (other.epoch, len(next(iter(other)))) == (1, batch_size)
 
 
 def test_another_batch_sampler_is_told_as_one_of_several_reasons() -> None:
-    """The message once named only generators."""
+    """Shows that the error names the batch sampler among the possible reasons. It once named only
+    generators."""
     data = torch.arange(40)
     loader = embank.torch.ResumableLoader(
         DataLoader(data, batch_sampler=OwnOrder(lambda _: np.arange(40).reshape(10, 4), 10))
@@ -309,7 +311,8 @@ def test_an_order_that_cannot_be_repeated_is_told(ahead: int) -> None:
     the model's."""
 
     def of_its_own() -> Any:
-        # Another process is at another place of its random sequence, or begins it again.
+        # The seed stands for a second process, whose generator is at another place of its sequence
+        # or begins again.
         own = np.random.default_rng(random.randrange(1 << 30))
         return DataLoader(torch.arange(40), batch_size=4, sampler=OwnOrder(own.permutation, 40))
 
@@ -403,7 +406,8 @@ class Stretch:
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_do_not_hide_another_order(persistent: bool) -> None:
-    """A `DataLoader` with workers begins two iterations of its sampler and draws from the second.
+    """Shows that another order is found with workers too. A `DataLoader` with workers begins two
+    iterations of its sampler and draws from the second.
     """
     data = torch.utils.data.DataLoader(
         range(40),  # type: ignore[arg-type]
@@ -425,7 +429,8 @@ def test_workers_do_not_hide_another_order(persistent: bool) -> None:
 
 
 def test_workers_that_overtake_each_other_can_not_be_resumed() -> None:
-    """They once were refused at the resume, when the run was lost."""
+    """Shows that a loader with `in_order=False` is refused when it is wrapped. It once was refused
+    only at the resume, when the run was lost."""
     data: Any = torch.utils.data.DataLoader(range(40), batch_size=4, num_workers=2, in_order=False)  # type: ignore[arg-type]
     for loader in (data, embank.torch.LookaheadLoader(data, lambda batch: {})):
         with pytest.raises(ValueError, match="in_order=True"):
@@ -434,8 +439,9 @@ def test_workers_that_overtake_each_other_can_not_be_resumed() -> None:
 
 @pytest.mark.parametrize("of", ["loader", "sampler", "batch sampler"])
 def test_a_generator_that_is_not_named_comes_back(of: str) -> None:
-    """Between two passes, a resumed run once began again with the order of the first pass. Within a
-    pass it raised `ValueError`.
+    """Shows that the loader's own generator is restored if the program does not pass it. Between
+    two passes, a resumed run once began again with the order of the first pass. Within a pass it
+    raised `ValueError`.
     """
 
     def loader_of() -> Any:
@@ -468,7 +474,8 @@ def test_a_generator_that_is_not_named_comes_back(of: str) -> None:
 
 
 def test_a_state_of_an_older_version_without_the_own_generator() -> None:
-    """Such a state began with the global generator. It once was written into the loader's own."""
+    """Shows that the random state of an old state dict is not written into the loader's own
+    generator. It is the state of the global generator, but earlier versions wrote it there."""
     data: Any = DataLoader(
         torch.arange(8), batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(7)
     )

@@ -76,7 +76,8 @@ def test_everything_is_as_the_checkpoint_has_it(bank: embank.Bank) -> None:
     assert not lease.held
     with pytest.raises(ValueError):
         lease.apply([[1.0]])
-    # It equals an unbroken run from there: the optimizer's state went back, too.
+    # The next step equals the step of a run without the roll back: the roll back restored the
+    # optimizer's state too.
     table.apply_gradients([1], [[1.0]])
     assert np.allclose(table.peek([1])[0, 0], before[0][0] - 0.25 / np.sqrt(2), atol=1e-6)
     assert bank.checkpoint() == best + 1
@@ -93,7 +94,8 @@ def test_a_table_that_the_checkpoint_lacks_is_gone_for_its_objects(bank: embank.
         later.peek([1])
     with pytest.raises(embank.NoSuchTable, match="taken back"):
         words.ids(["a"])
-    # Another table may get its number. The old object never shows that table.
+    # The next table may get the number of the removed table. The old object never shows the new
+    # table.
     other = bank.table("other", dim=1)
     other.put([1], [[2.0]])
     with pytest.raises(embank.NoSuchTable):

@@ -308,8 +308,8 @@ def test_an_epoch_whose_rows_have_come_does_not_fail_at_its_report(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_kept_off(tmp_path: Path) -> None:
-    """Shows that a forked child can't take its parent's batches. The test is a separate program, so
-    that the child ends as a child does."""
+    """Shows that a forked child can't take its parent's batches. A separate program forks, so that
+    the child can end normally."""
     script = """
 import gc, os, sys
 import pyarrow

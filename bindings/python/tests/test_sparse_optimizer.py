@@ -233,8 +233,8 @@ def test_forwards_before_the_first_backward_count_for_the_bound(module: Any) -> 
 
 
 def test_a_row_deleted_before_a_merged_step_stays_deleted(module: Any) -> None:
-    """Shows that the step of several leases does not make a deleted row again, as the step of one
-    lease does not."""
+    """Shows that a step that merges several leases does not make a deleted row again. The step of
+    one lease does not either."""
     tables = embank.torch.SparseOptimizer(module)
     for _ in range(2):
         module(torch.tensor([1, 2])).sum().backward()
@@ -331,8 +331,8 @@ def test_a_gradient_that_was_taken_away_is_told(module: Any) -> None:
 def test_every_module_over_a_table_waits_for_its_optimizer(
     bank: embank.Bank, module: Any, kind: str, handle: str, later: bool
 ) -> None:
-    """Shows that a module that the optimizer did not get takes no step by itself, so rows take one
-    step."""
+    """Shows that all modules over a table wait for the table's optimizer, also modules that the
+    optimizer was not made for. So rows take one step."""
     table = {
         "same": lambda: module.table,
         "table again": lambda: bank.table(
@@ -379,8 +379,8 @@ def test_a_feature_store_that_trains_is_taken_over(bank: embank.Bank) -> None:
 
 
 def test_a_second_optimizer_over_a_table_is_refused(bank: embank.Bank, module: Any) -> None:
-    """Shows that a second optimizer over a table is refused. Each step would set the learning rate
-    of the last one."""
+    """Shows that a second optimizer over a table is refused. With two optimizers, each step would
+    give the table the learning rate of its own optimizer."""
     free = bank.table("free", dim=1, optimizer=embank.SGD(lr=1.0))
     tables = embank.torch.SparseOptimizer(module, lr=0.25)
     other = torch.nn.ModuleList(

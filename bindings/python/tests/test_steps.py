@@ -145,7 +145,7 @@ def test_put_refuses_rows_that_are_not_finite(bank: embank.Bank, value: float) -
     assert not table.contains([7]).any()
 
 
-# Admission.
+# Tests of admission.
 
 
 def gated(bank: embank.Bank, **settings: Any) -> embank.Table:

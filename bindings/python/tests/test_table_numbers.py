@@ -77,7 +77,8 @@ def test_objects_of_dropped_tables_stay_refused_when_their_number_is_used_again(
         with pytest.raises(ValueError, match="comes twice"):
             embank.get_many([(new[0], [1]), (new[0], [2])])
         uses.pop()
-        # After a roll back the objects of the checkpoint's tables work again, and no others.
+        # After a roll back, the objects of tables that the checkpoint holds work again. Objects of
+        # other tables do not.
         checkpoint = bank.checkpoint()
         new[0].put([1], one)
         assert bank.roll_back(checkpoint) == []

@@ -20,7 +20,8 @@ SMALL = ["--seed", "1", "--keys", "600", "--steps", "12", "--batch-size", "32"]
 
 
 def test_two_days_end_as_the_model_says() -> None:
-    # On a busy machine a day may end before the kill. Then another run tries another moment.
+    # On a busy machine a day may end before the kill. Then the run with the next seed tries another
+    # moment.
     for seed in range(1, 6):
         done = subprocess.run(
             [sys.executable, "thirty_days.py", *SMALL, "--seed", str(seed), "--days", "2"]

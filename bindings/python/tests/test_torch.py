@@ -204,8 +204,8 @@ def two_towers(left: Any, right: Any) -> Any:
 def test_forwards_of_one_backward_are_one_step(
     bank: embank.Bank, optimizer: Any, torch_optimizer: Callable[..., Any]
 ) -> None:
-    """Shows that forward passes under one backward pass are one step. SGD alone can't tell one step
-    from two."""
+    """Shows that forward passes under one backward pass are one step. The test uses several
+    optimizers, because SGD alone can't tell one step from two."""
     ours, theirs = twin(bank, optimizer, "sum")
     other = embank.torch.Embedding(ours.table)  # another module over the same table
     dense = torch_optimizer(theirs.parameters())
@@ -356,7 +356,7 @@ def test_a_copied_model_shares_its_tables(bag: Any) -> None:
 
 
 def test_a_dense_part_learns_beside_the_table(bank: embank.Bank) -> None:
-    """Shows that a torch parameter and a table both learn. Only the first is a parameter of the
+    """Shows that a torch parameter and a table both learn. The table's rows are no parameter of the
     model."""
     torch.manual_seed(1)
     table = bank.table("u", dim=DIM, optimizer=embank.Adagrad(lr=0.1))
@@ -430,7 +430,8 @@ def test_modes_are_checked_and_shown(table: embank.Table) -> None:
 
 @pytest.mark.skipif(not hasattr(torch, "uint64"), reason="PyTorch has uint64 from 2.3 on")
 def test_ids_of_a_vocabulary_are_keys(bank: embank.Bank) -> None:
-    """Ids are uint64, and modules refused such tensors."""
+    """Shows that modules accept ids of a vocabulary, which are uint64. Earlier versions refused
+    such tensors."""
     words = bank.vocabulary("word", "bytes", first_id=1, unknown_id=0)
     rows = bank.table("word", dim=4, vocabulary="word")
     ids = torch.from_numpy(words.ids_or_insert(["red", "green", "red"]))

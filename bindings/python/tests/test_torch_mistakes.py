@@ -59,7 +59,8 @@ def test_save_names_the_part_that_it_cannot_save(bank: embank.Bank) -> None:
 def test_a_module_that_trains_on_a_bank_to_read_names_eval(
     bank: embank.Bank, table: embank.Table, module: str
 ) -> None:
-    """The cure once was to open the bank for writing."""
+    """Shows that the error names `eval()` as the cure. Earlier versions advised to open the bank
+    for writing."""
     table.put([1], [[1.0, 2.0, 3.0, 4.0]])
     bank.table("other", dim=2, optimizer=embank.SGD(lr=1.0)).put([1], [[1.0, 2.0]])
     bank.checkpoint()
@@ -88,7 +89,8 @@ def test_resume_says_where_a_value_is(bank: embank.Bank) -> None:
 
 
 def test_a_table_is_not_pickled(bank: embank.Bank) -> None:
-    """The error once named the class alone."""
+    """Shows that the error for a pickled table names the table and the cure. It once named only the
+    class."""
     model = embank.torch.Embedding(bank.table("word", dim=2))
     for given in (model.table, model):
         with pytest.raises(TypeError, match=r'table "word" can\'t be pickled.*embank.torch.save'):
@@ -96,7 +98,8 @@ def test_a_table_is_not_pickled(bank: embank.Bank) -> None:
 
 
 def test_a_resumable_loader_does_not_go_into_a_lookahead_loader() -> None:
-    """The batches that were drawn ahead once counted as trained, so a resume left them out."""
+    """Shows that a `ResumableLoader` inside of a `LookaheadLoader` is refused. Batches that were
+    drawn ahead once counted as trained, so a resumed run left them out."""
     data = DataLoader(torch.arange(8), batch_size=2)
     with pytest.raises(TypeError, match=r"ResumableLoader\(LookaheadLoader\(loader, keys\)\)"):
         embank.torch.LookaheadLoader(embank.torch.ResumableLoader(data), lambda batch: {})

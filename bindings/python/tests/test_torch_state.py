@@ -143,7 +143,7 @@ def test_an_older_state_dict_in_the_blob_is_refused(tmp_path: Path) -> None:
         assert values is not None
         with pytest.raises(ValueError, match="had changed since the last checkpoint"):
             model.load_state_dict(values["best"])
-        # Also a state dict of an earlier opening.
+        # A state dict of an earlier opening of the bank is refused too.
         embank.torch.save(bank, model=model, best=values["best"])
     with opened(tmp_path / "bank") as (bank, model):
         values = embank.torch.resume(bank, model=model)

@@ -292,7 +292,8 @@ def test_what_could_not_be_read_back_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_resume_is_warned_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    """Some saves later, the dense part of the earlier run was gone without a word."""
+    """Shows that a save warns if a forgotten `resume` should have come before it. Without the
+    warning, the dense part of the earlier run was lost after some saves."""
     with opened(tmp_path / "bank") as bank:
         embank.torch.save(bank, step=1)
         embank.torch.save(bank, step=2)

@@ -63,9 +63,9 @@ def _with_body(stub: str, node: ast.ClassDef, body: list[str]) -> str:
 
 
 def _with_keys(stub: str, name: str, found: Mapping[str, object]) -> str:
-    """Returns the stub with the keys of a dictionary in the `TypedDict` of this name. Keys that the
-    stub has keep their position and type. New keys come at the end, with the type of their
-    value."""
+    """Returns the stub with the keys of a dictionary in the `TypedDict` of this name. Keys that are
+    in the stub already keep their position and type. New keys come at the end, with the type of
+    their value."""
     node = _classes(stub)[name]
     fields = {
         field.target.id: ast.unparse(field.annotation)

@@ -112,7 +112,8 @@ def test_close_with_a_checkpoint_saves_the_pipelines_first(tmp_path: Path) -> No
     evaluating = pipeline.feed(b"5\n", learn=False, batch_rows=1)
     feed = pipeline.feed(b"5\n6\n7\n", batch_rows=1, save_each_batch=False)
     assert next(feed)["ids"].tolist() == [[0]]
-    # The bank does not have all values that the feed has numbered, so it is not closed.
+    # The feed has numbered values that the bank does not have yet, so `close` with a checkpoint
+    # fails.
     with pytest.raises(RuntimeError, match="does not save each batch"):
         bank.close(checkpoint=b"")
     assert not bank.closed and bank.last_checkpoint is None

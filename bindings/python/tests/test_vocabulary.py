@@ -54,7 +54,7 @@ def test_counts_and_a_threshold(bank: embank.Bank) -> None:
     assert items.ids([5, 6, 7]).tolist() == [0, 1, embank.UNKNOWN_ID]
     with pytest.raises(embank.TableMismatch, match="renumbered"):
         bank.open_table("item")
-    # Its rows would belong to other values.
+    # After the renumbering, the table's rows would belong to other values.
     with pytest.raises(embank.TableMismatch, match="renumbered"):
         table.peek([0])
     with pytest.raises(ValueError, match="has no counts"):
@@ -62,7 +62,8 @@ def test_counts_and_a_threshold(bank: embank.Bank) -> None:
 
 
 def test_a_table_needs_its_vocabulary_first(bank: embank.Bank) -> None:
-    """The error spoke of rows of a table that did not exist, and its cures were wrong."""
+    """Shows that the error names the missing vocabulary. It once spoke of rows of a table that did
+    not exist, and its cures were wrong."""
     with pytest.raises(embank.NoSuchVocabulary, match='no vocabulary "brand".*make it first, with bank'):
         bank.table("brand", dim=2, vocabulary="brand")
     assert bank.tables() == []
