@@ -27,7 +27,7 @@ class Figure:
         return self.value / self.against_value if self.against_value else None
 
     def plain(self) -> dict[str, Any]:
-        """The row as it stands in the JSON file."""
+        """The row as it is in the JSON file."""
         return {
             "name": self.name, "value": self.value, "unit": self.unit, "against": self.against,
             "against_value": self.against_value, "ratio": self.ratio,
@@ -35,7 +35,8 @@ class Figure:
 
 
 def write_json(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Writes the rows, whole or not at all; a NaN (an AUC of one class) becomes null."""
+    """Replaces the file completely, or leaves it unchanged after a failure. A NaN (an AUC of one
+    class) becomes null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     known = [{name: finite(value) for name, value in row.items()} for row in rows]
@@ -49,7 +50,8 @@ def finite(value: Any) -> Any:
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their heads: the first one flush left, the others flush right."""
+    """Returns the rows as text under their heads. The first column is flush left, the others flush
+    right."""
     widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
     lines = [heads, ["-" * width for width in widths], *rows]
     return "\n".join(

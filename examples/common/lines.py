@@ -1,9 +1,9 @@
-"""Reads the lines and fields of a text file, and names file and line of what it refuses.
+"""Reads the lines and fields of a text file. Errors name the file and the line.
 
-All examples follow one rule. Text is UTF-8. A byte-order mark at the beginning of a file is no
-part of the text. Lines end in LF or CRLF; the last line needs no end. Tabs divide a line into
-fields. No character begins a comment, and no blank at the ends of a field is dropped: two names are
-equal if their bytes are.
+All examples follow one rule. Text is UTF-8. A byte-order mark at the beginning of a file is no part
+of the text. Lines end in LF or CRLF; the last line needs no end. Tabs divide a line into fields.
+Comments do not exist, and blanks at the ends of a field belong to the field. Two names are equal if
+their bytes are equal.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Line(NamedTuple):
         return found
 
     def whole_number(self, name: str, text: str, largest: int = (1 << 63) - 1) -> int:
-        """Returns the number that `text`, the field `name`, writes in decimal digits alone.
+        """Returns the number that the field `name` has as its `text`, in decimal digits only.
 
-        Raises `ValueError` for other characters, for signs too, and for a number over `largest`.
+        Raises `ValueError` for other characters, including signs, and for a number over `largest`.
         """
-        # int() alone takes "-1", " 1", "1_000" and the digits of other scripts.
+        # int() would also accept "-1", " 1", "1_000" and the digits of other scripts.
         if not (text.isascii() and text.isdigit()):
             raise self.error(f"{name} must be a whole number in digits, found {text[:50]!r}")
         digits = text.lstrip("0") or "0"

@@ -1,4 +1,4 @@
-"""Counts what a run did and used in each interval of training, as one `Sample`."""
+"""Makes a `Sample` of each interval of training: what the run did and used."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ LOOKAHEAD = ("on_time", "late", "wasted", "dropped")
 
 @dataclass(frozen=True)
 class Sample:
-    """One interval. `seconds` is the time spent on training, and counts are of this interval.
+    """One interval of training. `step` and `samples` count from the beginning of the run;
+    `seconds`, the time spent on training, and all other counts are of this interval.
 
-    Memory is as it was at the interval's end: `resident_bytes` of the process, `used_bytes` of the
-    store.
+    `resident_bytes` is the memory of the process at the end of the interval, and `used_bytes` that
+    of the store.
     """
 
     step: int
@@ -32,7 +33,7 @@ class Sample:
     disk_reads: int = 0
 
     def plain(self) -> dict[str, object]:
-        """Numbers and dicts only, for a checkpoint or JSON."""
+        """Returns only numbers and dicts, for a checkpoint or JSON."""
         return asdict(self)
 
 

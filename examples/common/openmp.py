@@ -1,4 +1,4 @@
-"""Makes torch's threads sleep, not spin, while they wait for each other. Import before torch.
+"""Makes torch's threads sleep while they wait for each other. Import it before torch.
 
 GNU OpenMP's threads spin by default. A spinning thread holds a core that the store's Lookahead
 thread or another process needs, so training steps become much slower. Sleeping costs some

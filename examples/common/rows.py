@@ -37,7 +37,8 @@ def data_folder(name: str) -> Path:
 def scratch_folder(name: str, given: Path | None) -> Path:
     """Makes a new folder for a bank, in `given` or under `target`.
 
-    The system's temporary folder is in memory on many machines; a bank there would not be on disk.
+    The system's temporary folder is in memory on many machines, so a bank there would not be on
+    disk.
     """
     parent = given or REPOSITORY / "target" / "examples"
     parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,7 @@ def twin(table: Any, rows: int) -> nn.Embedding:
 
 
 def twin_optimizer(embeddings: Sequence[nn.Embedding], lr: float) -> torch.optim.Optimizer:
-    """Makes the Adagrad in memory that equals the tables' own."""
-    # Checks are off by default too, but then torch warns.
+    """Makes an Adagrad of torch that takes the same steps as the tables' Adagrad."""
+    # The checks are off by default, but torch warns unless the program sets them.
     torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     return torch.optim.Adagrad([embedding.weight for embedding in embeddings], lr=lr)

@@ -4,9 +4,9 @@ A line has 40 tab-separated fields: a label 0 or 1, 13 integers (may be empty or
 categories of up to eight hexadecimal digits (may be empty). Lines end in LF or CRLF; there is no
 header.
 
-`embank.pipeline` reads it: `SPEC` says what becomes of the fields. Training compares several stores
-on the same rows, again and again, so `pack` runs the pipeline once into plain binary files beside
-each other, which are mapped then; `stream.py` trains on the pipeline's batches as they come.
+`embank.pipeline` reads the text; `SPEC` says how it converts the fields. Training compares several
+stores on the same rows. So `pack` runs the pipeline once, and writes binary files that training
+then maps. `stream.py` trains directly on the pipeline's batches.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ FIELDS = [
 
 
 def columns(numbered: bool = False) -> list[pipeline.Column]:
-    """The label; log(1 + x) of every integer, where a negative or missing one counts as 0; and the
-    categories, a missing one as `MISSING`, as they are or numbered by a vocabulary each."""
+    """Returns the label, log(1 + x) of each integer, and the categories. A negative or missing
+    integer counts as 0, a missing category as `MISSING`. If `numbered`, each column of categories
+    has a vocabulary that numbers them."""
     categories = [
         pipeline.Column(name, fill_missing(MISSING), *([vocabulary(name)] if numbered else []))
         for name in NAMES
@@ -63,13 +64,14 @@ SPEC = pipeline.Spec(
         pipeline.Output("keys", NAMES, "i64"),
     ],
 )
-"""A category is a key without numbering, because a table of Embank takes any 64-bit key."""
+"""The categories are keys and are not numbered, because a table of Embank takes any 64-bit key."""
 
 
 def pack(path: Path, folder: Path, rows_max: int | None) -> ClickData:
-    """The first `rows_max` rows of a text file (all of them: None), packed in `folder`.
+    """Returns the first `rows_max` rows of a text file, packed in `folder`. None takes all rows.
 
-    Uses the packed files of an earlier call if it had an equal limit and file (path, size, time).
+    Uses the packed files of an earlier call if its `rows_max` and its text file (path, size, time)
+    were the same.
     """
     source = path.stat()
     wanted = {"format": PACKED_FORMAT, "path": str(path.resolve()), "bytes": source.st_size,
@@ -89,8 +91,8 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
     """Streams the text into three binary files and returns how many rows it had.
 
     Raises `embank.BadRow`, which names file, line and column, at the first row that is not of the
-    format. Raises ValueError with file and line for a label that is not 0 or 1, and with the file
-    if the file has no row.
+    format. Raises ValueError for a label that is not 0 or 1, with file and line, and for a file
+    without a row.
     """
     rows = 0
     with (

@@ -32,7 +32,7 @@ class Column:
 
     @property
     def pooling(self) -> Literal["sum", "mean"]:
-        """How the vectors of one row's keys become one vector."""
+        """How the vectors of the keys of one row become one vector."""
         return "sum" if self.starts is None else "mean"
 
     def vocabulary(self) -> Keys:
@@ -40,12 +40,12 @@ class Column:
         return np.unique(self.values)
 
     def numbered(self) -> Column:
-        """The same column with every key replaced by its position in the vocabulary."""
+        """Returns the column with each key replaced by its position in the vocabulary."""
         vocabulary = self.vocabulary()
         return replace(self, values=np.searchsorted(vocabulary, self.values))
 
     def take(self, rows: Keys | slice) -> Bag:
-        """The keys of these rows, as the input of one embedding bag."""
+        """Returns the keys of these rows, as the input of one embedding bag."""
         if self.starts is None:
             keys = np.ascontiguousarray(self.values[rows])
             return Bag(torch.from_numpy(keys).unsqueeze(1), None)
@@ -67,7 +67,8 @@ class Bag:
 
 @dataclass(frozen=True)
 class Batch:
-    """`dense` (B, features) float32, one bag a column, `labels` (B,) float32 of 0 and 1."""
+    """A batch of B rows: `dense` (B, features) float32, a bag for each column, `labels` (B,)
+    float32 of 0 and 1."""
 
     dense: torch.Tensor
     bags: list[Bag]
@@ -86,7 +87,7 @@ class ClickData:
         return int(self.labels.shape[0])
 
     def numbered(self) -> ClickData:
-        """The same data with positions in place of keys, as in-memory tables need them."""
+        """Returns the data with positions in place of keys, as in-memory tables need them."""
         return replace(self, columns=[column.numbered() for column in self.columns])
 
     def batch(self, rows: Keys | slice) -> Batch:
@@ -108,16 +109,17 @@ class Split:
 
     @staticmethod
     def by_time(rows: int) -> Split:
-        """The first 80% to train on, the next 10% to watch, the last 10% to judge by."""
+        """Returns a split: the first 80% for training, the next 10% for validation, and the last
+        10% for the test."""
         return Split(rows * 8 // 10, rows * 9 // 10, rows)
 
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """Which rows step 0, 1, 2, ... train on: a pure function of the step.
+    """The rows that each step trains on: a pure function of the step's number.
 
-    A resumed run needs nothing but its step number to go on with the very rows that the killed
-    run would have taken. `shuffle` draws a new order for every epoch from (seed, epoch).
+    A resumed run needs only its step number to continue with the rows that the killed run would
+    have taken. `shuffle` draws a new order for every epoch from (seed, epoch).
     """
 
     rows: int
@@ -135,12 +137,12 @@ class BatchOrder:
         return self.steps_per_epoch * self.epochs
 
     def samples_before(self, step: int) -> int:
-        """How many rows the steps before this one have trained on."""
+        """Returns the number of rows that the steps before `step` have trained on."""
         epoch, within = divmod(step, self.steps_per_epoch)
         return epoch * self.rows + within * self.batch_size
 
     def from_step(self, first: int) -> Iterator[Keys | slice]:
-        """The rows of step `first` and of every later one."""
+        """Yields the rows of step `first`, and then those of each later step."""
         for epoch in range(first // self.steps_per_epoch, self.epochs):
             order: Keys | None = None
             if self.shuffle:

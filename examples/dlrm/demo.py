@@ -1,8 +1,8 @@
 """Trains a click model out of core, beside the same model in memory.
 
-Two experiments. MovieLens-100K shows that the model learns the same with its embedding tables in
-a store under a quarter of their bytes. A click log of the Criteo format shows the speed: in
-memory, out of core, and out of core with Lookahead. The report is target/demo/report.html.
+The demo has two experiments. MovieLens-100K shows that the model learns the same if the memory
+budget of its tables is a quarter of their bytes. A click log of the Criteo format shows the speed:
+in memory, out of core, and out of core with Lookahead. The report is target/demo/report.html.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def prepare(given: argparse.Namespace) -> None:
-    """Makes the folder of the runs; with `--resume`, checks that it is the same demo."""
+    """Makes the folder of the runs. With `--resume`, checks that its options are those of the
+    earlier run."""
     runs = given.out / "runs"
     ignored = ("resume", "json", "only")
     options = {name: str(value) for name, value in vars(given).items() if name not in ignored}
@@ -191,7 +192,8 @@ def criteo_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
                "Embank out of core", without.samples_per_second),
         Figure("criteo auc", ahead.auc, "", "torch in memory", torch_run.auc),
         Figure("criteo tables", ahead.table_bytes, "bytes", "budget", budget),
-        # As the store counts it. `cargo xtask bench memory` measures the process's peak.
+        # This is the memory as the store counts it. `cargo xtask bench memory` measures the
+        # process's peak.
         Figure("memory for rows", ahead.rows_memory_bytes, "bytes", "budget", budget),
     ]
     print_outcomes(outcomes)
@@ -207,7 +209,7 @@ def criteo_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
 
 
 def part_of(path: Path, data: ClickData, rows_max: int) -> str:
-    """How much of a file is trained on."""
+    """Says which part of a file the model is trained on."""
     if len(data) < rows_max:
         return f"{path}, all {len(data):,} rows"
     return f"{path}, the first {len(data):,} rows (--criteo-rows takes more or fewer)"

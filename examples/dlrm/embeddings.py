@@ -24,7 +24,8 @@ FILL_ROWS = 65_536
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What all tables of a run share: Adagrad rows of `dim` float32 and their initial spread."""
+    """Options that all tables of a run share: Adagrad rows of `dim` float32, and the spread of
+    their initial values."""
 
     dim: int
     learning_rate: float
@@ -39,7 +40,7 @@ class TableOptions:
         return self.dim * 4 * 2
 
     def open(self, bank: embank.Bank, data: ClickData) -> list[embank.Table]:
-        """Opens or creates one table a column."""
+        """Opens or creates a table for each column."""
         return [
             bank.table(
                 column.name,
@@ -55,7 +56,8 @@ class TableOptions:
 
 
 def embank_bags(tables: list[embank.Table], data: ClickData) -> list[nn.Module]:
-    """One bag a column, whose rows live in the bank and are trained by its optimizer."""
+    """Makes a bag for each column. Its rows live in the bank, and the bank's optimizer trains them.
+    """
     return [
         embank.torch.EmbeddingBag(table, mode=column.pooling)
         for table, column in zip(tables, data.columns, strict=True)
@@ -63,7 +65,8 @@ def embank_bags(tables: list[embank.Table], data: ClickData) -> list[nn.Module]:
 
 
 def torch_bags(tables: list[embank.Table], data: ClickData) -> list[nn.Module]:
-    """One `torch.nn.EmbeddingBag` a column with the tables' initial values, all in memory."""
+    """Makes a `torch.nn.EmbeddingBag` in memory for each column, with the table's initial values.
+    """
     bags: list[nn.Module] = []
     for table, column in zip(tables, data.columns, strict=True):
         weight = torch.from_numpy(np.array(initial_values(table, column.vocabulary())))
@@ -76,27 +79,30 @@ def torch_bags(tables: list[embank.Table], data: ClickData) -> list[nn.Module]:
 
 
 def torch_optimizer(bags: list[nn.Module], options: TableOptions) -> torch.optim.Optimizer:
-    """Makes the Adagrad in memory that equals the tables' own."""
-    # Checks are off by default too, but then torch warns.
+    """Makes an Adagrad of torch that takes the same steps as the tables' Adagrad."""
+    # The checks are off by default, but torch warns unless the program sets them.
     torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     parameters = [parameter for bag in bags for parameter in bag.parameters()]
     return torch.optim.Adagrad(parameters, lr=options.learning_rate)
 
 
 def batch_keys(tables: list[embank.Table], batch: Batch) -> dict[embank.Table, NDArray[np.int64]]:
-    """The keys that training on this batch gets from each table, for lookahead to announce."""
+    """Returns the keys that training on this batch gets from each table, for Lookahead to announce.
+    """
     return {
         table: bag.keys.reshape(-1).numpy() for table, bag in zip(tables, batch.bags, strict=True)
     }
 
 
 def row_count(data: ClickData) -> int:
-    """Number of rows of all tables together after every key of the data has been got."""
+    """Returns the number of rows of all tables together after training has got every key of the
+    data."""
     return sum(column.vocabulary().size for column in data.columns)
 
 
 def initial_values(table: embank.Table, keys: Keys) -> NDArray[np.float32]:
-    """`table.initial`, in pieces, so that a large vocabulary needs no second copy of it."""
+    """Returns `table.initial(keys)`, computed in pieces, so that a large vocabulary needs no second
+    copy of the rows."""
     rows = np.empty((keys.size, table.dim), dtype=np.float32)
     for begin in range(0, keys.size, FILL_ROWS):
         rows[begin : begin + FILL_ROWS] = table.initial(keys[begin : begin + FILL_ROWS])

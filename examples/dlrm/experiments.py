@@ -22,10 +22,10 @@ ALL_IN_MEMORY = 4
 
 @dataclass(frozen=True)
 class CriteoOptions:
-    """Size of the Criteo experiment; `skew` and `scale` are the generator's.
+    """Size of the Criteo experiment. `skew` and `scale` are options of the generator.
 
-    The MLPs are those of DLRM's reference configuration for this data set. With this skew a batch
-    of 2,000 has as many distinct categories as one of the real set (13,000).
+    The MLPs are those of DLRM's reference configuration for this data set. With this skew, a batch
+    of 2,000 rows has as many distinct categories (13,000) as a batch of the real set.
     """
 
     rows: int = 600_000
@@ -47,9 +47,11 @@ def movielens_experiment(
     device: Device = "auto",
     model: ModelName = "dlrm",
 ) -> Experiment:
-    """MovieLens-100K: every rating once, in shuffled order; rows are created on first touch.
+    """MovieLens-100K: trains on every rating once, in shuffled order. The first get of a row
+    creates it.
 
-    One epoch, because click models overfit their rare categories from the second epoch on.
+    The run has one epoch, because click models overfit their rare categories from the second epoch
+    on.
     """
     data = movielens.load(movielens.download(data_folder / "movielens"))
     split = Split.by_time(len(data))
@@ -78,7 +80,8 @@ def movielens_experiment(
 
 
 def criteo_data(source: Path | None, data_folder: Path, options: CriteoOptions) -> ClickData:
-    """The first rows of a TSV file of the Kaggle format, or of a generated one."""
+    """Returns the first rows of `source`, a TSV file of the Kaggle format, or without one of a
+    generated file."""
     if source is None:
         made = GeneratorOptions(options.rows, options.scale, options.skew, options.seed)
         source = generate(data_folder / "criteo" / made.name, made)
@@ -89,7 +92,8 @@ def criteo_data(source: Path | None, data_folder: Path, options: CriteoOptions) 
 def criteo_experiment(
     data: ClickData, options: CriteoOptions, device: Device = "auto"
 ) -> Experiment:
-    """Rows in order of time, once, into tables that are filled beforehand."""
+    """Criteo: trains on every row once, in order of time. The tables are filled before the
+    training."""
     split = Split.by_time(len(data))
     steps = -(-split.train // options.batch_size)
     interval = max(1, steps // 40)
@@ -127,12 +131,13 @@ def quarter_budget(experiment: Experiment) -> int:
 
 
 def movielens_variants(budget_bytes: int) -> list[Variant]:
-    """In-memory torch, and Embank under the budget."""
+    """The variants of the MovieLens experiment: torch in memory, and Embank under the budget."""
     return [Variant("torch in memory", None), Variant("Embank", budget_bytes, lookahead=4)]
 
 
 def criteo_variants(experiment: Experiment, budget_bytes: int, lookahead: int) -> list[Variant]:
-    """In-memory torch, Embank with room for everything, and Embank out of core, twice."""
+    """The variants of the Criteo experiment: torch in memory, Embank with room for all rows, and
+    Embank out of core without and with Lookahead."""
     roomy = max(experiment.table_bytes * ALL_IN_MEMORY, 64 * MEBI)
     return [
         Variant("torch in memory", None),
@@ -143,10 +148,10 @@ def criteo_variants(experiment: Experiment, budget_bytes: int, lookahead: int) -
 
 
 def shorter(options: CriteoOptions) -> CriteoOptions:
-    """The run that ends within five minutes on two cores."""
+    """Returns the options of a run that ends within five minutes on two cores."""
     return replace(options, rows=250_000)
 
 
 def quick(options: CriteoOptions) -> CriteoOptions:
-    """The run of `--quick`, with fewer rows and smaller batches."""
+    """Returns the options of `--quick`, with fewer rows and smaller batches."""
     return replace(options, rows=150_000, batch_size=1024)

@@ -1,9 +1,9 @@
 """Writes rows in the format of the Criteo Kaggle set, with clicks that can be learned.
 
-Categories follow Zipf's law, with the relative cardinalities of the real set, scaled. Every
-category of every column has a planted weight (a hash of column and rank), every integer a planted
-slope; their sum is the log-odds of a click. A model that learns therefore reaches a high AUC, and
-a model that does not stays at 0.5. A seed always gives the same file.
+Categories follow Zipf's law. The numbers of categories of the columns are those of the real set,
+scaled. Each category of a column has a planted weight (a hash of column and rank), and each column
+of integers a planted slope. Their sum is the log-odds of a click. So a model that learns reaches a
+high AUC, and a model that does not learn stays at 0.5. A seed always gives the same file.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ KAGGLE_CARDINALITIES = (
 )
 """Distinct values of C1..C26 in the Kaggle training file."""
 KEPT_CARDINALITY = 1000
-"""A column with at most this many categories keeps them all. Scaling leaves every other column at
-least this many."""
+"""A column with at most this many categories keeps all of them. Every other column is scaled down,
+but not below this number."""
 DENSE = 13
 MISSING_DENSE = (0.45, 0, 0.2, 0.2, 0.03, 0.2, 0.04, 0.001, 0.04, 0.45, 0.04, 0.75, 0.2)
 DENSE_MEDIAN = (1, 3, 7, 5, 1500, 40, 4, 10, 50, 1, 2, 1, 5)
@@ -42,7 +42,8 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class GeneratorOptions:
-    """`scale` shrinks the large cardinalities; `skew` is Zipf's exponent (not exactly 1)."""
+    """`scale` is the factor for the large numbers of categories. `skew` is Zipf's exponent; it must
+    not be exactly 1."""
 
     rows: int
     scale: float = 0.05
@@ -50,7 +51,7 @@ class GeneratorOptions:
     seed: int = 0
 
     def cardinalities(self) -> list[int]:
-        """Categories of every column."""
+        """Returns the number of categories of each column."""
         return [
             size if size <= KEPT_CARDINALITY else max(KEPT_CARDINALITY, int(size * self.scale))
             for size in KAGGLE_CARDINALITIES
@@ -58,12 +59,13 @@ class GeneratorOptions:
 
     @property
     def name(self) -> str:
-        """A file name that says everything the content depends on."""
+        """A file name that contains every option on which the content depends."""
         return f"criteo-{self.rows}r-{self.scale:g}c-{self.skew:g}z-{self.seed}s.tsv"
 
 
 def generate(path: Path, options: GeneratorOptions) -> Path:
-    """Writes the file unless it is there, whole or not at all, and returns `path`."""
+    """Writes the file completely, or no file after a failure. Does nothing if the file exists.
+    Returns `path`."""
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,8 +89,8 @@ def generate(path: Path, options: GeneratorOptions) -> Path:
 def chunk(rows: int, options: GeneratorOptions, rng: np.random.Generator) -> bytes:
     """Makes the text of some rows.
 
-    Each field is a block of characters (rows, width) and a mask of the characters that are part of
-    the text. The blocks stand side by side, and the masked characters, row by row, are the text.
+    Each field is a block of characters (rows, width) and a mask of the characters that belong to
+    the text. The blocks stand side by side. The text is the masked characters of each row in order.
     """
     log_odds = np.full(rows, BIAS)
     fields: list[tuple[Bytes, Mask]] = []
@@ -113,7 +115,8 @@ def chunk(rows: int, options: GeneratorOptions, rng: np.random.Generator) -> byt
 
 
 def zipf_ranks(uniform: NDArray[np.float64], size: int, skew: float) -> NDArray[np.uint32]:
-    """Ranks 0..size-1 with density 1 / (rank + 1)^skew, by inverting its integral."""
+    """Returns ranks 0..size-1 with density 1 / (rank + 1)^skew, by inverting the integral of the
+    density."""
     power = 1.0 - skew
     top = (size + 1.0) ** power
     ranks = (1.0 + uniform * (top - 1.0)) ** (1.0 / power) - 1.0
@@ -135,14 +138,15 @@ def category(column: int, ranks: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def planted_weight(column: int, ranks: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Log-odds that a category adds: uniform, of standard deviation CATEGORY_WEIGHT."""
+    """The log-odds that a category adds: uniform, with the standard deviation CATEGORY_WEIGHT."""
     noise = mixed(category(column, ranks) ^ np.uint32(0x5BD1E995)) / 2.0**32
     weights: NDArray[np.float64] = CATEGORY_WEIGHT * np.sqrt(12.0) * (noise - 0.5)
     return weights
 
 
 def integer_text(values: NDArray[np.int64], missing: Mask) -> tuple[Bytes, Mask]:
-    """Decimal digits, right-aligned behind a sign: (rows, INTEGER_WIDTH + 1)."""
+    """Returns the decimal digits, right-aligned behind a sign, as a block (rows, INTEGER_WIDTH + 1)
+    and its mask."""
     size = np.abs(values)
     powers = 10 ** np.arange(INTEGER_WIDTH - 1, -1, -1)
     digits = size[:, None] // powers % 10 + ord("0")
@@ -153,7 +157,8 @@ def integer_text(values: NDArray[np.int64], missing: Mask) -> tuple[Bytes, Mask]
 
 
 def hex_text(values: NDArray[np.uint32], missing: Mask) -> tuple[Bytes, Mask]:
-    """Eight lower-case hexadecimal digits: (rows, 8)."""
+    """Returns eight lower-case hexadecimal digits of each value, as a block (rows, 8) and its mask.
+    """
     letters = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
     nibbles = values[:, None] >> np.arange(28, -1, -4, dtype=np.uint32) & np.uint32(15)
     text = letters[nibbles]

@@ -6,8 +6,8 @@
 They differ in the interaction: DLRM takes the dot products of all pairs of vectors, DCN multiplies
 all features with each other in cross layers.
 
-The embedding bags come from outside: `embank.torch.EmbeddingBag` and `torch.nn.EmbeddingBag`
-are called alike, so the model does not know where its rows live.
+The embedding bags come from outside. `embank.torch.EmbeddingBag` and `torch.nn.EmbeddingBag` have
+one interface, so the model does not know where its rows live.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ModelName = Literal["dlrm", "dcn"]
 class ModelShape:
     """Sizes of the dense part. `bottom` and `top` are the hidden layers of the two MLPs.
 
-    `cross_layers` are those of DCN.
+    `cross_layers` is the number of cross layers of DCN.
     """
 
     dense_features: int
@@ -65,7 +65,7 @@ class ClickModel(nn.Module):
         return logits.squeeze(1)
 
     def dense_parameters(self) -> Iterator[nn.Parameter]:
-        """All weights but the rows: what the dense optimizer trains."""
+        """All weights except the rows of the bags: the dense optimizer trains them."""
         for part in self.dense_parts().values():
             yield from part.parameters()
 
@@ -101,7 +101,8 @@ class DotProducts(nn.Module):
 
 
 class CrossLayers(nn.Module):
-    """DCN-v2: x becomes x0 * (W x + b) + x, layer by layer; x0 are all vectors in a row."""
+    """DCN-v2: each layer turns x into x0 * (W x + b) + x. The vector x0 is all vectors one after
+    the other."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -121,7 +122,8 @@ INTERACTIONS = {"dlrm": DotProducts, "dcn": CrossLayers}
 
 
 def mlp(sizes: Sequence[int], last_relu: bool) -> nn.Sequential:
-    """Linear layers of these sizes with ReLU between them, and after the last one if asked."""
+    """Linear layers of these sizes with a ReLU between them. With `last_relu`, a ReLU follows the
+    last layer too."""
     layers: list[nn.Module] = []
     for index, (size_in, size_out) in enumerate(zip(sizes, sizes[1:])):
         layers.append(nn.Linear(size_in, size_out))

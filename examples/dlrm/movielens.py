@@ -1,11 +1,12 @@
 """MovieLens-100K as click data: a rating of 4 or 5 is a click.
 
-943 users, 1,682 films, 100,000 ratings over seven months of 1997-98. Beside the plain features
-there are crosses of them (this user with that genre, this film with that age, ...): few
-categories apart, but well over 100,000 rows together, most of them rare, as in a real click log.
+The data have 943 users, 1,682 films, and 100,000 ratings over seven months of 1997-98. The columns
+are the plain features and crosses of them (this user with that genre, this film with that age,
+...). Each feature has few categories, but all columns together have well over 100,000 rows. Most
+rows are rare, as in a real click log.
 
-The ratings come inside the Python package `recbole`, which is downloaded and unpacked, not
-installed.
+The ratings come inside the Python package `recbole`. `download` fetches and unpacks the package,
+but does not install it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ CLICK_RATING = 4.0
 
 
 def download(folder: Path) -> Path:
-    """Brings the three files into `folder` unless they are there, and returns `folder`.
+    """Downloads the three files into `folder` unless they are there, and returns `folder`.
 
-    Needs the network the first time. Raises RuntimeError with pip's own words if that fails.
+    Needs the network the first time. Raises RuntimeError with pip's message if the download fails.
     """
     if all((folder / name).exists() for name in FILES):
         return folder
@@ -103,12 +104,12 @@ def load(folder: Path) -> ClickData:
 
 
 def whole(line: Line, name: str, text: str) -> int:
-    """A whole number."""
+    """Reads a whole number."""
     return line.whole_number(name, text)
 
 
 def rating(line: Line, name: str, text: str) -> float:
-    """A number of stars."""
+    """Reads a number of stars."""
     try:
         stars = float(text)
     except ValueError:
@@ -119,12 +120,12 @@ def rating(line: Line, name: str, text: str) -> float:
 
 
 def plain(line: Line, name: str, text: str) -> str:
-    """Text as it stands."""
+    """Returns the text unchanged."""
     return text
 
 
 def year(line: Line, name: str, text: str) -> float:
-    """The year of release; a film without one, as the data have two, gets 1990."""
+    """Reads the year of release. A film without a year (there are two) gets 1990."""
     if any(character.isdigit() for character in text):
         return float(line.whole_number(name, text, largest=9999))
     return 1990.0
@@ -137,12 +138,14 @@ COLUMNS: dict[str, dict[str, Reader]] = {
                "zip_code": plain},
     FILES[2]: {"item_id": whole, "release_year": year, "class": plain},
 }
-"""The columns that are read of each file, and how; a file may have more."""
+"""The columns to read from each file, and the reader of each column. A file may have more columns.
+"""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of a file. Row r is line r + 2, since the header is line 1 and each line is a row."""
+    """Columns of a file. Row r is line r + 2, because the header is line 1 and each further line is
+    a row."""
 
     path: Path
     columns: dict[str, NDArray[Any]]
@@ -155,9 +158,9 @@ class Table:
 def read_table(path: Path, wanted: Mapping[str, Reader]) -> Table:
     """Reads the `wanted` columns of a tab-separated file whose header says `name:type` for each.
 
-    Raises ValueError with file and line if a column is missing or there twice, if a line has
-    another number of fields than the header, and for what a reader refuses. Raises ValueError with
-    the file if it has no row.
+    Raises ValueError with file and line if a column is missing or occurs twice, if a line has
+    another number of fields than the header, and if a reader refuses a value. Raises ValueError
+    with the file if it has no row.
     """
     source = lines(path)
     header = next(source)
@@ -171,7 +174,8 @@ def read_table(path: Path, wanted: Mapping[str, Reader]) -> Table:
         for name, read in wanted.items():
             cells[name].append(read(line, name, row[name]))
     columns = {
-        # An array of strings is as wide as its longest, so text stays in objects.
+        # An array of strings is as wide as its longest string, so text stays in an array of
+        # objects.
         name: np.array(cells[name], dtype=object if read is plain else None)
         for name, read in wanted.items()
     }
@@ -181,7 +185,8 @@ def read_table(path: Path, wanted: Mapping[str, Reader]) -> Table:
 
 
 class Index:
-    """Looks up the attributes of users or films for every rating, in the `order` of ratings."""
+    """Looks up the attributes of the user or film of each rating. `order` is the order of the
+    ratings."""
 
     def __init__(self, table: Table, key: str, ratings: Table, order: Keys) -> None:
         ids, wanted = table.columns[key], ratings.columns[key]
@@ -200,13 +205,14 @@ class Index:
         self.table = table
 
     def column(self, name: str) -> NDArray[Any]:
-        """This attribute, one a rating."""
+        """Returns this attribute for each rating."""
         attribute: NDArray[Any] = self.table.columns[name][self.rows]
         return attribute
 
 
 def hashed(texts: NDArray[np.object_]) -> Keys:
-    """A 64-bit key for every text, the same on every machine: no vocabulary is needed."""
+    """Returns a 64-bit key for each text. The key is the same on every machine, so no vocabulary is
+    needed."""
     distinct, inverse = np.unique(texts, return_inverse=True)
     digests = b"".join(
         hashlib.blake2b(text.encode(), digest_size=8).digest() for text in distinct.tolist()
@@ -223,13 +229,14 @@ def mixed(keys: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
 
 
 def crossed(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]]) -> Keys:
-    """One key for the pair of two keys."""
+    """Returns one key for each pair of keys."""
     pair = mixed(left.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) + right.astype(np.uint64)
     return mixed(pair).astype(np.int64)
 
 
 def words(texts: NDArray[np.object_]) -> tuple[Keys, Keys]:
-    """Keys of the blank-separated words of every text, and where each text's words start."""
+    """Returns the keys of the blank-separated words of all texts, and the place where each text's
+    words begin."""
     split = [text.split() or ["unknown"] for text in texts.tolist()]
     starts = np.concatenate([[0], np.cumsum([len(part) for part in split])]).astype(np.int64)
     every = [word for part in split for word in part]
@@ -237,7 +244,8 @@ def words(texts: NDArray[np.object_]) -> tuple[Keys, Keys]:
 
 
 def seen_before(keys: Keys) -> Keys:
-    """How often each row's key has occurred in earlier rows: a feature that leaks no future."""
+    """Returns how often each row's key occurs in earlier rows. So the feature contains nothing of
+    the future."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     first = np.concatenate([[True], ordered[1:] != ordered[:-1]])

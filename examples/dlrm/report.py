@@ -32,7 +32,8 @@ MEBI = 1 << 20
 
 @dataclass(frozen=True)
 class Chapter:
-    """One experiment: its title, a sentence about it, one about its result, and its variants."""
+    """One experiment: its title, a sentence about the experiment, a sentence about its result, and
+    its variants."""
 
     title: str
     about: str
@@ -67,7 +68,7 @@ def draw(chapter: Chapter, plot: Callable[[Chapter], None], path: Path) -> Path:
 
 
 def plot_quality(chapter: Chapter) -> None:
-    """Loss and AUC over the samples seen."""
+    """Plots loss and AUC over the number of samples."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     for outcome, color, line in styled(chapter.outcomes):
         history = outcome.history
@@ -82,7 +83,7 @@ def plot_quality(chapter: Chapter) -> None:
 
 
 def plot_speed(chapter: Chapter) -> None:
-    """Samples a second of each variant, and over time."""
+    """Plots the samples per second of each variant: on average, and over time."""
     _, (left, right) = plt.subplots(
         1, 2, figsize=(10, 3.4), layout="constrained", width_ratios=(1, 1.2)
     )
@@ -131,7 +132,7 @@ def plot_memory(chapter: Chapter) -> None:
 
 
 def plot_hits(chapter: Chapter) -> None:
-    """Where the rows of every interval were found."""
+    """Plots where the rows of each interval were found."""
     banks = [outcome for outcome in chapter.outcomes if outcome.budget_bytes]
     figure, axes = plt.subplots(
         1, len(banks), figsize=(10, 3.2), layout="constrained", squeeze=False, sharey=True
@@ -184,7 +185,8 @@ PLOTS = (
 
 
 def styled(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, str, dict[str, Any]]]:
-    """Color and line of every variant; later ones are thinner, so that equal curves both show."""
+    """Returns the color and line of each variant. Later lines are thinner, so that both of two
+    equal curves can be seen."""
     return [
         (outcome, COLORS[place % len(COLORS)], {"linewidth": 3.4 - 0.8 * place})
         for place, outcome in enumerate(outcomes)
@@ -221,12 +223,12 @@ def titled(axis: Axes, title: str, across: str, up: str) -> None:
 
 
 def thousands(value: float, _: float) -> str:
-    """A tick's label: 25000 as 25k."""
+    """Returns the label of a tick, such as 25k for 25000."""
     return f"{value / 1000:,.0f}k" if value else "0"
 
 
 def legend_below(figure: MplFigure, axis: Axes) -> None:
-    """One legend for all axes of a plot, under them, where it hides nothing."""
+    """Draws one legend for all axes of a plot, below them, where it hides no curve."""
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
@@ -260,7 +262,7 @@ def figure_rows(figures: Sequence[Figure]) -> str:
 
 
 def shown(value: float, unit: str) -> str:
-    """A value with its unit, as a reader writes it."""
+    """Returns a value with its unit, as the report shows it."""
     if unit == "bytes":
         return mebibytes(value)
     if abs(value) < 10:

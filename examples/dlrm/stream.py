@@ -18,7 +18,7 @@ With `--connect`, the batches come from `embank serve`, in another process or on
     python examples/dlrm/stream.py --connect grpc://127.0.0.1:8815
 
 It prints samples/s, the part of the time in which training waited for data, and the AUC of each
-stretch of rows. Rows are scored before the model trains on them.
+stretch of rows. The model scores the rows before it trains on them.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ def train(given: argparse.Namespace) -> Outcome:
             spec = SPEC if given.modulus is None else pipeline.criteo(given.modulus)
             numbering = pipeline.Pipeline(spec, bank=bank, threads=given.pipeline_threads)
         tables = [
-            # The table's keys are the vocabulary's ids. It does not open with another vocabulary.
+            # The table's keys are ids of this vocabulary. The table does not open with another
+            # vocabulary.
             bank.table(name, dim=given.dim, optimizer=embank.Adagrad(lr=0.05),
                        initializer=embank.Uniform(-0.05, 0.05), seed=given.seed,
                        vocabulary=None if numbering is None else name)
@@ -218,7 +219,8 @@ class Stretch:
         self.scores.append(scores)
 
     def end(self) -> float:
-        """Ends the stretch and returns its AUC; without a row, the AUC of the stretch before."""
+        """Ends the stretch and returns its AUC. If the stretch has no row, returns the AUC of the
+        stretch before."""
         if self.labels:
             self.last = auc(torch.cat(self.labels).numpy(), torch.cat(self.scores).numpy())
             self.labels, self.scores = [], []

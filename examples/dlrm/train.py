@@ -1,9 +1,10 @@
-"""The training loop: steps, samples of what happened, evaluations, checkpoints, resumption.
+"""The training loop: steps, samples of its progress, evaluations, checkpoints, and resumption.
 
-A checkpoint holds everything that the next step depends on. The rows and their optimizer state
-are the bank's own; dense weights, dense optimizer state, the step and the history so far go into
-the bank's blob, which becomes durable in the same instant. What step n trains on is a function
-of n (`BatchOrder`), so a run that is killed and resumed computes exactly what it would have.
+A checkpoint holds everything that the next step depends on. The bank holds the rows and their
+optimizer state. The checkpoint's blob holds the dense weights, the dense optimizer's state, the
+step and the history. Rows and blob become durable in the same instant. The rows that a step trains
+on are a function of its number (`BatchOrder`). So a run that is killed and resumed computes what it
+would have computed without the kill.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ BLOB_FORMAT = 4
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """`..._every` are in steps. `lookahead` is the number of batches announced ahead, or "auto".
+    """`sample_every`, `evaluate_every` and `checkpoint_every` are in steps. `lookahead` is the
+    number of batches announced ahead, or "auto".
 
     `checkpoint_every` should be a multiple of `sample_every`. A checkpoint within an interval lacks
     the seconds of the interval's first part, so a resumed run would count too few.
@@ -134,7 +136,8 @@ class Trainer:
         return every > 0 and (step % every == 0 or step == self.order.steps)
 
     def batches(self) -> Iterable[Batch]:
-        """The batches from the present step on, announced to the store if `lookahead` is not 0."""
+        """Returns the batches from the present step on. If `lookahead` is not 0, their keys are
+        announced to the store."""
         remaining: Iterator[Batch] = (
             self.data.batch(rows) for rows in self.order.from_step(self.progress.step)
         )
@@ -148,9 +151,9 @@ class Trainer:
         return announced
 
     def train_step(self, batch: Batch) -> torch.Tensor:
-        """One forward and backward pass and the optimizers; returns the batch's loss.
+        """Runs a forward pass, a backward pass and the optimizers. Returns the batch's loss.
 
-        The rows of a bank are updated during `backward`, by the bank's own optimizer.
+        The bank's own optimizer updates the rows of a bank during `backward`.
         """
         self.model.train()
         self.dense_optimizer.zero_grad(set_to_none=True)
@@ -165,7 +168,8 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, rows: range) -> float:
-        """The AUC on these rows. Reads rows without changing, creating or counting any."""
+        """Returns the AUC on these rows. Only reads rows of the bank: changes, creates and counts
+        no row."""
         self.model.eval()
         scores = []
         for begin in range(rows.start, rows.stop, EVALUATION_ROWS):

@@ -29,7 +29,8 @@ WARM_UP_STEPS = 3
 
 @dataclass(frozen=True)
 class Experiment:
-    """What all variants have in common: data, order, model, tables, how to train."""
+    """The parts that all variants have in common: data, order, model, tables, and training options.
+    """
 
     name: str
     data: ClickData
@@ -56,8 +57,8 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Variant:
-    """A bank with a budget of `budget_bytes`, or `torch.nn.EmbeddingBag` in memory if that is
-    None."""
+    """Training on a bank with a budget of `budget_bytes`, or, if that is None, on
+    `torch.nn.EmbeddingBag` in memory."""
 
     name: str
     budget_bytes: int | None
@@ -83,10 +84,12 @@ class Outcome:
 
     @property
     def rows_memory_bytes(self) -> int:
-        """Bytes of the rows in memory: those of the tensors, or the most that the store had in use.
+        """The bytes of the rows in memory: the bytes of the tensors, or the most that the store had
+        in use.
 
-        The store counts its own memory. `cargo xtask bench memory` measures a whole process, which
-        it starts for this, so that torch's scratch memory can be told apart.
+        The store counts its own memory. `cargo xtask bench memory` measures the memory of a whole
+        process. It starts a process for this measurement, so that torch's scratch memory can be
+        told apart.
         """
         if not self.budget_bytes:
             return self.table_bytes
@@ -126,7 +129,7 @@ def run_variant(experiment: Experiment, variant: Variant, folder: Path, resume: 
         outcome = run_on_bank(experiment, variant, bank_path, baseline)
     outcome.seconds = time.perf_counter() - started
     outcome.save(finished)
-    # Only now: until the outcome is saved, the bank is what a killed run resumes from.
+    # The bank is removed only now: a killed run resumes from it until the outcome is saved.
     shutil.rmtree(bank_path, ignore_errors=True)
     gc.collect()
     return outcome
@@ -135,7 +138,8 @@ def run_variant(experiment: Experiment, variant: Variant, folder: Path, resume: 
 def run_in_memory(
     experiment: Experiment, variant: Variant, folder: Path, baseline: int
 ) -> Outcome:
-    """`torch.nn.EmbeddingBag` with the initial values that the bank's tables would have."""
+    """Trains on `torch.nn.EmbeddingBag` with the initial values that the bank's tables would have.
+    """
     scratch = folder / f"{variant.name}-initial"
     shutil.rmtree(scratch, ignore_errors=True)
     with embank.Bank(scratch, memory_budget="16MiB", device=experiment.device) as bank:
@@ -167,8 +171,8 @@ def run_on_bank(
         )
         if not trainer.resume() and experiment.fill_tables:
             fill(tables, experiment.data)
-            # A checkpoint makes all rows read-only, so the first use of each copies it. A
-            # measurement of speed takes no checkpoints, and must not begin with one.
+            # A checkpoint makes all rows read-only, so the first use of each row copies it. A
+            # measurement of speed takes no checkpoints, so it must not begin with one either.
             if experiment.train.checkpoint_every > 0:
                 trainer.checkpoint()
         resumed_from = trainer.progress.step
@@ -199,7 +203,7 @@ def finish(experiment: Experiment, variant: Variant, trainer: Trainer, baseline:
 
 
 def steady_rate(history: list[dict[str, Any]]) -> float:
-    """Samples a second of training, the first fifth of the run left out."""
+    """Returns the samples per second of training, without the first fifth of the run."""
     if not history:
         return 0.0
     begin = max(1, int(len(history) * WARM_UP_SHARE)) if len(history) > 1 else 0
@@ -220,10 +224,11 @@ class Constant(nn.Module):
 
 
 def torch_memory(experiment: Experiment) -> int:
-    """Resident bytes of this process once torch trains the model without any embedding rows.
+    """Returns the resident bytes of this process after torch has trained the model without
+    embedding rows.
 
-    Trains a throw-away model for a few steps and evaluates once, so that torch's threads, code
-    and scratch memory are there before the memory of a variant is counted.
+    Trains a throw-away model for a few steps and evaluates once. So torch's threads, code and
+    scratch memory exist before the memory of a variant is counted.
     """
     gc.collect()
     rows = max(experiment.batch_size, 4096)

@@ -66,7 +66,7 @@ def load_cora(folder: Path) -> Graph:
 
 
 def read_nodes(path: Path) -> list[Node]:
-    """The nodes in order of their ids."""
+    """Reads the nodes, in the order of their ids."""
     found: dict[int, Node] = {}
     for line in lines(path):
         node = parsed(line)
@@ -81,7 +81,7 @@ def read_nodes(path: Path) -> list[Node]:
 
 
 def parsed(line: Line) -> Node:
-    """The node of a line of nodes.tsv."""
+    """Parses a line of nodes.tsv."""
     id, label, split, text = line.fields("node", "class", "split", "words")
     if split not in (*PARTS, UNUSED):
         raise line.error(f"the split must be one of {[*PARTS, UNUSED]}, found {split[:50]!r}")
@@ -94,7 +94,8 @@ def parsed(line: Line) -> Node:
 
 
 def read_edges(path: Path, positions: dict[int, int]) -> Ints:
-    """The edges (n, 2) as positions of nodes; `positions` has one for each node's id."""
+    """Reads the edges (n, 2) as positions of nodes. `positions` has the position of each node by
+    its id."""
     found: dict[tuple[int, int], int] = {}
     edges: list[list[int]] = []
     for line in lines(path):

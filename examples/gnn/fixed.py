@@ -41,7 +41,8 @@ class FixedRows(nn.Module):
             rows = prefetched[1].rows()
         else:
             rows = self.table.peek(nodes.numpy())
-        # Before the next prefetch, so that the bank's memory holds the rows of one batch.
+        # Drops the earlier prefetch before the next one begins, so that the bank's memory holds the
+        # rows of one batch.
         del prefetched
         following, self.following = self.following, None
         if following is not None:

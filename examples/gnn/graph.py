@@ -21,7 +21,8 @@ DEGREE_EXPONENT = 2.5
 """Exponent of the out-degrees: the share of nodes with degree d is proportional to d to the power
 of minus this."""
 POPULARITY = 4.0
-"""Rank u^4 of a uniform u: the first 1 % of nodes take a third of all edges."""
+"""An edge leads to the node at the share u^4 of the nodes of a class, for a uniform u. So the first
+1 % of nodes take a third of all edges."""
 SAME_CLASS = 0.8
 GENERATED_CLASSES = 16
 GENERATED_TEST = 10_000
@@ -30,9 +31,9 @@ CHUNK_NODES = 1 << 18
 
 @dataclass(frozen=True)
 class Graph:
-    """`labels` (nodes,) are 0..classes-1; `features` (nodes, width) float32, or None.
+    """A graph. `labels` (nodes,) are 0..classes-1. `features` are float32 (nodes, width), or None.
 
-    `train`, `valid` and `test` are nodes.
+    `train`, `valid` and `test` are the nodes of the three parts.
     """
 
     starts: Ints
@@ -50,7 +51,8 @@ class Graph:
 
 
 def power_law(folder: Path, nodes: int, seed: int) -> Graph:
-    """A graph of `nodes` nodes with planted classes, made in `folder` unless it is there.
+    """Returns a graph of `nodes` nodes with planted classes. Makes it in `folder` unless it is
+    there.
 
     In-degrees and out-degrees follow power laws. A node's class is its number modulo 16. Four of
     five edges stay within the class, so a node's neighbours show its class. The function takes

@@ -34,7 +34,8 @@ class SageLayer(nn.Module):
 
 
 class GatLayer(nn.Module):
-    """Attention over a node's neighbours and itself; heads side by side, averaged in the last.
+    """Attention over a node's neighbours and the node itself. The heads stand side by side; the
+    last layer averages them.
 
     `dropout` is the dropout of the attention weights.
     """

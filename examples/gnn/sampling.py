@@ -27,7 +27,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Batch:
-    """`nodes` (n,) are the distinct nodes that the first block reads; the last makes the seeds."""
+    """`nodes` (n,) are the distinct nodes whose vectors the first block reads. The last block makes
+    the vectors of the seeds."""
 
     nodes: torch.Tensor
     blocks: list[Block]
@@ -43,7 +44,7 @@ class NeighbourSampler:
     def batches(
         self, seeds: Ints, batch_size: int, rng: np.random.Generator, shuffle: bool
     ) -> Iterator[Batch]:
-        """Goes through the seeds once."""
+        """Yields batches that contain each seed once."""
         order = rng.permutation(seeds) if shuffle else seeds
         for begin in range(0, len(order), batch_size):
             yield self.sample(order[begin : begin + batch_size], rng)
@@ -67,9 +68,10 @@ class NeighbourSampler:
     def neighbours(
         self, nodes: Ints, fanout: int | None, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
-        """Returns neighbours of `nodes`, and for each the position in `nodes` of its node.
+        """Returns neighbours of `nodes`. Returns for each neighbour also the position in `nodes` of
+        the node that it belongs to.
 
-        Of a node with more neighbours than `fanout`, it draws `fanout`, with replacement.
+        For a node with more neighbours than `fanout`, it draws `fanout` of them, with replacement.
         """
         begin = self.graph.starts[nodes]
         degree = self.graph.starts[nodes + 1] - begin

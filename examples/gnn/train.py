@@ -117,7 +117,7 @@ class Training:
 
 
 def build(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> Training:
-    """The model with its rows in the bank, or in memory from the same values."""
+    """Makes the model, with its rows in the bank or in memory. The initial values are the same."""
     nodes = bank.table("node", dim=given.dim, optimizer=embank.Adagrad(lr=given.embedding_lr),
                        initializer=embank.Normal(mean=0.0, std=given.spread), seed=given.seed)
     embeddings, features, fixed, row_optimizer = embank.torch.Embedding(nodes), None, None, None

@@ -1,8 +1,8 @@
 """DistMult (Yang et al., 2015) and ComplEx (Trouillon et al., 2016).
 
-Both score a triple as the product of a query, made from head and relation, with the tail's row. The
-embeddings come from outside: `embank.torch.Embedding` and `torch.nn.Embedding` are called alike, so
-the model does not know where its rows live.
+Both score a triple as the product of a query with the tail's row. The query is made from head and
+relation. The embeddings come from outside. `embank.torch.Embedding` and `torch.nn.Embedding` have
+one interface, so the model does not know where its rows live.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DistMult(nn.Module):
         return loss + self.regularization / len(head) * norm
 
     def query(self, head: Tensor, relation: Tensor) -> Tensor:
-        """(B, dim), whose dot product with a tail's row is the score."""
+        """Returns the query (B, dim). Its dot product with a tail's row is the score."""
         return head * relation
 
     def magnitude(self, rows: Tensor) -> Tensor:

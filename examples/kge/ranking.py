@@ -1,4 +1,4 @@
-"""Filtered ranking: the place of the true tail among all entities but the other known tails."""
+"""Filtered ranking: the place of the true tail among all entities except the other known tails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rank(model: DistMult, queries: Ints, known: KnownTails, entities: int) -> Ra
             part = slice(first, first + QUERY_CHUNK)
             lead = finite(query[part] @ rows.T) - true_score[part]
             near = query_length[part] * (true_length[part] + row_length)
-            # A comparison with NaN is false: a `near` that is infinite or NaN makes a tie, no lead.
+            # A comparison with NaN is false, so a `near` that is infinite or NaN makes a tie.
             above = 0.5 * ((lead > near).float() + (~(lead < -near)).float())
             masked = here & (which >= first) & (which < first + QUERY_CHUNK)
             above[which[masked] - first, taken[masked] - begin] = 0.0

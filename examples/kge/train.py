@@ -3,8 +3,8 @@
     python examples/kge/train.py --model complex                 # a quarter of the table in memory
     python examples/kge/train.py --model complex --in-memory     # the same with torch.nn.Embedding
 
-The data are three files of triples, as WN18RR has them. Reported are the filtered mean reciprocal
-rank and Hits@1, 3 and 10 over both directions.
+The data are three files of triples, as WN18RR has them. The program reports the filtered mean
+reciprocal rank and Hits@1, 3 and 10 over both directions.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def main() -> int:
 def load(
     data: Path, bank: Path, device: Literal["auto", "io_uring", "threads"]
 ) -> KnowledgeGraph:
-    """Reads the files in `data`; a bank of its own, at the path `bank`, numbers the names.
+    """Reads the files in `data`. A separate bank, at the path `bank`, numbers the names.
 
-    The model's bank cannot number them: its budget is a share of the tables, whose size is known
-    only once the names have their numbers.
+    The model's bank cannot number the names. Its budget is a share of the bytes of the tables, and
+    their size is known only after the names are numbered.
     """
     with embank.Bank(bank, memory_budget=names_budget(data), device=device) as names:
         return KnowledgeGraph.load(data, names)
@@ -90,7 +90,7 @@ class Training:
 
 
 def build(graph: KnowledgeGraph, bank: embank.Bank, given: argparse.Namespace) -> Training:
-    """The model with its rows in the bank, or in memory from the same values."""
+    """Makes the model, with its rows in the bank or in memory. The initial values are the same."""
     tables = [
         bank.table(name, dim=given.dim, optimizer=embank.Adagrad(lr=given.lr),
                    initializer=embank.Normal(mean=0.0, std=1e-2), seed=given.seed)

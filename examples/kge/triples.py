@@ -2,8 +2,8 @@
 
 Two vocabularies of a bank number the names, so no name is kept in memory.
 
-Every triple (h, r, t) is there a second time as (t, r', h) with the reciprocal relation r', so a
-model only ever answers "which tail?" (Lacroix et al., 2018).
+Every triple (h, r, t) is in the graph a second time as (t, r', h), with the reciprocal relation r'.
+So a model only answers the question "which tail?" (Lacroix et al., 2018).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ NAME_BYTES_MAX = 16 << 10
 fits a page of a bank of `NAMES_BUDGET_MIN`."""
 NAMES_BUDGET_MIN = 8 << 20
 TEXT_BYTES_PER_BUDGET_BYTE = 8
-"""The index takes about 16 bytes of memory a name. A name stands in several triples, of some dozens
-of bytes each, so an eighth of the text holds the index."""
+"""The index of a bank takes about 16 bytes of memory for each name. A name stands in several
+triples, each of some dozens of bytes. So an eighth of the text's bytes is enough for the index."""
 CHUNK_LINES = 8192
 
 
@@ -36,8 +36,8 @@ CHUNK_LINES = 8192
 class Batch:
     """Positions are into `entities` (m,), the distinct entities that the batch needs.
 
-    `heads` and `tails` (B,) are positions; `candidates` (c,) are the positions of all tails and
-    negatives, and `targets` (B,) says where among them each tail stands.
+    `heads` and `tails` (B,) are positions. `candidates` (c,) are the positions of all tails and
+    negatives. `targets` (B,) says for each tail where it stands among the candidates.
     """
 
     entities: torch.Tensor
@@ -51,8 +51,8 @@ class Batch:
 @dataclass(frozen=True)
 class KnowledgeGraph:
     """The triples of a graph. `train`, `valid` and `test` have the shape (n, 3), with the columns
-    head, relation and tail. Each triple of a file is there twice: as it is, and with head and tail
-    exchanged and a relation of its own. `relations` counts both kinds of relations.
+    head, relation and tail. Each triple of a file is there twice: unchanged, and reversed (head and
+    tail exchanged) with the reciprocal relation. `relations` counts both kinds of relations.
     """
 
     entities: int
@@ -66,8 +66,8 @@ class KnowledgeGraph:
         """Reads train.tsv, valid.tsv and test.tsv: head, relation and tail a line, tabs between.
 
         The vocabularies `entity` and `relation` of the bank `names` number the names, in order of
-        first appearance. Names are equal if their bytes are; `common/lines.py` has the rule of the
-        text.
+        first appearance. Names are equal if their bytes are equal. `common/lines.py` has the rule
+        for the text.
 
         Raises `FileNotFoundError` if a file is missing, and `ValueError` with file and line for a
         line without exactly three fields, a name that is empty or longer than `NAME_BYTES_MAX`,
@@ -91,7 +91,8 @@ class KnowledgeGraph:
     def batches(
         self, batch_size: int, negatives: int, seed: int, epoch: int
     ) -> Iterator[Batch]:
-        """One epoch in shuffled order; each batch shares its random negatives."""
+        """Yields the batches of one epoch, in shuffled order. All triples of a batch share its
+        random negatives."""
         rng = np.random.default_rng([seed, epoch])
         order = rng.permutation(len(self.train))
         for begin in range(0, len(order), batch_size):
@@ -114,7 +115,7 @@ class KnowledgeGraph:
 
 
 def part_paths(folder: Path) -> list[Path]:
-    """The files of `PARTS`. Raises `FileNotFoundError` if one is missing."""
+    """Returns the files of `PARTS`. Raises `FileNotFoundError` if one is missing."""
     paths = [folder / f"{part}.tsv" for part in PARTS]
     for path in paths:
         if not path.exists():
@@ -132,7 +133,7 @@ def names_budget(folder: Path) -> int:
 
 
 def numbered(path: Path, entities: embank.Vocabulary, relations: embank.Vocabulary) -> Ints:
-    """The triples of a file (n, 3) as ids; new names get the next ids."""
+    """Returns the triples of a file (n, 3) as ids. New names get the next ids."""
     chunks, source = [], lines(path)
     while chunk := [triple(line) for line in islice(source, CHUNK_LINES)]:
         ends = entities.ids_or_insert([name for head, _, tail in chunk for name in (head, tail)])
@@ -142,7 +143,7 @@ def numbered(path: Path, entities: embank.Vocabulary, relations: embank.Vocabula
 
 
 def triple(line: Line) -> list[str]:
-    """Head, relation and tail of a line."""
+    """Returns head, relation and tail of a line."""
     parts = ("head", "relation", "tail")
     names = line.fields(*parts)
     for part, name in zip(parts, names):
@@ -157,7 +158,7 @@ def triple(line: Line) -> list[str]:
 
 
 def both_directions(triples: Ints, relations: int) -> Ints:
-    """The triples, and each reversed with its relation's reciprocal."""
+    """Returns the triples, and each triple reversed with its reciprocal relation."""
     reverse = triples[:, [2, 1, 0]] + np.array([0, relations, 0])
     return np.concatenate([triples, reverse])
 

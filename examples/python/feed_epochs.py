@@ -2,9 +2,9 @@
 resume.
 
     python examples/python/feed_epochs.py clicks.bank clicks.tsv
-
-The text is made if it is not there. End the script at any moment and start it again: it continues
-with the row after its last save, in the epoch of that save. `--crash-at 70` ends it so at step 70.
+The script makes the text if it does not exist. End the script at any moment and start it again: it
+continues with the row after its last save, in the epoch of that save. `--crash-at 70` ends it like
+a crash at step 70.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SPEC = Spec(
         Output("dense", ["age"], "f32"),
         Output("site", ["site"], "i64"),
     ],
-    # Id 0 is for sites that an evaluation meets and training has not.
+    # Id 0 stands for sites that an evaluation meets and that training has not met.
     vocabularies=[VocabularySpec("site", first_id=1, unknown_id=0)],
 )
 
@@ -86,14 +86,14 @@ def main() -> None:
         model = Model(sites)
         dense = torch.optim.Adam(model.top.parameters(), lr=0.01)
 
-        # After everything is made, and before anything is trained.
+        # `resume` comes after all objects are made, and before training.
         parts = {"model": model, "dense": dense}
         saved = embank.torch.resume(bank, **parts) or {"step": 0, "epoch": 0, "rows_done": 0}
         step, first_epoch, rows_done = saved["step"], saved["epoch"], saved["rows_done"]
         print(f"begins at step {step}, in epoch {first_epoch} behind row {rows_done}")
         for epoch in range(first_epoch, EPOCHS):
-            # The seed gives each epoch an order of its own, and a resumed epoch the order that it
-            # had.
+            # The seed gives each epoch its own order. A resumed epoch has the seed, and so the
+            # order, of the interrupted one.
             with pipeline.feed(
                 arguments.text,
                 batch_rows=BATCH_ROWS,
@@ -113,7 +113,8 @@ def main() -> None:
                     # holds, too.
                     rows_done += len(tensors["label"])
                     if step % SAVE_EVERY_STEPS == 0:
-                        # Rows, vocabulary, dense weights and the place in the text, durable as one.
+                        # One checkpoint makes rows, vocabulary, dense weights and the place in the
+                        # text durable together.
                         embank.torch.save(bank, step=step, epoch=epoch, rows_done=rows_done, **parts)
                     if step == arguments.crash_at:
                         os._exit(1)
@@ -132,7 +133,7 @@ def make_text(path: Path) -> None:
 
 
 def digest(model: Model, sites: embank.Table) -> str:
-    """A short text that differs if a row or a dense weight differs in any bit."""
+    """A short text. It differs between two runs if a row or a dense weight differs in any bit."""
     found = hashlib.sha256(sites.peek(np.arange(1, 1 + len(sites))).tobytes())
     for parameter in model.top.parameters():
         found.update(parameter.detach().numpy().tobytes())

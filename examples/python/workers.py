@@ -2,8 +2,9 @@
 
     python examples/python/workers.py clicks.bank
 
-End it at any moment, with Ctrl-C or `kill -9`, and start it again: it continues after its last save
-and ends with the digest of a run that was never ended. `--crash-at 70` ends it so at step 70.
+End the script at any moment, with Ctrl-C or `kill -9`, and start it again: it continues after its
+last save and ends with the digest of a run without interruption. `--crash-at 70` ends it like a
+crash at step 70.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def main() -> None:
         ahead = embank.torch.LookaheadLoader(data, lambda batch: {users: batch[0], items: batch[1]})
         loader = embank.torch.ResumableLoader(ahead)
 
-        # After everything is made, and before anything is trained.
+        # `resume` comes after all objects are made, and before training.
         parts = {"model": model, "dense": dense, "loader": loader}
         saved = embank.torch.resume(bank, **parts)
         step = 0 if saved is None else saved["step"]
@@ -92,7 +93,8 @@ def main() -> None:
                 dense.step()
                 step += 1
                 if step % SAVE_EVERY_STEPS == 0:
-                    # Rows, dense weights and the place in the pass, durable as one.
+                    # One checkpoint makes rows, dense weights and the place in the pass durable
+                    # together.
                     embank.torch.save(bank, step=step, **parts)
                 if step == arguments.crash_at:
                     os._exit(1)
@@ -101,7 +103,7 @@ def main() -> None:
 
 
 def digest(model: Model, users: embank.Table, items: embank.Table) -> str:
-    """A short text that differs if a row or a dense weight differs in any bit."""
+    """A short text. It differs between two runs if a row or a dense weight differs in any bit."""
     found = hashlib.sha256()
     for table, size in [(users, USERS), (items, ITEMS)]:
         found.update(table.peek(np.arange(size)).tobytes())

@@ -1,4 +1,4 @@
-"""The reader of the Criteo format: what it reads, and what it says of bad lines."""
+"""Tests the reader of the Criteo format: the rows that it reads, and its errors for bad lines."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""Batches: ragged columns, numbering, and an order that is a function of the step."""
+"""Tests batches: columns with several keys a row, numbering, and the order as a function of the
+step."""
 
 import numpy as np
 import pytest

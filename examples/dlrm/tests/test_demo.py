@@ -1,4 +1,4 @@
-"""The demo as a user runs it: on generated and real Criteo rows, and again after a kill."""
+"""Runs the demo as a user does: on generated and real Criteo rows, and again after a kill."""
 
 import json
 import signal
@@ -29,7 +29,7 @@ CHECKPOINT_SECONDS_MAX = 240
 def experiment(
     epochs: int = 1, checkpoint_every: int = 0, model: ModelName = "dlrm"
 ) -> Experiment:
-    """A small one, whose clicks depend on one column."""
+    """Makes a small experiment, whose clicks depend on one column."""
     rng = np.random.default_rng(3)
     user, item = rng.integers(0, 300, ROWS), rng.integers(0, 2000, ROWS)
     clicks = rng.random(ROWS) < np.where(user % 2 == 0, 0.8, 0.2)
@@ -99,7 +99,8 @@ def wait_for_checkpoint(running: subprocess.Popen[str], runs: Path) -> None:
 
 
 def killed_and_resumed(rows: Path, folder: Path) -> dict[str, dict[str, float]]:
-    """Runs the demo on these rows, kills it after a checkpoint, resumes it: its figures by name."""
+    """Runs the demo on these rows, kills it after a checkpoint, and resumes it. Returns the figures
+    by name."""
     arguments = ["--only", "criteo", "--criteo", str(rows), "--batch-size", "128",
                  "--out", str(folder / "out"), "--data", str(folder / "data"),
                  "--json", str(folder / "figures.json")]

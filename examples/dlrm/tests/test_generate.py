@@ -1,4 +1,5 @@
-"""Generated rows: readable by the reader, the same for the same seed, Zipf-distributed."""
+"""Tests generated rows: the reader reads them, a seed gives the same rows, and they follow Zipf's
+law."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The reader of MovieLens-100K: what it reads, and what it says of bad files."""
+"""Tests the reader of MovieLens-100K: the rows that it reads, and its errors for bad files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training on raw text as it comes: whole, and interrupted and resumed."""
+"""Tests training on a stream of raw text: in one run, and interrupted and resumed."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def run(text: Path, bank: Path, *more: str) -> dict[str, Any]:
 
 
 def tables(bank: Path) -> dict[str, tuple[int, float]]:
-    """Rows of each table and the sum of their values."""
+    """Returns for each table the number of its rows and the sum of their values."""
     with embank.Bank(bank, memory_budget="16MiB", read_only=True) as opened:
         found = {}
         for name in opened.tables():
@@ -79,7 +79,7 @@ def test_a_bad_row_ends_training_with_its_place(
 def test_a_label_that_is_no_label_ends_training_with_its_place(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], label: str
 ) -> None:
-    # The loss of a label of 2 has no lower bound, and the AUC took it for a click.
+    # With a label of 2, the loss has no lower bound, and the AUC once took the label for a click.
     lines = text.read_text().splitlines(keepends=True)
     lines[2 * BATCH + 5] = label + lines[2 * BATCH + 5][1:]
     text.write_text("".join(lines))

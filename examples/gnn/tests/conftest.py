@@ -1,4 +1,5 @@
-"""Finds the example's modules, and those that all examples share; neither are a package."""
+"""Makes the modules of this example, and those that all examples share, importable. They are not
+packages."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The reader of Cora: labels go to the nodes of the first column; errors name file and line."""
+"""Tests the reader of Cora: labels belong to the nodes of the first column, and errors name file
+and line."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def parts(graph: Graph) -> list[list[object]]:
 
 
 def test_a_line_is_of_the_node_that_it_names(tmp_path: Path) -> None:
-    # Node n was taken to be the n-th line, so that labels and features went to other nodes.
+    # The reader once took the n-th line for node n, so that labels and features went to other
+    # nodes.
     graph = load(tmp_path)
     assert graph.labels.tolist() == [0, 2, 2, 1]        # of 7, 42, 31336 and 1061127
     assert [graph.train.tolist(), graph.valid.tolist(), graph.test.tolist()] == [[2], [0], [3]]

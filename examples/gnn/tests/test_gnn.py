@@ -84,7 +84,7 @@ def test_features_are_read_ahead_and_not_announced(tmp_path: Path) -> None:
         assert prefetched == len(batches) - 1       # all but the first
         stats = bank.stats()
         assert stats["lookahead"]["requested"] == 0
-        # A step that asks for something else, or for more than fits, gets its rows all the same.
+        # A step that asks for other rows, or for more rows than fit, still gets its rows.
         for batch in features.ahead(batches):
             assert np.array_equal(features(torch.arange(7)).numpy(), values[:7])
     with embank.Bank(tmp_path / "small", memory_budget="1MiB") as bank:

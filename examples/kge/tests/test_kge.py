@@ -26,7 +26,8 @@ WN18RR = rows.data_folder("wn18rr")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """400 entities in a ring: `next` goes on by one, `skip` by two, `same` joins n and n + 200."""
+    """A ring of 400 entities: `next` leads to the next entity, `skip` to the one after it, and
+    `same` from n to n + 200."""
     triples = [(n, name, (n + step) % 400) for name, step in
                (("next", 1), ("skip", 2), ("same", 200)) for n in range(400)]
     order = np.random.default_rng(5).permutation(len(triples))
@@ -122,9 +123,9 @@ leave float32's range."""
 
 
 def perfect(scale: float) -> tuple[DistMult, np.ndarray]:
-    """A model whose query (e, r) scores highest with entity e, and a query of each entity.
+    """Returns a model whose query (e, r) scores highest with entity e, and a query for each entity.
 
-    Rows are unit vectors times `scale`, so the dot product of a row is highest with itself.
+    Rows are unit vectors times `scale`, so the dot product of a row is highest with the row itself.
     """
     torch.manual_seed(11)
     model = DistMult(torch.nn.Embedding(50, 16), torch.nn.Embedding(1, 16), 0.0)
@@ -138,7 +139,7 @@ def perfect(scale: float) -> tuple[DistMult, np.ndarray]:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_perfect_model_is_perfect_at_any_scale(scale: float) -> None:
-    # A fixed tolerance of 1e-5 made different scores of small rows equal.
+    # A fixed tolerance of 1e-5 once made different scores of small rows count as equal.
     model, queries = perfect(scale)
     found = rank(model, queries, KnownTails(queries, 1), 50)
     assert (found.mrr, found.hits_1) == (1.0, 1.0)

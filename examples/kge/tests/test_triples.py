@@ -1,4 +1,5 @@
-"""The reader of triples: what are equal names, and what it says of data that are not triples."""
+"""Tests the reader of triples: which names are equal, and its errors for data that are not triples.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ GOOD = b"a\tr\tb\nb\tr\tc\n"
 
 
 def load(folder: Path, **parts: bytes) -> tuple[KnowledgeGraph, list[bytes]]:
-    """The graph of these parts, and the names of its entities by their ids; `GOOD` elsewhere."""
+    """Loads a graph of these parts; a part that is not given is `GOOD`. Returns the graph and the
+    names of its entities in the order of their ids."""
     folder.mkdir(exist_ok=True)
     for part in ("train", "valid", "test"):
         (folder / f"{part}.tsv").write_bytes(parts.get(part, GOOD))
@@ -31,7 +33,7 @@ def load(folder: Path, **parts: bytes) -> tuple[KnowledgeGraph, list[bytes]]:
 
 
 def test_a_number_sign_begins_no_comment(tmp_path: Path) -> None:
-    # Every tail was cut at its "#", so all of them were one entity and the MRR was 1.0.
+    # Every tail was once cut at its "#". So all tails were one entity, and the MRR was 1.0.
     uri = b"http://example.org/ns"
     lines = [b"%s#a%d\t%s#r\t%s#b%d\n" % (uri, n, uri, uri, n) for n in range(9)]
     graph, entities = load(tmp_path, train=b"".join(lines), valid=lines[0], test=lines[1])
@@ -100,7 +102,8 @@ def test_an_empty_part_is_an_error_that_names_its_file(
 
 
 def test_one_long_name_does_not_make_the_others_long(tmp_path: Path) -> None:
-    # An array of strings is as wide as its longest: 40,000 names took 2 GB beside one of 16 KiB.
+    # An array of strings is as wide as its longest string: 40,000 names took 2 GB beside one of 16
+    # KiB.
     longest = b"x" * NAME_BYTES_MAX
     lines = [b"a%d\tr\tb%d\n" % (n, n) for n in range(20_000)]
     tracemalloc.start()

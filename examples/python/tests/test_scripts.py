@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 
 
 def run(script: str, *arguments: str, code: int = 0) -> list[str]:
-    """The lines that the script prints."""
+    """Runs a script and returns the lines that it prints."""
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / script), *arguments], capture_output=True, text=True, timeout=300
     )
@@ -28,7 +28,7 @@ def test_a_run_with_workers_resumes_to_the_same_bits(tmp_path: Path, workers: st
     whole, crashed = str(tmp_path / "whole.bank"), str(tmp_path / "crashed.bank")
     begin, end = run("workers.py", whole, "--workers", workers)
     assert begin == "begins at step 0" and end.startswith("ends at step 96 ")
-    # In the second of three epochs of 32 steps, ten steps behind a save.
+    # Step 50 is in the second of three epochs of 32 steps, ten steps after a save.
     run("workers.py", crashed, "--workers", workers, "--crash-at", "50", code=1)
     begin, resumed = run("workers.py", crashed, "--workers", workers)
     assert begin == "begins at step 40"

@@ -2,8 +2,8 @@
 
 use tch::nn;
 
-/// Makes a linear layer with the initial values of `torch.nn.Linear`, uniform within
-/// 1 / sqrt(inputs). The default of `tch` is 2.4 times as wide.
+/// Makes a linear layer with the initial values of `torch.nn.Linear`: uniform, between plus and
+/// minus 1 / sqrt(inputs). The range of `tch`'s default is 2.4 times as wide.
 pub fn linear(path: nn::Path<'_>, from: i64, to: i64, bias: bool) -> nn::Linear {
     let bound = 1.0 / (from as f64).sqrt();
     let init = nn::Init::Uniform { lo: -bound, up: bound };

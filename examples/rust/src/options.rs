@@ -55,8 +55,9 @@ impl Common {
     }
 }
 
-/// Returns the path of a file or folder of data: from the command line, in `$EMBANK_DATA`, or in
-/// `shared/data` beside the clone. If it is not there, the error says what to do.
+/// Returns the path of a file or folder of data. It is `given`, or the path `usual` in
+/// `$EMBANK_DATA` or in `shared/data` beside the clone. If there is nothing at the path, the error
+/// says what to do.
 pub fn data_path(given: Option<&Path>, usual: &str, what: &str) -> Result<PathBuf> {
     let path = given.map_or_else(|| data_folder().join(usual), Path::to_owned);
     ensure!(

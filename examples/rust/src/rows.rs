@@ -9,8 +9,8 @@
 //!
 //! If the rows are dropped without a step, they stay unchanged.
 //!
-//! The twin in memory is a plain tensor with its own Adagrad and equal initial values, so its runs
-//! are comparable to the last digits.
+//! The twin in memory is a plain tensor with its own Adagrad and equal initial values. So its runs
+//! can be compared with those of a bank, except for the last digits.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -89,7 +89,7 @@ impl Embedding {
         }
     }
 
-    /// Announces that these rows will be used soon. Never waits.
+    /// Announces that training will use these rows soon. Never waits.
     pub fn lookahead(&self, keys: &[u64]) -> Result<()> {
         if let Self::Bank(table) = self {
             table.lookahead(keys)?;

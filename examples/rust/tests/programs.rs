@@ -1,4 +1,5 @@
-//! Tests that the examples learn small data, and learn it alike from a bank and in memory.
+//! Tests that the examples learn small data, and that they learn the same from a bank and in
+//! memory.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -31,7 +32,8 @@ fn number_after(text: &str, words: &str) -> f64 {
     number.parse().unwrap_or_else(|_| panic!("no number after {words:?} in {text}"))
 }
 
-/// Runs on a bank and in memory. Returns the bank's result, which must be within 0.01 of the other.
+/// Runs on a bank and in memory. Returns the result of the bank, which must be within 0.01 of the
+/// result in memory.
 fn reached(program: &str, data: &Path, options: &[&str], words: &str) -> f64 {
     let bank = number_after(&run(program, data, options), words);
     let in_memory = number_after(&run(program, data, &[options, &["--in-memory"]].concat()), words);
@@ -67,7 +69,8 @@ fn kge_learns_who_comes_next() {
     let folder = TempDir::new().unwrap();
     let part = |name: &str, of: fn(&usize) -> bool| {
         let lines = (0..200).flat_map(|e| {
-            // Two relations with equal triples: a triple left out of one is in the other.
+            // Two relations with equal triples: a triple that is left out of one relation is in the
+            // other.
             [
                 format!("e{e}\tnext\te{}\n", (e + 1) % 200),
                 format!("e{e}\tafter\te{}\n", (e + 1) % 200),
@@ -87,7 +90,8 @@ fn kge_learns_who_comes_next() {
 
 #[test]
 fn gnn_learns_a_class_from_words_of_neighbours() {
-    // Three classes with a word each that most of a class have; most edges stay within a class.
+    // Three classes. Each class has a word that most of its nodes have, and most edges stay within
+    // a class.
     let folder = TempDir::new().unwrap();
     let mut random = SmallRng::seed_from_u64(1);
     let (mut nodes, mut edges) = (String::new(), String::new());

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 
 _REPORT_SECONDS_MAX = 10.0
-"""The longest time that a feed waits for the server's report after the last row. A server that
-has stopped sends none.
+"""The longest time that a feed waits for the server's report after the last row. A server that has
+stopped sends no report.
 """
 
 

@@ -147,8 +147,8 @@ class BudgetTooSmall(EmbankError):
     budget_bytes: int
     """The budget that was passed, in bytes."""
     needed_bytes: int
-    """The smallest budget that is enough for a bank and a scan, export or eviction, in bytes. An
-    open alone may succeed with a third of it.
+    """The smallest budget, in bytes, that is enough for a bank and a scan, export or eviction. A
+    third of it may be enough to open the bank.
     """
 
 

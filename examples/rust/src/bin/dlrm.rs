@@ -120,7 +120,7 @@ struct Dlrm {
     bottom: nn::Sequential,
     top: nn::Sequential,
     dim: i64,
-    /// Places of the products below the diagonal, of the (vectors, vectors) matrix.
+    /// Positions of the products below the diagonal, in the flattened (vectors, vectors) matrix.
     pairs: Tensor,
 }
 
@@ -185,7 +185,7 @@ struct Log {
     labels: Vec<f32>,
     integers: Vec<[f32; INTEGERS]>,
     keys: Vec<[u64; CATEGORIES]>,
-    /// Distinct keys.
+    /// Number of distinct keys.
     distinct: usize,
 }
 
@@ -224,7 +224,8 @@ impl Log {
             for (column, (key, field)) in
                 of_columns.iter_mut().zip(&fields[1 + INTEGERS..]).enumerate()
             {
-                // An empty category has a number above all that eight hexadecimal digits can write.
+                // An empty category gets the number after the largest that eight hexadecimal digits
+                // can write.
                 let category = match *field {
                     "" => 1 << 32,
                     digits => u64::from_str_radix(digits, 16).with_context(wrong)?,

@@ -189,7 +189,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor, block: &Block) -> Tensor {
-        // The nodes that the layer makes are the first ones of those that it reads.
+        // The nodes whose vectors the layer makes are the first of the nodes that it reads.
         let own = x.narrow(0, 0, block.made);
         let sums =
             own.zeros_like().index_add(0, &block.targets, &x.index_select(0, &block.sources));
@@ -296,7 +296,8 @@ impl Graph {
         row
     }
 
-    /// Goes through the seeds once, with at most `fanout` neighbours a node and layer.
+    /// Yields batches that contain each seed once. A layer has at most `fanout` neighbours of a
+    /// node.
     fn batches(
         &self,
         seeds: &[u64],
@@ -312,8 +313,9 @@ impl Graph {
         })
     }
 
-    /// Returns the block that makes the distinct `nodes`, and the distinct nodes that it reads. Of
-    /// a node with more neighbours than `fanout`, it draws `fanout`, with replacement.
+    /// Returns the block that makes the vectors of the distinct `nodes`, and the distinct nodes
+    /// that the block reads. For a node with more neighbours than `fanout`, it draws `fanout` of
+    /// them, with replacement.
     fn block(&self, nodes: &[u64], fanout: usize, random: &mut SmallRng) -> (Block, Vec<u64>) {
         let (mut all, mut targets) = (nodes.to_vec(), Vec::new());
         let mut counts = Vec::with_capacity(nodes.len());

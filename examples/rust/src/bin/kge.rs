@@ -196,8 +196,8 @@ struct Triple {
     tail: u64,
 }
 
-/// Every triple (h, r, t) is there a second time as (t, r', h) with the reciprocal relation r', so
-/// the model only ever answers "which tail?" (Lacroix et al., 2018).
+/// Every triple (h, r, t) is in the graph a second time as (t, r', h), with the reciprocal relation
+/// r'. So the model only answers the question "which tail?" (Lacroix et al., 2018).
 struct Graph {
     entities: u64,
     relations: u64,
@@ -264,7 +264,8 @@ impl Graph {
         self.known[&(query.head, query.relation)].iter().copied()
     }
 
-    /// One epoch in shuffled order; each batch shares its random negatives.
+    /// Yields the batches of one epoch, in shuffled order. All triples of a batch share its random
+    /// negatives.
     fn batches(&self, options: &Options, epoch: u64) -> impl Iterator<Item = Batch> {
         let mut random = SmallRng::seed_from_u64(options.common.seed << 32 | epoch);
         let mut order: Vec<usize> = (0..self.train.len()).collect();

@@ -25,9 +25,11 @@ class Source(NamedTuple):
 
     path: Path
     memory_budget: int
-    """Bytes, as of the bank that the store had."""
+    """The memory budget, in bytes, of the bank that the store had."""
     checkpoint: Optional[int]
-    """The newest one when the store was pickled, or the one that its bank was opened at."""
+    """The newest checkpoint when the store was pickled, or the checkpoint at which the store's bank
+    was opened.
+    """
     unsaved: bool
     """Whether the store had changed features that are not in that checkpoint."""
 

@@ -69,8 +69,8 @@ class _Shape(NamedTuple):
     rows: int
     dimensions: int
     trained: bool
-    """Then a row that is not there is one that training has not reached: it reads as its initial
-    value.
+    """Whether `add_embedding` made the attribute. In a trained attribute, a row that is not in the
+    table is one that training has not used yet. It reads as its initial value.
     """
 
     def packed(self) -> list[float]:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 Keys = Union[torch.Tensor, NDArray[Any]]
 
 _TOGETHER = 3
-"""Batches whose keys are announced with one call: the more rows are read together, the nearer they
-lie to each other, and the more come with one read (measured with one to four:
-docs/benchmarks.md)."""
+"""The number of batches whose keys the loader announces with one call. Rows of more batches lie
+nearer to each other on disk, so one read brings more of them (docs/benchmarks.md compares one to
+four batches).
+"""
 
 
 class _Ahead(Generic[Batch]):
@@ -36,11 +37,14 @@ class _Ahead(Generic[Batch]):
         self.source = source
         self.batches: deque[tuple[Batch, list[_Announced]]] = deque()
         self.waiting: list[tuple[list[_Announced], list[_Announced]]] = []
-        """Of the last batches: their keys, not announced yet, and where to note them when they are.
+        """Of the last batches: the keys that are not announced yet, and the list to which the keys
+        are added when they are announced.
         """
         self.drained = False
         self.failure: Optional[Exception] = None
-        """What ended the pass: raised when the batches before it have been handed out."""
+        """The error that ended the pass. It is raised after the batches before it have been handed
+        out.
+        """
 
     @property
     def announced(self) -> int:

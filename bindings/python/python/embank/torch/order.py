@@ -16,8 +16,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from .workers import set_index_sampler
 
 _HEAD_BYTES = 64 << 10
-"""Bytes of a tensor, an array or a text that its digest covers, from its beginning. Two batches
-that agree in them count as equal. Bounded, since the training loop waits for the digest."""
+"""The number of first bytes of a tensor, an array or a text that its digest covers. Two batches
+that agree in these bytes count as equal. The number is small, because the training loop waits for
+the digest.
+"""
 
 
 class Order:
@@ -31,7 +33,7 @@ class Order:
     def __init__(self, expected: Optional[Mapping[int, int]] = None) -> None:
         self.drawn = 0
         self.digest = 0
-        """Of all batches drawn."""
+        """The digest of all batches drawn."""
         self.handed_out = 0
         self.digest_handed_out = 0
         self._expected = dict(expected or {})
@@ -75,7 +77,8 @@ class RecordedSampler:
     def __init__(self, sampler: Iterable[Any]) -> None:
         self.sampler_itself = sampler
         self.order: Optional[Order] = None
-        """The order that iterations note which begin now. Set while a pass begins its iteration.
+        """The order in which iterations that begin now record their indices. Set only while a pass
+        begins its iteration.
 
         A `DataLoader` with workers begins two iterations of its sampler and draws from the second.
         """

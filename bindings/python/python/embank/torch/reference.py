@@ -120,9 +120,9 @@ class Differences(NamedTuple):
     """
 
     missing: list[str]
-    """The module has them, and the state has not."""
+    """The keys that the module has and the state lacks."""
     unexpected: list[str]
-    """The state has them, and the module has not."""
+    """The keys that the state has and the module lacks."""
 
 
 def differences(tables: Sequence[Table], features: Optional[Mapping[str, str]], state: Any) -> Differences:

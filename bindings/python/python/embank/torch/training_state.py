@@ -239,14 +239,16 @@ class Resumed(dict[str, Any]):
     ) -> None:
         super().__init__(values)
         self.added = added
-        """What resume was asked for and the checkpoint lacks: it is as it was made."""
+        """Names that the caller passed to `resume` and the checkpoint lacks. These things are
+        unchanged.
+        """
         self.removed = removed
-        """What the checkpoint has and resume was not asked for. Rows of such tables stay in the
-        bank.
+        """Names that the checkpoint has and the caller did not pass to `resume`. Rows of such
+        tables stay in the bank.
         """
         self.changed = changed
-        """What both have and does not fit, such as a parameter of another shape: it is as it was
-        made.
+        """Names that both have, but whose states do not fit, such as a parameter of another shape.
+        These things are unchanged.
         """
 
 
@@ -470,7 +472,7 @@ class ResumableLoader(Generic[Batch]):
     """
 
     counts_batches = True
-    """A loader that draws ahead must not draw from this one."""
+    """Tells a `LookaheadLoader` that it must not draw ahead from this loader."""
 
     def __init__(
         self, loader: Iterable[Batch], generator: Optional[torch.Generator] = None
