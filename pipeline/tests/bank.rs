@@ -28,8 +28,8 @@ fn numbered(name: &str, from: &str, vocabulary: &str, operators: &[Operator]) ->
     column.then(Operator::Vocabulary(vocabulary.into()))
 }
 
-/// Columns of numbers, text and hashes without a bound, a bounded column, and vocabularies that two
-/// columns share.
+/// A spec with columns of numbers, text and hashes without a bound, a column of bounded numbers,
+/// and vocabularies that two columns share.
 fn spec(settings: Vec<VocabularySpec>) -> Spec {
     let fill = |value: Value| Operator::FillMissing(value);
     let columns = vec![
@@ -151,7 +151,7 @@ fn ids_are_those_of_a_map_over_reopens_with_any_number_of_threads() {
             let mut expected = model.clone();
             let text = text(part, 400);
             assert_eq!(run(&mut pipeline, &text), number(&mut expected, 0, &text), "{threads}");
-            // The third part has no checkpoint, so the reopened bank has nothing of it.
+            // No checkpoint follows the third part, so the reopened bank has no value of it.
             if part != 2 {
                 pipeline.checkpoint(&bank, &part.to_le_bytes()).unwrap();
                 model = expected;

@@ -21,7 +21,7 @@ fn with_quota(path: &Path) -> Bank {
     Bank::open(path.join("bank"), options).unwrap()
 }
 
-/// Uses up a part of the quota, until `free` drops the table.
+/// Writes rows that use up a part of the quota, until `free` drops their table.
 fn fill(bank: &Bank, rows: u64) {
     let table = bank.table("fill", TableConfig::new(64)).unwrap();
     for first in (0..rows).step_by(500) {
@@ -102,8 +102,8 @@ fn numbers_of(vocabulary: &Vocabulary) -> Vec<u64> {
 }
 
 /// Regression test: another user of the bank renumbers the vocabulary and adds a value that the
-/// pipeline can't have. The failed load left a part of the values beside the old length. Later runs
-/// gave ids of other values, or panicked.
+/// pipeline can't have. The pipeline then failed to load the vocabulary, and kept a part of the new
+/// values with the old length. Later runs gave ids of other values, or panicked.
 #[test]
 fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,8 +129,8 @@ fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
     assert_eq!(numbers_of(&vocabulary), [7, 8, 9]);
 }
 
-/// A save that fails halfway has stored some of its values. The next save recognises them as the
-/// pipeline's own and continues.
+/// A save that fails halfway has stored some of its values. The next save recognises these values
+/// as the pipeline's own and continues.
 #[test]
 fn a_save_that_failed_halfway_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -200,8 +200,8 @@ fn counts_are_saved_once_whatever_fails() {
     assert!(failed_while_counting > 0, "the quota was not met while counts were saved");
 }
 
-/// Regression test: a failed first pass had counted some rows. The next run counted them again, and
-/// kept values that occur once.
+/// Regression test: a run whose first pass failed had counted some rows. The next run counted these
+/// rows again, and kept values that occur once.
 #[test]
 fn counts_of_a_part_are_not_counted_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -246,8 +246,8 @@ fn a_failed_pass_over_values_of_a_known_range_may_be_made_again() {
     assert_eq!(run(&mut pipeline, "5\n6\n6\n7\n").unwrap(), [0, 1, 1, 0]);
 }
 
-/// The disk is full between the two passes of a run. The rows are counted by then, and the next run
-/// does not count them again.
+/// The disk is full between the two passes of a run. The first pass has counted the rows, and the
+/// next run does not count them again.
 #[test]
 fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
     for by_hand in [false, true] {
@@ -281,8 +281,8 @@ fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
     }
 }
 
-/// A vocabulary that counts without a `min_count` is finished by `keep_frequent`, or by another
-/// user who freezes it. `run` does not finish it.
+/// `run` does not finish a vocabulary that counts without a `min_count`. `keep_frequent` finishes
+/// it, or another user who freezes it.
 #[test]
 fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
     for frozen_by_another in [false, true] {
@@ -317,8 +317,8 @@ fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
     }
 }
 
-/// Regression test: a second pipeline, made before the first one ran, counted its own rows on top
-/// and failed to keep them.
+/// Regression test: a second pipeline was made before the first one ran. It added its own counts to
+/// those of the first one, and then failed to keep the frequent values.
 #[test]
 fn what_another_pipeline_has_frozen_meanwhile_is_applied() {
     let folder = tempfile::tempdir().unwrap();

@@ -270,8 +270,8 @@ fn a_pipe_of_columns_is_refused_with_the_cure() {
 fn sizes_that_an_arrow_file_only_claims_are_errors() {
     let batch = rows().0.slice(0, 40);
     for whole in [arrow_file(&batch), arrow_stream(&batch)] {
-        // Overwrites each 8 bytes of the file with a huge number, whether they declare a size or
-        // not.
+        // Overwrites 8 bytes at each multiple of 4 with a huge number, whether or not they hold a
+        // size.
         for at in (0..whole.len() - 8).step_by(4) {
             for claimed in [u64::MAX >> 1, 1 << 40, u64::from(u32::MAX >> 1), u64::MAX] {
                 let mut file = whole.clone();
@@ -285,7 +285,7 @@ fn sizes_that_an_arrow_file_only_claims_are_errors() {
     }
 }
 
-/// Writes the strings as an uncompressed Parquet file with this encoding of pages.
+/// Writes the strings as an uncompressed Parquet file whose pages have this encoding.
 fn encoded(batch: &RecordBatch, encoding: Encoding, version: WriterVersion) -> Vec<u8> {
     let properties = WriterProperties::builder()
         .set_dictionary_enabled(false)

@@ -1,4 +1,5 @@
-//! Tests evaluations: runs that look values up and add none, also while the learning pipeline runs.
+//! Tests evaluations: runs that look values up and add none. They also work while the learning
+//! pipeline runs.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -192,7 +193,7 @@ fn a_pipeline_on_a_bank_to_read_is_an_evaluation() {
         }
         let refused = pipeline.generate(&[]).unwrap_err().to_string();
         assert!(refused.contains("is open to read only"), "{refused}");
-        // The pipeline follows the bank, and so do its earlier evaluations.
+        // The pipeline sees the bank's new values, and so do its earlier evaluations.
         let mut before = pipeline.evaluation();
         let learnt = run(&mut writing, &rows([8])).unwrap();
         writing.checkpoint(&bank, b"").unwrap();
@@ -224,7 +225,7 @@ fn a_renumbering_ends_an_evaluation() {
     for text in [false, true] {
         let spec = spec(text, counting);
         let mut pipeline = if text {
-            // Keeps only the vocabulary of text, whose look-ups are in the bank.
+            // Keeps only the vocabulary of text, because its values are looked up in the bank.
             let mut spec = spec;
             spec.columns.remove(0);
             spec.outputs = vec![Output::new("ids", Dtype::I64, ["word"])];

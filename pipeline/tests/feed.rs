@@ -173,8 +173,8 @@ fn a_feed_that_is_dropped_ends_its_run() {
 
 #[test]
 fn a_slow_taker_holds_the_run_back() {
-    // Each row has its own category, so the size of the vocabulary is the number of rows that were
-    // read.
+    // Each row has its own category, so the size of the vocabulary is the number of rows that the
+    // feed has read.
     let mut spec = spec();
     spec.columns[1].operators[0] = Operator::Modulus(1 << 20);
     let text = (0..200_000).map(|row| format!("{row}\t{row:x}\n")).collect::<String>();
@@ -200,7 +200,7 @@ fn a_slow_taker_holds_the_run_back() {
 #[test]
 fn a_feed_of_a_silent_pipe_ends_when_it_is_dropped() {
     use std::os::fd::AsRawFd as _;
-    // The pipe has the first bytes of a gzip file, a beginning of a text, or nothing.
+    // The pipe has the first bytes of a gzip file, the beginning of a text, or nothing.
     for said in [&b"\x1f\x8b\x08\0\0"[..], b"5\t5\n6", b""] {
         let (reader, mut writer) = std::io::pipe().unwrap();
         writer.write_all(said).unwrap();

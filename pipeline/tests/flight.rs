@@ -1,5 +1,5 @@
-//! Tests feeds over Arrow Flight: the same batches as a local feed, one client at a time, and ends
-//! and failures that reach the client.
+//! Tests feeds over Arrow Flight: they give the batches of a local feed, serve one client at a
+//! time, and tell the client of their ends and failures.
 #![cfg(feature = "flight")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -267,7 +267,7 @@ fn a_bad_row_comes_as_a_failure_that_says_where() {
     runtime().block_on(async {
         let server = start(&broken, &options(10, 0));
         let mut client = connect(&server).await;
-        // Twice, because the pipeline must come back after each failure.
+        // Runs twice, because the server must get its pipeline back after each failure.
         for _ in 0..2 {
             let mut batches = get(&mut client, "").await.unwrap();
             let mut rows = 0;
@@ -368,8 +368,8 @@ fn a_client_that_goes_away_frees_the_pipeline_for_one_that_waits() {
 
 #[test]
 fn a_client_that_stands_still_holds_the_run_back() {
-    // Each row has its own category, so the size of the vocabulary is the number of rows that were
-    // read.
+    // Each row has its own category, so the size of the vocabulary is the number of rows that the
+    // server has read.
     const ROWS: usize = 200_000;
     let text = (0..ROWS).map(|row| format!("{row}\t{row:x}\n")).collect::<String>();
     let text: Arc<[u8]> = text.into_bytes().into();

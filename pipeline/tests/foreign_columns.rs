@@ -137,8 +137,8 @@ fn a_flipped_bit_of_a_page_with_a_checksum_is_an_error() {
         let mut bytes = whole.to_vec();
         bytes[at] ^= 1 << (at % 8);
         match read(&bytes) {
-            // The flip was in a part of a page's header that is not read, or that does not change
-            // the values.
+            // The bit was in a part of a page's header that the reader ignores, or that does not
+            // change the values.
             Ok(rows) => assert!(rows == expected, "byte {at}"),
             Err(error) => told += usize::from(error.to_string().starts_with("t: ")),
         }

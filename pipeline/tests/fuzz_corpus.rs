@@ -39,7 +39,7 @@ fn replay<T: for<'a> Arbitrary<'a>>(target: &str, run: impl Fn(&T)) {
     for file in files {
         println!("{}", file.display());
         let bytes = fs::read(&file).unwrap();
-        // As libfuzzer-sys does: bytes that are too short for an input are skipped.
+        // Skips bytes that are too short for an input, as libfuzzer-sys does.
         if let Ok(input) = T::arbitrary_take_rest(Unstructured::new(&bytes)) {
             run(&input);
         }

@@ -75,8 +75,8 @@ fn columns_are_found_by_their_names_in_each_file() {
     }
 }
 
-/// With many rows, the kernels read rows in groups, and neighbouring fields of the header's order
-/// together.
+/// With many rows, the kernels read rows in groups. They read fields that are neighbours in the
+/// header together.
 #[test]
 fn many_rows_of_any_order_are_as_those_of_the_fields_order() {
     let names: Vec<String> = (0..20).map(|i| format!("f{i}")).collect();
@@ -228,7 +228,7 @@ fn headers_of_files_pipes_and_compressed_text() {
     }
 }
 
-/// A header that is too long gives the error of a line that is too long.
+/// A header that is longer than a line may be gives the error of a line that is too long.
 #[test]
 fn a_header_without_end_is_a_line_that_is_too_long() {
     let text = "u".repeat((16 << 20) + 1) + "\n1,2,x\n";

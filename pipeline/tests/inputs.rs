@@ -302,7 +302,7 @@ fn pipes_count_their_bytes_and_tell_by_the_first_ones_how_they_are_compressed() 
         assert_eq!(report.bytes, (bytes.len() + text.len()) as u64);
         assert_eq!(report.trace.unwrap().bytes, report.bytes);
     }
-    // This input is shorter than the bytes that show a compression.
+    // This input is shorter than the first bytes that identify a compression.
     let ran = through_a_pipe(b"1\t", |pipe| run(&options, &[pipe]));
     assert_eq!(ran.unwrap().1.bad_rows, 1);
     // Packed rows may begin with the first bytes of gzip.
@@ -368,7 +368,7 @@ fn the_rate_of_reading_is_that_of_the_pipelines_own_format() {
     assert!(pipeline.read_rate(&[Input::memory("rows", &rows)]).unwrap() > 0.0);
     let error = pipeline.read_rate(&[Input::memory("rows", &rows[1..])]).unwrap_err();
     assert!(matches!(error, Error::NoWholeRows { .. }), "{error}");
-    // A pipe is refused: measuring would consume it.
+    // `read_rate` refuses a pipe, because measuring would consume its bytes.
     let error = through_a_pipe(b"", |pipe| pipeline.read_rate(&[pipe]).unwrap_err());
     assert!(matches!(error, Error::Spec(_)), "{error}");
 }

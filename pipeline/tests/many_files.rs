@@ -33,7 +33,7 @@ fn run(format: Format, inputs: &[Input<'_>]) -> Result<Vec<i32>, Error> {
 #[test]
 fn more_files_than_descriptors() {
     const FILES: i32 = 300;
-    // The limit is for the whole process; this is its only test that opens files.
+    // The limit holds for the whole process. No other test of this process opens files.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).unwrap();
     let directory = tempfile::tempdir().unwrap();

@@ -155,7 +155,7 @@ fn of_one(
     Ok(sink)
 }
 
-/// Regression test: a link was replaced by a file, and the new file was readable for everybody.
+/// Regression test: an output replaced a link by a file, and every user could read the new file.
 #[test]
 fn links_are_written_through_and_modes_stay() {
     let dir = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ fn devices_pipes_and_directories_are_refused() {
     }
 }
 
-/// Regression test: a pipeline whose output was its input replaced the input.
+/// Regression test: a pipeline whose output was one of its inputs replaced the input.
 #[test]
 fn an_output_that_is_an_input_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -62,18 +62,18 @@ fn read(spec: &Spec, format: Format, text: &str) -> Result<Vec<i64>, Error> {
 }
 
 fn one(field: Field, values: &[&str]) -> Result<Vec<i64>, Error> {
-    // A second field, so that a row with an empty value is not an empty line.
+    // A second field is added, so that a row with an empty value is not an empty line.
     let text: String = values.iter().map(|value| format!("{value}\t0\n")).collect();
     let other = Field::new("other", FieldKind::Skip);
     let mut spec = spec(vec![field]);
     spec.fields.push(other);
-    // Many rows, so that the kernels read them in groups.
+    // The text has many rows, so that the kernels read them in groups.
     let rows = read(&spec, Format::TSV, &text.repeat(30))?;
     assert!(rows.chunks(values.len()).all(|part| part == &rows[..values.len()]));
     Ok(rows[..values.len()].to_vec())
 }
 
-/// Regression test: such rows were bad, and no setting could change that.
+/// Regression test: rows with such spellings were bad, and no setting could change that.
 #[test]
 fn spellings_of_missing_values_are_missing() {
     let spellings = ["NA", "NULL", "\\N", "nan", "<null>", "n/a"];
@@ -102,7 +102,7 @@ fn spellings_of_missing_values_are_missing() {
     assert_ne!(plain[0], plain[1]);
 }
 
-/// A number may be a spelling of missing.
+/// A spelling of a missing value may be a number.
 #[test]
 fn numbers_that_mean_missing() {
     for kind in [FieldKind::Int32, FieldKind::Int64] {
@@ -270,7 +270,7 @@ fn a_run_without_a_good_row_fails() {
     let told = error.to_string();
     let cure = "has 1 field, and the pipeline's rows have 2: it is read as text with the separator \"\\t\"";
     assert!(told.contains(cure) && told.contains("`format: csv`"), "{told}");
-    // The cure stands once, not at each of the ten rows.
+    // The message has the cure once, not at each of the ten rows.
     assert_eq!(told.matches("`format: csv`").count(), 1, "{told}");
 
     let failing = Spec { bad_rows: BadRows::Fail, ..skipping.clone() };
@@ -311,7 +311,7 @@ fn a_float_in_a_field_of_whole_numbers_names_the_setting() {
     }
 }
 
-/// Regression test: an open quote made 999 lines one bad row, and it counted as one line.
+/// Regression test: an open quote made one bad row of 999 lines, and this row counted as one line.
 #[test]
 fn a_bad_row_tells_the_lines_that_it_spans() {
     let spec = Spec {

@@ -408,7 +408,7 @@ fn nothing_comes_of_nothing() {
     }
 }
 
-/// A consumer may take the batch out and leave an empty one.
+/// A consumer may take the batch itself and leave an empty batch in its place.
 #[test]
 fn a_batch_that_is_replaced_costs_no_rows() {
     let text = criteo_text(1000);
@@ -542,7 +542,7 @@ fn a_run_inside_a_drop_of_an_unwinding_thread_is_a_run_as_any() {
         fn drop(&mut self) {
             let text = criteo_text(400);
             let options = RunOptions { threads: 3, chunk_bytes: 3000, ..RunOptions::default() };
-            // Repeated, because the thread that ends first differs from run to run.
+            // Repeated, because a different thread may end first in each run.
             for _ in 0..30 {
                 let mut pipeline = Pipeline::new(&Spec::criteo(50), &options).unwrap();
                 let input = [Input::memory("rows", text.as_bytes())];

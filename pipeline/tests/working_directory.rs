@@ -1,5 +1,6 @@
-//! A sink writes to the directory that was meant when it was made, even if the working directory
-//! changes later. The only test of this file, because the working directory belongs to the process.
+//! A sink writes to the directory that its relative path meant when the sink was made, even if the
+//! working directory changes later. This file has no other test, because the working directory
+//! belongs to the process.
 
 use std::env;
 use std::fs;

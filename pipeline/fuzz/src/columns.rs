@@ -1,4 +1,5 @@
-//! Reads edited Parquet and Arrow files, and arbitrary bytes. Each is read or refused.
+//! Reads edited Parquet and Arrow files, and arbitrary bytes. The pipeline must read or refuse each
+//! of them.
 
 use std::fs;
 use std::sync::{Arc, OnceLock};
@@ -73,7 +74,7 @@ pub fn columns_spec() -> Spec {
             Output::new("wides", Dtype::I64, names(true)),
         ],
         bad_rows: BadRows::Skip,
-        // An intact file may have bad rows only.
+        // All rows of an intact file may be bad.
         bad_rows_max: 1.0,
         ..Spec::default()
     }

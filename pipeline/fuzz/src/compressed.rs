@@ -1,4 +1,5 @@
-//! Reads compressed texts: arbitrary bytes after the magic bytes, and texts, whole or damaged.
+//! Reads compressed texts. An input is a whole or damaged text, or arbitrary bytes after the magic
+//! bytes of a compression.
 
 use std::io::Write;
 

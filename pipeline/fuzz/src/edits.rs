@@ -4,7 +4,7 @@ use arbitrary::Arbitrary;
 
 const EDITS_MAX: usize = 8;
 
-/// An edit. Places count modulo the length, from the end if `back`.
+/// An edit. Its places count modulo the file's length. They count from the end if `back` is true.
 #[derive(Debug, Clone, Arbitrary)]
 pub struct Edit {
     at: u16,

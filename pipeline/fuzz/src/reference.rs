@@ -10,9 +10,9 @@ use arbitrary::Arbitrary;
 const FIELDS_MAX: usize = 45;
 const HASH_SEED: u64 = 9;
 const MODULUS: u32 = 1 << 31;
-/// Most bad rows in a report.
+/// Largest number of bad rows in a report.
 const REPORTED: usize = 10;
-/// Most bytes of a field's byte string.
+/// Length of the longest value that a field of bytes may have, in bytes.
 const FIELD_BYTES_MAX: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Arbitrary)]
@@ -200,7 +200,8 @@ fn rows(text: &[u8], shape: Shape) -> Vec<Row> {
     rows
 }
 
-/// The 32 or 64 bits of a field. `None` if the bytes are no such value.
+/// Returns the 32 or 64 bits of a field's value. `None` if the bytes are not a value of the field's
+/// kind.
 fn value(field: &OneField, bytes: &[u8]) -> Option<u64> {
     let is_empty = bytes.is_empty();
     if is_empty && field.required && field.kind != Kind::Skip {
@@ -341,7 +342,7 @@ pub fn check(
                 let place = (plain(&report.input), report.line);
                 assert_eq!(Some(&place), expected.bad.first(), "{level}");
             }
-            // A first row in another encoding is refused.
+            // The pipeline refuses a first row in another encoding.
             (Err(Error::Encoding { .. }), _) => {}
             (Err(Error::Header { input, .. }), _) => {
                 let told = expected.bad.contains(&(plain(&input), 1));

@@ -1,5 +1,5 @@
-//! Makes pipelines from arbitrary JSON or operators. Each runs or is refused. One that runs must
-//! give the same result for every level, number of threads and chunk size.
+//! Makes pipelines from arbitrary JSON or operators. Each pipeline runs or is refused. A pipeline
+//! that runs must give the same result for every level, number of threads and chunk size.
 
 use arbitrary::Arbitrary;
 use embank_pipeline::{
@@ -156,8 +156,8 @@ impl OneOperator {
     }
 }
 
-/// Lowers moduli and clips before a vocabulary, because its table of ids takes memory in
-/// proportion. Returns false if the pipeline has too many columns or fields.
+/// Lowers the moduli and clips before a vocabulary, because the vocabulary's table of ids takes
+/// memory in proportion to them. Returns false if the pipeline has too many columns or fields.
 fn small(spec: &mut Spec) -> bool {
     for column in &mut spec.columns {
         let numbered = column.operators.iter().any(|of| matches!(of, Operator::Vocabulary(_)));
