@@ -45,8 +45,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// With EMBANK_UNKNOWN_VALUES_MARK: the id that embank_vocabulary_ids_of_numbers and
-// embank_vocabulary_ids_of_bytes give a value without an id.
+// Marks a value without an id: with EMBANK_UNKNOWN_VALUES_MARK, embank_vocabulary_ids_of_numbers
+// and embank_vocabulary_ids_of_bytes return this number in place of an id.
 #define EMBANK_NO_ID 18446744073709551615ull
 
 // The result of a call. Numbers never change their meaning. A newer library may return numbers
@@ -69,8 +69,8 @@ typedef enum embank_status {
   EMBANK_STATUS_UNREADABLE_TABLE = 6,
   // A peek with EMBANK_MISSING_ERROR met keys that have no row.
   EMBANK_STATUS_MISSING_ROW = 7,
-  // A get waited at the staleness bound for wait_timeout_ms. It holds nothing and can be called
-  // again.
+  // A get waited for wait_timeout_ms, but a staleness clock stayed above the table's bound. The
+  // get took no lease and can be called again.
   EMBANK_STATUS_STALENESS_TIMEOUT = 8,
   // The table has no optimizer that could apply a gradient.
   EMBANK_STATUS_NO_OPTIMIZER = 9,
@@ -84,9 +84,9 @@ typedef enum embank_status {
   EMBANK_STATUS_DAMAGED = 13,
   // The bank is already open for writing, in this process or another.
   EMBANK_STATUS_LOCKED = 14,
-  // The bank was opened to read only.
+  // The bank was opened read-only.
   EMBANK_STATUS_READ_ONLY = 15,
-  // A checkpoint is being read, so it can't be removed.
+  // A reader shows the checkpoint, so it can't be removed.
   EMBANK_STATUS_BEING_READ = 16,
   // A delta does not follow the bank's newest checkpoint.
   EMBANK_STATUS_DELTA_MISMATCH = 17,
@@ -94,9 +94,10 @@ typedef enum embank_status {
   EMBANK_STATUS_BUDGET_TOO_SMALL = 18,
   // The disk quota is used up.
   EMBANK_STATUS_QUOTA_EXCEEDED = 19,
-  // An earlier write failed; nothing more is written until the bank is opened again.
+  // An earlier write failed. The bank writes nothing more until it is opened again.
   EMBANK_STATUS_POISONED = 20,
-  // The store contradicts itself: a mistake in Embank. The last checkpoint stands.
+  // The store found a contradiction in its own data: a mistake in Embank. The last checkpoint is
+  // still good.
   EMBANK_STATUS_INCONSISTENT = 21,
   // The device that was asked for by name can't be used here.
   EMBANK_STATUS_DEVICE_UNAVAILABLE = 22,
@@ -108,39 +109,40 @@ typedef enum embank_status {
   EMBANK_STATUS_INTERNAL = 25,
   // A failure that has no number of its own; see the message.
   EMBANK_STATUS_OTHER = 26,
-  // The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it.
-  // Nothing was changed.
+  // The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. The
+  // call changed no row.
   EMBANK_STATUS_LEASE_EXPIRED = 27,
   // A callback ended the call.
   EMBANK_STATUS_CANCELLED = 28,
-  // A file can't be read as a table: it is damaged, holds values that are not finite, or does
-  // not tell which of its parts are keys and vectors. The batches before the one that failed are
-  // in the table.
+  // A file can't be read as a table. It is damaged, holds values that are not finite, or does
+  // not tell which of its parts are keys and vectors. Batches that were imported before the
+  // failure are in the table.
   EMBANK_STATUS_UNREADABLE_FILE = 29,
-  // The bank's directory was moved, removed or replaced while the bank was open. Nothing is
-  // written.
+  // The bank's directory was moved, removed or replaced while the bank was open. The bank writes
+  // nothing more.
   EMBANK_STATUS_DIRECTORY_MOVED = 30,
-  // A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or
-  // changed.
+  // The table's keys are ids of a vocabulary, and a key of the call is not one of these ids. The
+  // call read and changed no row.
   EMBANK_STATUS_UNKNOWN_ID = 31,
-  // A get would wait for leases of its own thread. Nothing is held. End those leases first; or,
-  // if another thread ends them, call embank_lease_hand_over.
+  // A get would wait for leases of its own thread, which can't end them while it waits. The get
+  // took no lease. End those leases first. If another thread will end them, call
+  // embank_lease_hand_over.
   EMBANK_STATUS_SELF_BLOCKED = 32,
-  // A row to put has a value that is NaN or infinite, or too large for the table's dtype. No row
-  // has been changed.
+  // A row of a put has a value that is NaN or infinite, or too large for the table's dtype. No
+  // row has been changed.
   EMBANK_STATUS_NON_FINITE_ROW = 33,
-  // A step would make some rows infinite in the table's dtype. These rows are unchanged; all
-  // others took their step.
+  // A step would make some rows infinite in the table's dtype. These rows are unchanged. All
+  // other rows of the batch took their step.
   EMBANK_STATUS_ROW_OVERFLOW = 34,
   // The bank has no vocabulary of this name.
   EMBANK_STATUS_NO_SUCH_VOCABULARY = 35,
   // The vocabulary exists with other settings.
   EMBANK_STATUS_VOCABULARY_MISMATCH = 36,
-  // A value has no id in the vocabulary, and its settings give it none.
+  // A value has no id in the vocabulary, and the vocabulary has no unknown_id.
   EMBANK_STATUS_UNKNOWN_VALUE = 37,
   // The vocabulary of this handle was dropped.
   EMBANK_STATUS_VOCABULARY_DROPPED = 38,
-  // The vocabulary is frozen, so no value can be inserted.
+  // The call would insert a value, but the vocabulary is frozen.
   EMBANK_STATUS_VOCABULARY_FROZEN = 39,
   // The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since the
   // table was made.
@@ -148,12 +150,13 @@ typedef enum embank_status {
   // The disk has no room for the data that the call must write. No row is lost: make room and
   // call again.
   EMBANK_STATUS_DISK_FULL = 41,
-  // A file can be read, but does not fit the table: another dim, the state of another optimizer,
-  // ids of another vocabulary. The batches before the one that failed are in the table.
+  // A file can be read, but does not fit the table: it has another dim, the state of another
+  // optimizer, or ids of another vocabulary. Batches that were imported before the failure are
+  // in the table.
   EMBANK_STATUS_FILE_MISMATCH = 42,
 } embank_status;
 
-// How a table's values are stored. Rows go in and out as float with every dtype.
+// How a table's values are stored. With every dtype, functions take and return rows as float.
 typedef enum embank_dtype {
   // IEEE 754 single precision.
   EMBANK_DTYPE_F32 = 0,
@@ -161,41 +164,46 @@ typedef enum embank_dtype {
   EMBANK_DTYPE_F16 = 1,
   // The upper half of an F32: 8 significant bits, and the range of an F32.
   EMBANK_DTYPE_BF16 = 2,
-  // Whole numbers from -127 to 127, multiplied by a scale for each row, which is an F32.
+  // Whole numbers from -127 to 127. Each row has a scale, an F32, by which its numbers are
+  // multiplied.
   EMBANK_DTYPE_INT8 = 3,
 } embank_dtype;
 
-// How updates are rounded to a dtype below F32. Initial values and puts always round to the
-// nearest.
+// How an update rounds a row to a dtype smaller than F32. Initial values and rows of a put are
+// always rounded to the nearest value.
 typedef enum embank_rounding {
   // Stochastic for INT8, to the nearest for the other dtypes.
   EMBANK_ROUNDING_BY_DTYPE = 0,
-  // To the nearest, ties to even. An update below half a step is lost.
+  // To the nearest value, ties to even. An update smaller than half the distance to the next
+  // value is lost.
   EMBANK_ROUNDING_NEAREST = 1,
-  // Up or down at random, right on average. Reproducible. Takes 4 bytes a row.
+  // Up or down at random, with the exact value as the mean. A repeated run rounds in the same
+  // way. Takes 4 bytes a row.
   EMBANK_ROUNDING_STOCHASTIC = 2,
 } embank_rounding;
 
-// The keys for which a get makes a row. For other keys the get returns the initial values, and
-// their gradients are dropped.
+// The keys for which a get inserts a row. For every other key without a row, the get returns the
+// initial values, and the key's gradient is dropped.
 typedef enum embank_admission {
-  // Every key, at its first get.
+  // A key gets its row at its first get.
   EMBANK_ADMISSION_ALWAYS = 0,
-  // A key at its get number admission_gets. Gets are counted exactly.
+  // A key gets its row at its get number admission_gets. The table counts the gets of each key
+  // without a row. It forgets a count when it has counted enough other keys since: as many as it
+  // has rows, and at least 65,536.
   EMBANK_ADMISSION_AFTER_GETS = 1,
-  // A key without a row at each get with the probability admission_probability.
+  // Each get of a key without a row inserts the row with the probability admission_probability.
   EMBANK_ADMISSION_PROBABILITY = 2,
 } embank_admission;
 
 // The kinds of optimizers. docs/optimizers.md has the formulas.
 typedef enum embank_optimizer_kind {
-  // No optimizer: rows are only put.
+  // No optimizer: rows change only by puts.
   EMBANK_OPTIMIZER_KIND_NONE = 0,
   // torch.optim.SGD.
   EMBANK_OPTIMIZER_KIND_SGD = 1,
   // torch.optim.Adagrad.
   EMBANK_OPTIMIZER_KIND_ADAGRAD = 2,
-  // Adagrad with one accumulator a row.
+  // Adagrad with one accumulator per row.
   EMBANK_OPTIMIZER_KIND_ROW_WISE_ADAGRAD = 3,
   // torch.optim.Adam.
   EMBANK_OPTIMIZER_KIND_ADAM = 4,
@@ -215,7 +223,8 @@ typedef enum embank_initializer_kind {
   EMBANK_INITIALIZER_KIND_UNIFORM = 2,
   // Normal with mean parameters[0] and standard deviation parameters[1].
   EMBANK_INITIALIZER_KIND_NORMAL = 3,
-  // Normal, cut off at parameters[2] and parameters[3].
+  // Normal with mean parameters[0] and standard deviation parameters[1], but only values between
+  // parameters[2] and parameters[3].
   EMBANK_INITIALIZER_KIND_TRUNCATED_NORMAL = 4,
   // torch.nn.init.xavier_uniform_, with gain parameters[0].
   EMBANK_INITIALIZER_KIND_XAVIER_UNIFORM = 5,
@@ -223,17 +232,17 @@ typedef enum embank_initializer_kind {
   EMBANK_INITIALIZER_KIND_XAVIER_NORMAL = 6,
 } embank_initializer_kind;
 
-// Tracking: whether rows record their last use and number of uses, and in which unit of time.
+// Tracking: whether each row records its last use and its number of uses, and the unit of time.
 typedef enum embank_tracking {
-  // Rows record nothing.
+  // Rows do not record their uses.
   EMBANK_TRACKING_NONE = 0,
-  // Time in minutes, by the system's clock.
+  // The time is in minutes, by the system's clock.
   EMBANK_TRACKING_MINUTES = 1,
-  // Time in the unit of the caller, by the last embank_table_set_time.
+  // The caller sets the time with embank_table_set_time, in a unit of its choice.
   EMBANK_TRACKING_SET_TIME = 2,
 } embank_tracking;
 
-// The system interface that a bank reads and writes its log with.
+// The system interface with which a bank reads and writes its log.
 typedef enum embank_device {
   // io_uring if the kernel grants it, otherwise threads.
   EMBANK_DEVICE_AUTO = 0,
@@ -243,26 +252,25 @@ typedef enum embank_device {
   EMBANK_DEVICE_THREADS = 2,
 } embank_device;
 
-// What a peek does about keys that have no row. It never makes up zeros.
+// How a peek treats a key that has no row.
 typedef enum embank_missing {
-  // Fills in the row's initial values, which the first get would give it.
+  // The key gets the row's initial values, which a get would return.
   EMBANK_MISSING_INITIAL = 0,
-  // Fails with EMBANK_STATUS_MISSING_ROW.
+  // The peek fails with EMBANK_STATUS_MISSING_ROW.
   EMBANK_MISSING_ERROR = 1,
-  // Leaves that part of the rows as it is.
+  // The peek leaves the key's part of `rows` unchanged.
   EMBANK_MISSING_SKIP = 2,
 } embank_missing;
 
-// How the rows of a bag become one.
+// How the rows of a bag become one row.
 typedef enum embank_pooling {
-  // Their sum; zeros for an empty bag.
+  // The sum of the rows; zeros for an empty bag.
   EMBANK_POOLING_SUM = 0,
-  // Their sum by their number; zeros for an empty bag.
+  // The sum of the rows divided by their number; zeros for an empty bag.
   EMBANK_POOLING_MEAN = 1,
 } embank_pooling;
 
-// The formats that a table can be written to and read from. docs/export.md describes their
-// content.
+// The file formats of exports and imports. docs/export.md describes their content.
 typedef enum embank_file_format {
   // The format of the path's suffix: .safetensors, .npy or .parquet.
   EMBANK_FILE_FORMAT_BY_SUFFIX = 0,
@@ -278,11 +286,11 @@ typedef enum embank_file_format {
 typedef enum embank_value_kind {
   // 64-bit numbers.
   EMBANK_VALUE_KIND_U64 = 0,
-  // Byte strings, the empty one too.
+  // Byte strings. The empty string is a value too.
   EMBANK_VALUE_KIND_BYTES = 1,
 } embank_value_kind;
 
-// The result of looking up a value that has no id.
+// A vocabulary's setting for values that have no id.
 typedef enum embank_unknown {
   // The call fails with EMBANK_STATUS_UNKNOWN_VALUE.
   EMBANK_UNKNOWN_ERROR = 0,
@@ -294,14 +302,14 @@ typedef enum embank_unknown {
 typedef enum embank_unknown_values {
   // They get EMBANK_NO_ID.
   EMBANK_UNKNOWN_VALUES_MARK = 0,
-  // They get what the vocabulary's settings say (embank_unknown).
+  // The setting `unknown` of the vocabulary decides (embank_unknown).
   EMBANK_UNKNOWN_VALUES_AS_SETTINGS = 1,
-  // They are inserted, and each gets the next id. In a frozen vocabulary they get what the
-  // settings say.
+  // The call inserts them, and each gets the next free id. If the vocabulary is frozen, its
+  // setting `unknown` decides (embank_unknown).
   EMBANK_UNKNOWN_VALUES_INSERT = 2,
 } embank_unknown_values;
 
-// An open bank: a directory with many tables under one memory budget. Free with embank_bank_close.
+// An open bank: a directory with tables that share one memory budget. Free with embank_bank_close.
 typedef struct embank_bank embank_bank;
 
 // Byte strings that a call returns. Free with embank_byte_strings_free.
@@ -310,127 +318,132 @@ typedef struct embank_byte_strings embank_byte_strings;
 // Bytes that a call returns. Free with embank_bytes_free.
 typedef struct embank_bytes embank_bytes;
 
-// The counts that a get took up in the staleness clocks of its rows. Applying, putting and
-// releasing end it, whatever they return, except that a wrong argument leaves it as it was. Free
-// with embank_lease_free, which releases it if it has not ended.
+// A lease: until it ends, the staleness clocks of the rows of one get count that get. Applying,
+// putting or releasing the lease ends it, even if the call returns an error. Only if an argument
+// is wrong does the lease stay as it was. Free with embank_lease_free, which also releases the
+// lease if it has not ended.
 typedef struct embank_lease embank_lease;
 
 // Names that a call returns. Free with embank_names_free.
 typedef struct embank_names embank_names;
 
-// The rows of a table as the newest checkpoint held them. Each row comes once, in no particular
-// order. Free with embank_scan_free.
+// A scan: the rows of a table in the checkpoint that was the newest when the scan began. Each row
+// comes once, in no particular order. Free with embank_scan_free.
 typedef struct embank_scan embank_scan;
 
-// A table of a bank: rows of f32 by 64-bit key. All handles of a table are one table. Free with
-// embank_table_free.
+// A table of a bank: rows of floats, each under a 64-bit key. A table may have several handles.
+// Free with embank_table_free.
 typedef struct embank_table embank_table;
 
-// A vocabulary of an open bank: values and their ids, which are dense and never change. Free with
-// embank_vocabulary_free.
+// A vocabulary of an open bank: a list of values, each with an id. The ids follow each other
+// without gaps. Free with embank_vocabulary_free.
 typedef struct embank_vocabulary embank_vocabulary;
 
 // The options of opening a bank. Call embank_bank_options_init, then change fields.
 typedef struct embank_bank_options {
   // Set by embank_bank_options_init.
   size_t size;
-  // The memory budget in bytes: rows, index, buffers and the lookahead queue.
+  // The memory budget in bytes, for rows, index, buffers and the lookahead queue together.
   uint64_t memory_budget_bytes;
-  // The number of newest checkpoints that stay. Default: 2.
+  // The number of newest checkpoints that the bank keeps. Default: 2.
   uint64_t checkpoints_kept;
   // The longest time that a get waits at a staleness bound, in milliseconds. Default: 60,000.
   uint64_t wait_timeout_ms;
-  // The largest age of a lease, in milliseconds. An older lease expires with the next get of its
-  // table, whichever rows that gets: its counts are given back, and applying or putting it
-  // returns EMBANK_STATUS_LEASE_EXPIRED. Releasing and freeing it do nothing, and are no error.
-  // 0 means that no lease expires. Default: 0.
+  // The largest age of a lease, in milliseconds. An older lease expires at the next get of its
+  // table, whatever rows that get takes. The staleness clocks then no longer count the lease.
+  // Applying or putting it returns EMBANK_STATUS_LEASE_EXPIRED. Releasing or freeing it succeeds
+  // and does not change a row. 0 means that no lease expires. Default: 0.
   uint64_t lease_timeout_ms;
   // The largest number of keys in the lookahead queue. 0 turns lookahead off; a negative number
-  // means as many as fit 1/32 of the budget. Default: -1.
+  // means the keys that fit 1/32 of the memory budget. Default: -1.
   int64_t lookahead_queue_keys;
   // The largest length of the log on disk, in bytes. 0 means no quota. Default: 0.
   uint64_t disk_quota_bytes;
-  // The largest number of bytes that compaction in the background reads and writes in a second.
-  // 0 means no limit. Default: 0.
+  // The largest number of bytes that background compaction reads and writes in a second. 0 means
+  // no limit. Default: 0.
   uint64_t compaction_throttle_bytes_per_s;
-  // Compaction in the background starts when the log is longer than its rows by this factor, 1.1
-  // to 10. Default: 1.4.
+  // Background compaction starts when the log is this many times as long as its current rows.
+  // From 1.1 to 10. Default: 1.4.
   double space_amplification_target;
   // One of embank_device. Default: EMBANK_DEVICE_AUTO.
   uint32_t device;
-  // 0 or 1: whether a thread frees disk space in the background. With 0, only
+  // 0 or 1: with 1, a thread frees disk space in the background. With 0, only
   // embank_bank_compact frees space.
   uint32_t background_compaction;
-  // 0 or 1: whether a bank is created if there is none. With 0, a mistyped path or a file system
-  // that is not mounted is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
+  // 0 or 1: with 1, opening creates the bank if there is none. With 0, opening returns
+  // EMBANK_STATUS_INVALID_ARGUMENT for a path without a bank, such as a mistyped path or a file
+  // system that is not mounted. Default: 1.
   uint32_t create;
-  // Threads that share a large batch, the calling one among them; 1 shares nothing. Results are
-  // those of one thread, bit for bit. 0 means the processors that the process may use, at most
-  // 16. Default: 0.
+  // The number of threads that share a large batch, including the thread of the caller. With 1,
+  // no batch is shared. The results have the same bits with any number of threads. 0 means one
+  // thread for each processor that the process may use, at most 16. Default: 0.
   uint32_t threads;
 } embank_bank_options;
 
-// An optimizer with its numbers. Numbers that its kind does not have must be zeros. Make one with
-// embank_sgd and so on, which set the usual defaults, then change fields. The kind, the initial
-// accumulator, whether there is momentum, and whether Adagrad's rate decays belong to the table
-// for good. The other numbers may change.
+// An optimizer: its kind and its numbers. Fields that the kind does not use must be 0. Make one
+// with embank_sgd or another function of its kind, which sets the usual defaults, then change
+// fields. For a table, these never change: the kind, the initial accumulator, whether momentum is
+// 0, and whether Adagrad's lr_decay is 0. The other numbers may change.
 typedef struct embank_optimizer {
   // One of embank_optimizer_kind.
   uint32_t kind;
-  // SGD: 0 or 1, whether momentum is Nesterov's.
+  // SGD: 0 or 1. With 1, momentum is Nesterov's.
   uint32_t nesterov;
   // The learning rate: not negative, and above 0 for FTRL.
   double learning_rate;
   // The weight decay of every kind but FTRL.
   double weight_decay;
-  // SGD: the share of the last step's buffer that stays; 0 means no momentum.
+  // SGD: the factor of the momentum buffer at each step; 0 means no momentum.
   double momentum;
-  // SGD with momentum: the share of the gradient that the buffer leaves out.
+  // SGD with momentum: the share of the gradient that is not added to the momentum buffer.
   double dampening;
-  // Adagrad: the decay of the learning rate by the row's steps. Must be 0 for row-wise Adagrad.
+  // Adagrad: how fast the learning rate falls with the number of the row's steps. Must be 0 for
+  // row-wise Adagrad.
   double lr_decay;
-  // Adam and AdamW: the share of the first moment that stays at a step.
+  // Adam and AdamW: the factor of the first moment at each step.
   double beta1;
-  // Adam and AdamW: the share of the second moment that stays at a step.
+  // Adam and AdamW: the factor of the second moment at each step.
   double beta2;
-  // Adagrad, row-wise Adagrad, Adam and AdamW: the number that keeps a division finite.
+  // Adagrad, row-wise Adagrad, Adam and AdamW: a small number added to a divisor, so that it is
+  // never 0.
   double eps;
-  // Adagrad, row-wise Adagrad and FTRL: the accumulators of a new row.
+  // Adagrad, row-wise Adagrad and FTRL: the value of a new row's accumulators.
   double initial_accumulator;
-  // FTRL: makes first steps smaller; the paper suggests 1.
+  // FTRL: makes the first steps of a row smaller; the paper suggests 1.
   double beta;
-  // FTRL: the penalty that keeps values at zero.
+  // FTRL: the penalty on absolute values, which keeps values at zero.
   double l1;
-  // FTRL: the penalty on squares.
+  // FTRL: the penalty on the squares of values.
   double l2;
-  // Must be zeros: room for numbers of later optimizers.
+  // Must be zeros. Reserved for numbers of later optimizers.
   double reserved[5];
 } embank_optimizer;
 
-// An initializer with its numbers. Make one with embank_uniform and so on. A struct of zeros is
-// the initializer with zeros.
+// An initializer: its kind and its numbers. Make one with embank_uniform or another function of
+// its kind. A struct of zeros is EMBANK_INITIALIZER_KIND_ZEROS.
 typedef struct embank_initializer {
   // One of embank_initializer_kind.
   uint32_t kind;
-  // The kind's parameters; the other elements are zeros.
+  // The kind's parameters. Elements that the kind does not use must be zeros.
   float parameters[7];
-  // For the Xavier kinds. 0 means the table's dim, which is torch's fan_in of an Embedding.
+  // For the Xavier kinds: the fan_in. 0 means the table's dim, which torch also takes as the
+  // fan_in of an Embedding.
   uint64_t fan_in;
-  // For the Xavier kinds. 0 means the table's dim; torch's fan_out of an Embedding is its number
-  // of rows.
+  // For the Xavier kinds: the fan_out. 0 means the table's dim. Torch takes the number of rows
+  // as the fan_out of an Embedding, so set that number to get torch's values.
   uint64_t fan_out;
 } embank_initializer;
 
-// The settings of a table. Call embank_table_settings_init, set the dim, then change fields. dim,
-// dtypes, rounding, initializer, seed, tracking, admission and the optimizer's state belong to the
-// table for good; opening a table with other ones fails. The other settings are those of the
-// latest call.
+// The settings of a table. Call embank_table_settings_init, set the dim, then change fields. These
+// settings never change for a table: dim, dtypes, rounding, initializer, seed, tracking,
+// admission, and the layout of the optimizer's state. Opening a table with other values of them
+// fails. The other settings may differ at each opening; the values of the latest call apply.
 typedef struct embank_table_settings {
   // Set by embank_table_settings_init.
   size_t size;
   // Seed of the initial values. Default: 0.
   uint64_t seed;
-  // A get waits while more than this many gets of one of its rows are outstanding. A negative
+  // A get waits while one of its rows has more outstanding gets than this number. A negative
   // number means that no get waits. Default: -1.
   int64_t staleness_bound;
   // Values per row. Must be set to 1 or more. Default: 0.
@@ -439,7 +452,7 @@ typedef struct embank_table_settings {
   uint32_t dtype;
   // One of embank_tracking. Tracking takes 8 bytes a row. Default: EMBANK_TRACKING_NONE.
   uint32_t tracking;
-  // How the optimizer's vectors are stored: one of embank_dtype except INT8. Default:
+  // The dtype of the optimizer's state: one of embank_dtype except EMBANK_DTYPE_INT8. Default:
   // EMBANK_DTYPE_F32.
   uint32_t state_dtype;
   // The largest L2 norm of a row's gradient; a longer gradient is scaled down to it. 0 means no
@@ -461,15 +474,15 @@ typedef struct embank_table_settings {
 } embank_table_settings;
 
 // The settings of a vocabulary. Call embank_vocabulary_settings_init, then change fields. They
-// belong to the vocabulary for good; opening a vocabulary with other ones fails.
+// never change: opening a vocabulary with other settings than those of its creation fails.
 typedef struct embank_vocabulary_settings {
   // Set by embank_vocabulary_settings_init.
   size_t size;
-  // The first value's id, at most 2^62. Smaller ids are the caller's, for padding and unknown
-  // values. Default: 0.
+  // The first value's id, at most 2^62. The vocabulary never gives out smaller ids; the caller
+  // may use them for padding and unknown values. Default: 0.
   uint64_t first_id;
-  // With EMBANK_UNKNOWN_ID: the id of values without one, below first_id. Must be 0 otherwise.
-  // Default: 0.
+  // With EMBANK_UNKNOWN_ID: the id of values that have no id of their own; it must be below
+  // first_id. With EMBANK_UNKNOWN_ERROR it must be 0. Default: 0.
   uint64_t unknown_id;
   // One of embank_value_kind. Default: EMBANK_VALUE_KIND_U64.
   uint32_t kind;
@@ -477,19 +490,19 @@ typedef struct embank_vocabulary_settings {
   uint32_t unknown;
   // The largest length of a byte string, 1 to 131,072. Default: 1,024.
   uint32_t value_bytes_max;
-  // 0 or 1: with 1, the vocabulary counts how often values come. Default: 0.
+  // 0 or 1: with 1, the vocabulary counts the occurrences of each value. Default: 0.
   uint32_t counts;
 } embank_vocabulary_settings;
 
-// Which keys of a batch make up each bag, and how their rows are pooled.
+// The bags of a batch: which of its keys belong to each bag, and how the rows of a bag are pooled.
 typedef struct embank_bags {
-  // The keys of bag i are those at the places offsets[i] to offsets[i + 1] - 1 of the batch: the
-  // first offset is 0, the last one is the number of keys, and none is less than the one before.
+  // Bag i has the keys at the places offsets[i] to offsets[i + 1] - 1 of the batch. The first
+  // offset is 0, the last offset is the number of keys, and offsets never decrease.
   const uint64_t *offsets;
-  // One more than there are bags.
+  // The number of offsets: the number of bags plus 1.
   size_t offset_count;
-  // What each key's row is multiplied by, one for each key; with EMBANK_POOLING_SUM alone. NULL:
-  // 1.
+  // One weight for each key of the batch; the key's row is multiplied by it. Only with
+  // EMBANK_POOLING_SUM. NULL means that every weight is 1.
   const float *weights;
   // One of embank_pooling.
   uint32_t pooling;
@@ -497,34 +510,35 @@ typedef struct embank_bags {
   uint32_t reserved;
 } embank_bags;
 
-// Is called with the keys of a batch of rows, which are valid until it returns. A result other
-// than 0 ends the call.
+// A callback for keys. The library calls it with the keys of a batch of rows. `keys` is valid
+// until the callback returns. A result other than 0 ends the call of the library.
 typedef int32_t (*embank_on_keys)(void *context, const uint64_t *keys, size_t key_count);
 
-// Is called after each batch of rows with the number of rows done and the number of rows in all. A
-// result other than 0 ends the call.
+// A callback for progress. The library calls it after each batch of rows, with the number of rows
+// done so far and the total number of rows. A result other than 0 ends the call of the library.
 typedef int32_t (*embank_on_progress)(void *context, uint64_t rows_done, uint64_t rows_total);
 
-// The conditions of an eviction. It deletes the rows for which every condition that is set holds.
-// Call embank_eviction_init, then set at least one condition.
+// The conditions of an eviction. The eviction deletes a row if every condition that is set holds
+// for it. Call embank_eviction_init, then set at least one condition.
 typedef struct embank_eviction {
   // Set by embank_eviction_init.
   size_t size;
-  // Deletes rows whose last use is at least this long ago: in minutes, or in the unit of
-  // embank_table_set_time. Call embank_table_set_time first, because the time is 0 after an
-  // open. Only for tables that track uses. A negative number is no condition. Default: -1.
+  // Deletes rows whose last use is at least this long ago. The unit is the minute, or with
+  // EMBANK_TRACKING_SET_TIME the unit of embank_table_set_time. Only for tables that track uses.
+  // A negative number is no condition. Default: -1.
   int64_t unused_for;
   // Deletes rows with fewer uses than this. Only for tables that track uses. A negative number
   // is no condition. Default: -1.
   int64_t used_fewer_than;
   // Deletes rows whose vector has an L2 norm below this. 0 is no condition. Default: 0.
   float norm_below;
-  // 0 or 1: with 1, rows are counted and their keys handed out, but no row is deleted. Default:
-  // 0.
+  // 0 or 1: with 1, the eviction counts rows and passes their keys to `gone`, but deletes no
+  // row. Default: 0.
   uint32_t dry_run;
-  // Is called with the keys of the rows that are deleted, or would be. Default: NULL.
+  // The callback that gets the keys of the deleted rows; with dry_run, of the rows that would be
+  // deleted. Default: NULL.
   embank_on_keys gone;
-  // Is called with the progress. Default: NULL.
+  // The callback that gets the progress. Default: NULL.
   embank_on_progress progress;
   // The first argument of both callbacks. Default: NULL.
   void *context;
@@ -532,13 +546,13 @@ typedef struct embank_eviction {
 
 // The result of an eviction.
 typedef struct embank_evicted {
-  // sizeof(embank_evicted), as it was passed.
+  // The size that the caller passed, sizeof(embank_evicted).
   size_t size;
   // The checkpoint whose rows were examined.
   uint64_t checkpoint;
   // The number of examined rows.
   uint64_t examined;
-  // The number of rows that were deleted, or would be.
+  // The number of deleted rows; with dry_run, of the rows that would be deleted.
   uint64_t rows;
   // The number of rows that stayed only because leases hold them.
   uint64_t leased;
@@ -548,21 +562,22 @@ typedef struct embank_evicted {
 typedef struct embank_export_options {
   // Set by embank_export_options_init.
   size_t size;
-  // With dense: the number of rows of the matrix; a larger key is an error. 0 means largest key
-  // + 1. Default: 0.
+  // With dense: the number of rows of the matrix. A key that is not below this number is an
+  // error. 0 means the largest key plus 1. Default: 0.
   uint64_t dense_rows;
   // One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
   uint32_t format;
   // 0 or 1: with 1, the file also gets the optimizer's state, so that an import restores
-  // training exactly, and for a table with tracking each row's uses and last use. Default: 0.
+  // training exactly. If the table has tracking, the file also gets each row's number of uses
+  // and last use. Default: 0.
   uint32_t state;
-  // 0 or 1: with 1, the file is one matrix in order of the keys, without the keys. Not for
+  // 0 or 1: with 1, the file is one matrix without the keys: row i is the row of key i. Not for
   // Parquet. Default: 0.
   uint32_t dense;
-  // With dense, 0 or 1: with 1, keys without a row get their initial values; with 0 they are an
-  // error. Default: 0.
+  // With dense, 0 or 1: with 1, the matrix has initial values for keys without a row. With 0, a
+  // key without a row is an error. Default: 0.
   uint32_t fill_missing;
-  // Is called with the progress. Default: NULL.
+  // The callback that gets the progress. Default: NULL.
   embank_on_progress progress;
   // The first argument of the callback. Default: NULL.
   void *context;
@@ -572,24 +587,25 @@ typedef struct embank_export_options {
 typedef struct embank_import_options {
   // Set by embank_import_options_init.
   size_t size;
-  // The name of the tensor or column of the keys, or for npy the file. NULL means `keys` or
-  // `key`. If the file has neither, row i is the row of key i if nothing else in the file may be
-  // keys; otherwise the file is refused. Default: NULL.
+  // The name of the tensor or column with the keys; for npy, the name of the file with the keys.
+  // NULL means `keys` or `key`. If neither exists, row i is the row of key i. But if another
+  // part of the file may be keys, the import fails. Default: NULL.
   const char *keys;
-  // The name of the tensor or column of the vectors, or for npy the file. NULL means `rows` or
-  // `vector`, or the only matrix. Default: NULL.
+  // The name of the tensor or column with the vectors; for npy, the name of the file with the
+  // vectors. NULL means `rows` or `vector`, or else the only matrix. Default: NULL.
   const char *rows;
   // One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
   uint32_t format;
-  // 0 or 1: with 1, the optimizer's state is imported too, and in a table with tracking each
-  // row's uses and last use, if the file has them. Default: 1.
+  // 0 or 1: with 1, the import also takes the optimizer's state, if the file has it. In a table
+  // with tracking, it also takes each row's number of uses and last use. Default: 1.
   uint32_t state;
-  // 0 or 1: with 1, NaN and infinite values are imported; with 0 they are an error. Default: 0.
+  // 0 or 1: with 1, the import accepts NaN and infinite values, and values that become infinite
+  // in the table's dtype. With 0, such a value is an error. Default: 0.
   uint32_t non_finite;
-  // 0 or 1: with 1, row i is the row of key first_key + i, whatever else is in the file; rows of
-  // the next file follow. Default: 0.
+  // 0 or 1: with 1, row i is the row of key first_key + i, and the import ignores keys in the
+  // file. With several files, the keys continue from file to file. Default: 0.
   uint32_t by_position;
-  // Is called with the progress. Default: NULL.
+  // The callback that gets the progress. Default: NULL.
   embank_on_progress progress;
   // The first argument of the callback. Default: NULL.
   void *context;
@@ -599,7 +615,7 @@ typedef struct embank_import_options {
 
 // The result of an export.
 typedef struct embank_exported {
-  // sizeof(embank_exported), as it was passed.
+  // The size that the caller passed, sizeof(embank_exported).
   size_t size;
   // The checkpoint whose rows were written.
   uint64_t checkpoint;
@@ -613,11 +629,11 @@ typedef struct embank_exported {
 
 // The result of an import.
 typedef struct embank_imported {
-  // sizeof(embank_imported), as it was passed.
+  // The size that the caller passed, sizeof(embank_imported).
   size_t size;
-  // The number of rows of the file.
+  // The number of imported rows.
   uint64_t rows;
-  // 1 if the file has the optimizer's state, otherwise 0.
+  // 1 if the import took the optimizer's state from the file, otherwise 0.
   uint64_t with_state;
 } embank_imported;
 
@@ -864,15 +880,16 @@ extern "C" {
 #endif // __cplusplus
 
 // The message of the last failed call of this thread, as UTF-8 text that names the problem and the
-// cure; "" if no call failed. Valid until the next failed call of this thread, or until the thread
-// ends. A language that moves calls between threads must copy it at once.
+// cure. "" if no call of this thread failed. Valid until the next failed call of this thread, or
+// until the thread ends. A language that may move a caller to another thread between calls must
+// copy the message at once.
 const char *embank_last_error_message(void);
 
 // The name of a status without its prefix, such as "LOCKED". "UNKNOWN" for a number that this
-// library does not know. Always valid.
+// library does not know. The text is always valid.
 const char *embank_status_name(int32_t status);
 
-// The library's version, such as "0.1.0". Always valid.
+// The library's version, such as "0.1.0". The text is always valid.
 const char *embank_version(void);
 
 // Sets every option to its default. `size` is sizeof(embank_bank_options).
@@ -881,10 +898,11 @@ enum embank_status embank_bank_options_init(struct embank_bank_options *options,
 // torch.optim.SGD without momentum and weight decay.
 struct embank_optimizer embank_sgd(double learning_rate);
 
-// torch.optim.Adagrad: eps 1e-10, initial accumulator 0, no decay.
+// torch.optim.Adagrad: eps 1e-10, initial accumulator 0, no weight decay and no decay of the
+// learning rate.
 struct embank_optimizer embank_adagrad(double learning_rate);
 
-// Adagrad with one accumulator a row, FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial
+// Adagrad with one accumulator per row, as FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial
 // accumulator 0.
 struct embank_optimizer embank_row_wise_adagrad(double learning_rate);
 
@@ -897,51 +915,54 @@ struct embank_optimizer embank_adam_w(double learning_rate);
 // FTRL-proximal as in Keras: beta, l1 and l2 0, initial accumulator 0.1.
 struct embank_optimizer embank_ftrl(double learning_rate);
 
-// New rows are all `value`.
+// Every value of a new row is `value`.
 struct embank_initializer embank_constant(float value);
 
-// New rows are uniform between `low` and `high`.
+// The values of new rows are uniform between `low` and `high`.
 struct embank_initializer embank_uniform(float low, float high);
 
-// New rows are normal (Gaussian).
+// The values of new rows are normal (Gaussian), with this mean and standard deviation.
 struct embank_initializer embank_normal(float mean, float std);
 
-// New rows are normal between `low` and `high`, as torch.nn.init.trunc_normal_ has them.
+// The values of new rows are normal, but only values between `low` and `high`, as with
+// torch.nn.init.trunc_normal_.
 struct embank_initializer embank_truncated_normal(float mean, float std, float low, float high);
 
-// As torch.nn.init.xavier_uniform_; set the fans if they are not the table's dim.
+// Initializes as torch.nn.init.xavier_uniform_ does. Both fans are the table's dim; to change
+// that, set fan_in and fan_out of the result.
 struct embank_initializer embank_xavier_uniform(float gain);
 
-// As torch.nn.init.xavier_normal_; set the fans if they are not the table's dim.
+// Initializes as torch.nn.init.xavier_normal_ does. Both fans are the table's dim; to change that,
+// set fan_in and fan_out of the result.
 struct embank_initializer embank_xavier_normal(float gain);
 
 // Sets every setting to its default, and the dim to 0. `size` is sizeof(embank_table_settings).
 enum embank_status embank_table_settings_init(struct embank_table_settings *settings, size_t size);
 
-// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as its
-// newest complete checkpoint has it; changes after that checkpoint are gone. `options` may be NULL
-// for defaults.
+// Opens the bank in the directory `path`, or creates it there. An existing bank has the content of
+// its newest complete checkpoint; changes after that checkpoint are lost. If `options` is NULL,
+// every option has its default.
 enum embank_status embank_bank_open(const char *path,
                                     const struct embank_bank_options *options,
                                     struct embank_bank **bank);
 
-// Opens the bank in the directory `path` to read only, also while another process writes it.
+// Opens the bank in the directory `path` read-only. Another process may write the bank meanwhile.
 // `checkpoint` is the number of the checkpoint to open, or 0 for the newest. Peeks and scans work;
-// a call that would write returns EMBANK_STATUS_READ_ONLY. The writer keeps the checkpoint until
-// this bank leaves it. Of `options`, which may be NULL, only the memory budget and the device are
-// used.
+// a call that would write returns EMBANK_STATUS_READ_ONLY. The process that writes the bank keeps
+// the checkpoint until this bank is refreshed or closed. `options` may be NULL. Only its memory
+// budget, device and threads have an effect.
 enum embank_status embank_bank_open_read_only(const char *path,
                                               const struct embank_bank_options *options,
                                               uint64_t checkpoint,
                                               struct embank_bank **bank);
 
-// Frees the handle. The bank closes when its tables, leases and scans are freed too; until then no
-// other process can open it for writing. Takes no checkpoint: changed_since_checkpoint of
-// embank_bank_get_stats is the number of changes that would be lost, and embank_bank_checkpoint
-// keeps them.
+// Frees the handle. The bank closes when the handles of its tables, vocabularies, leases and scans
+// are freed too. Until then no other process can open the bank for writing. This function takes no
+// checkpoint, so changes after the last checkpoint are lost. changed_since_checkpoint of
+// embank_bank_get_stats is their number, and embank_bank_checkpoint saves them.
 void embank_bank_close(struct embank_bank *bank);
 
-// Opens the table `name`, or creates it. A new table is durable with the next checkpoint.
+// Opens the table `name`, or creates it. The next checkpoint makes a new table durable.
 // embank_bank_table_of_vocabulary creates a table whose keys are a vocabulary's ids; this function
 // only opens such a table.
 enum embank_status embank_bank_table(const struct embank_bank *bank,
@@ -949,75 +970,77 @@ enum embank_status embank_bank_table(const struct embank_bank *bank,
                                      const struct embank_table_settings *settings,
                                      struct embank_table **table);
 
-// Opens or creates a table as embank_bank_table does, whose keys are the ids of the vocabulary
-// with this name. The table refuses other keys, and can't be opened after the vocabulary is
-// renumbered or replaced.
+// Opens or creates, as embank_bank_table does, a table whose keys are the ids of the vocabulary
+// `vocabulary`. Calls with another key return EMBANK_STATUS_UNKNOWN_ID. The table can't be opened
+// after the vocabulary was renumbered, replaced or dropped.
 enum embank_status embank_bank_table_of_vocabulary(const struct embank_bank *bank,
                                                    const char *name,
                                                    const struct embank_table_settings *settings,
                                                    const char *vocabulary,
                                                    struct embank_table **table);
 
-// Opens the vocabulary `name`, or creates it. A new one is durable with the next checkpoint.
+// Opens the vocabulary `name`, or creates it. The next checkpoint makes a new vocabulary durable.
 enum embank_status embank_bank_vocabulary(const struct embank_bank *bank,
                                           const char *name,
                                           const struct embank_vocabulary_settings *settings,
                                           struct embank_vocabulary **vocabulary);
 
-// Opens the vocabulary `name` with the settings that it has.
+// Opens the existing vocabulary `name`, with the settings of its creation.
 enum embank_status embank_bank_open_vocabulary(const struct embank_bank *bank,
                                                const char *name,
                                                struct embank_vocabulary **vocabulary);
 
-// Drops the vocabulary `name`. Its values are gone at once, and durably with the next checkpoint.
-// Tables whose keys are its ids stay, and can't be opened. Its handles must still be freed.
+// Drops the vocabulary `name`. Its values are gone when the call returns; the next checkpoint
+// makes this durable. Tables whose keys are the vocabulary's ids stay in the bank, but can't be
+// opened. The caller must still free the vocabulary's handles.
 enum embank_status embank_bank_drop_vocabulary(const struct embank_bank *bank, const char *name);
 
-// Lists the names of the bank's vocabularies, in order.
+// Lists the names of the bank's vocabularies, sorted.
 enum embank_status embank_bank_vocabularies(const struct embank_bank *bank,
                                             struct embank_names **names);
 
-// Opens the table `name` with the settings that it has.
+// Opens the existing table `name`, with the settings that it has now.
 enum embank_status embank_bank_open_table(const struct embank_bank *bank,
                                           const char *name,
                                           struct embank_table **table);
 
-// Drops the table `name`. Its rows are gone at once, and durably with the next checkpoint. Its
-// handles and leases must still be freed. The name can be used again at once.
+// Drops the table `name`. Its rows are gone when the call returns; the next checkpoint makes this
+// durable. The caller must still free the table's handles and leases. A new table may have the
+// name at once.
 enum embank_status embank_bank_drop_table(const struct embank_bank *bank, const char *name);
 
-// Lists the names of the bank's tables, in order.
+// Lists the names of the bank's tables, sorted.
 enum embank_status embank_bank_tables(const struct embank_bank *bank, struct embank_names **names);
 
-// Makes all tables and the caller's own bytes durable together. When the call returns, everything
-// is on stable storage; a crash at any later moment recovers this checkpoint or a later one.
-// `number` gets the checkpoint's number and may be NULL.
+// Takes a checkpoint: makes all tables and the caller's own bytes, `blob`, durable together. When
+// the call returns, all of them are on stable storage. After a crash at any later moment, the bank
+// opens at this checkpoint or a later one. `number` gets the checkpoint's number and may be NULL.
 enum embank_status embank_bank_checkpoint(const struct embank_bank *bank,
                                           const void *blob,
                                           size_t blob_size,
                                           uint64_t *number);
 
-// The number and the blob of the checkpoint that the bank was opened at, or that a bank open to
-// read only is at now. Without a checkpoint, the number is 0 and the blob NULL. Either place may
-// be NULL.
+// Gets the number and the blob of the checkpoint at which the bank was opened. For a read-only
+// bank, it is the checkpoint that the bank shows now. Without a checkpoint, the number is 0 and
+// the blob is NULL. `number` and `blob` may be NULL.
 enum embank_status embank_bank_recovered(const struct embank_bank *bank,
                                          uint64_t *number,
                                          struct embank_bytes **blob);
 
-// Moves a bank that is open to read only to its newest checkpoint. `number` gets the number of
-// that checkpoint and may be NULL.
+// Moves a read-only bank to the newest checkpoint on disk. `number` gets the number of that
+// checkpoint and may be NULL.
 enum embank_status embank_bank_refresh(const struct embank_bank *bank, uint64_t *number);
 
-// Frees disk space now, except space that a kept checkpoint holds. Other calls go on at the same
-// time.
+// Compacts the log: frees the disk space of old records, except space that a kept checkpoint or a
+// scan still needs. Other threads may use the bank meanwhile.
 enum embank_status embank_bank_compact(const struct embank_bank *bank);
 
-// Removes the keys from the lookahead queue that are not being read yet. `cancelled` gets their
-// number and may be NULL.
+// Removes from the lookahead queue all keys that are not being read yet. `cancelled` gets the
+// number of removed keys, and may be NULL.
 enum embank_status embank_bank_cancel_lookahead(const struct embank_bank *bank, size_t *cancelled);
 
-// Waits until the lookahead queue is empty. `idle` gets 1 if it is, and 0 if `timeout_ms`
-// milliseconds have passed first. For tests and measurements: training does not need it.
+// Waits until the lookahead queue is empty. `idle` gets 1 if the queue is empty, and 0 if
+// `timeout_ms` milliseconds passed before. For tests and measurements: training does not need it.
 enum embank_status embank_bank_wait_lookahead(const struct embank_bank *bank,
                                               uint64_t timeout_ms,
                                               uint8_t *idle);
@@ -1025,25 +1048,26 @@ enum embank_status embank_bank_wait_lookahead(const struct embank_bank *bank,
 // Frees the handle. The table stays in its bank.
 void embank_table_free(struct embank_table *table);
 
-// The table's name as UTF-8, valid until the handle is freed. NULL for NULL.
+// The table's name as UTF-8; NULL if `table` is NULL. Valid until the handle is freed.
 const char *embank_table_name(const struct embank_table *table);
 
-// Values per row. 0 for NULL.
+// The number of values per row; 0 if `table` is NULL.
 uint32_t embank_table_dim(const struct embank_table *table);
 
-// The table's settings as they are now. `size` is sizeof(embank_table_settings).
+// Fills `settings` with the table's present settings. `size` is sizeof(embank_table_settings).
 enum embank_status embank_table_get_settings(const struct embank_table *table,
                                              struct embank_table_settings *settings,
                                              size_t size);
 
-// The name of the vocabulary whose ids are the table's keys; NULL if they are no vocabulary's.
-// Free with embank_bytes_free.
+// `name` gets the name of the vocabulary whose ids are the table's keys, or NULL if the keys
+// belong to no vocabulary. Free with embank_bytes_free.
 enum embank_status embank_table_vocabulary(const struct embank_table *table,
                                            struct embank_bytes **name);
 
-// Gets rows for training: one per key, duplicates included. Missing rows are inserted with their
-// initial values. The staleness clock of each distinct key goes up by one until the lease ends; if
-// a clock is above the table's bound, the call waits, at most the bank's wait timeout.
+// Gets rows for training: one per key, duplicates included. Inserts missing rows with their
+// initial values. Raises the staleness clock of each distinct key by one until the lease ends. If
+// a clock is above the table's staleness bound, the call first waits until it is not, at most for
+// the bank's wait timeout.
 enum embank_status embank_table_get(const struct embank_table *table,
                                     const uint64_t *keys,
                                     size_t key_count,
@@ -1051,9 +1075,9 @@ enum embank_status embank_table_get(const struct embank_table *table,
                                     size_t rows_len,
                                     struct embank_lease **lease);
 
-// As embank_table_get, but waits at most `timeout_ms` milliseconds in place of the bank's wait
-// timeout. With 0 it fails at once with EMBANK_STATUS_STALENESS_TIMEOUT if a clock is above the
-// bound.
+// Works as embank_table_get, but waits at most `timeout_ms` milliseconds, whatever the bank's wait
+// timeout is. With 0, if a clock is above the bound, the call fails at once with
+// EMBANK_STATUS_STALENESS_TIMEOUT.
 enum embank_status embank_table_get_within(const struct embank_table *table,
                                            const uint64_t *keys,
                                            size_t key_count,
@@ -1062,10 +1086,10 @@ enum embank_status embank_table_get_within(const struct embank_table *table,
                                            uint64_t timeout_ms,
                                            struct embank_lease **lease);
 
-// Gets one row per distinct key for training, in order of first appearance. `rows` may be longer
-// than that: key_count * dim values always do. How many distinct keys there are goes to
-// `distinct_count`, which may be NULL; which they are is told by embank_lease_distinct. Otherwise
-// as embank_table_get.
+// Gets one row per distinct key for training, in order of first appearance. `rows` needs room for
+// one row per distinct key, and may be longer; key_count * dim values are always enough.
+// `distinct_count` gets the number of distinct keys, and may be NULL. embank_lease_distinct lists
+// the distinct keys. In all else, works as embank_table_get.
 enum embank_status embank_table_get_distinct(const struct embank_table *table,
                                              const uint64_t *keys,
                                              size_t key_count,
@@ -1074,9 +1098,9 @@ enum embank_status embank_table_get_distinct(const struct embank_table *table,
                                              size_t *distinct_count,
                                              struct embank_lease **lease);
 
-// Reads rows for evaluation, one per key. Touches no clock, waits for none, and writes nothing.
-// `missing` is one of embank_missing. `present`, key_count bytes, gets 1 for each key that has a
-// row and 0 for the others; it may be NULL.
+// Reads rows for evaluation, one per key. Changes no staleness clock, waits for no clock, and
+// writes nothing. `missing` is one of embank_missing. `present` has key_count bytes: 1 for each
+// key that has a row, and 0 for each key that has none. It may be NULL.
 enum embank_status embank_table_peek(const struct embank_table *table,
                                      const uint64_t *keys,
                                      size_t key_count,
@@ -1085,116 +1109,123 @@ enum embank_status embank_table_peek(const struct embank_table *table,
                                      uint32_t missing,
                                      uint8_t *present);
 
-// What rows start with, whether they are there or not: a pure function of the table's seed and
-// name, key and column.
+// Fills `rows` with the initial values of the keys' rows, whether the table has the rows or not.
+// The values depend only on the table's settings and name, the key and the column.
 enum embank_status embank_table_initial(const struct embank_table *table,
                                         const uint64_t *keys,
                                         size_t key_count,
                                         float *rows,
                                         size_t rows_len);
 
-// Replaces or inserts rows without a lease; of equal keys the last one wins. Optimizer state
-// stays. Touches no clock.
+// Replaces or inserts rows without a lease. If a key repeats, its last row wins. Keeps the
+// optimizer state of rows that exist. Changes no staleness clock.
 enum embank_status embank_table_put(const struct embank_table *table,
                                     const uint64_t *keys,
                                     size_t key_count,
                                     const float *rows,
                                     size_t rows_len);
 
-// Takes a step of the table's optimizer without a lease; gradients of equal keys are summed first.
-// Missing rows start from their initial values. Touches no clock.
+// Applies gradients with the table's optimizer, without a lease. Sums the gradients of equal keys
+// first. Inserts missing rows with their initial values before the step. Changes no staleness
+// clock.
 enum embank_status embank_table_apply_gradients(const struct embank_table *table,
                                                 const uint64_t *keys,
                                                 size_t key_count,
                                                 const float *gradients,
                                                 size_t gradients_len);
 
-// Deletes rows. `deleted` gets the number of rows that existed, and may be NULL. Leases on the
-// rows lose their counts and their gradients for them, also if a row is made again.
+// Deletes rows. `deleted` gets the number of rows that existed, and may be NULL. A lease on a
+// deleted row no longer counts in the row's staleness clock, and its gradient for the row is
+// dropped. This holds even if a get inserts the row again before the lease ends.
 enum embank_status embank_table_delete(const struct embank_table *table,
                                        const uint64_t *keys,
                                        size_t key_count,
                                        uint64_t *deleted);
 
-// Says which rows there are: `present`, key_count bytes, gets 1 or 0 for each key. Touches no
-// clock.
+// Tells which keys have a row. `present` has key_count bytes: 1 for each key that has a row, and 0
+// for each key that has none. Changes no staleness clock.
 enum embank_status embank_table_contains(const struct embank_table *table,
                                          const uint64_t *keys,
                                          size_t key_count,
                                          uint8_t *present);
 
-// Has the rows of `keys` that are on disk brought into memory soon. Never waits for the disk: what
-// does not fit the queue is dropped, and a worker does the rest. `accepted`, how many keys are on
-// their way, may be NULL.
+// Asks for lookahead: a worker thread of the bank soon brings the rows of `keys` that are on disk
+// into memory. The call itself never waits for the disk. It drops keys that do not fit the
+// lookahead queue. `accepted` gets the number of keys that the worker will bring into memory, and
+// may be NULL.
 enum embank_status embank_table_lookahead(const struct embank_table *table,
                                           const uint64_t *keys,
                                           size_t key_count,
                                           size_t *accepted);
 
-// The staleness clock of a row: gets whose update has not come yet. -1 if the row is missing.
+// `outstanding` gets the staleness clock of a row: the number of its gets whose update has not
+// come yet. It gets -1 if the key has no row.
 enum embank_status embank_table_outstanding(const struct embank_table *table,
                                             uint64_t key,
                                             int64_t *outstanding);
 
-// The staleness bound; -1 if the table has no bound.
+// `bound` gets the table's staleness bound, or -1 if the table has no bound.
 enum embank_status embank_table_staleness_bound(const struct embank_table *table, int64_t *bound);
 
-// Sets the staleness bound of all handles of the table; a negative number removes the bound. Gets
-// that wait look at the new bound. Not durable.
+// Sets the staleness bound for all handles of the table. A negative number removes the bound. Gets
+// that already wait use the new bound. The setting is not durable.
 enum embank_status embank_table_set_staleness_bound(const struct embank_table *table,
                                                     int64_t bound);
 
-// Sets the learning rate of all handles of the table, for batches applied from now on. Not
-// durable.
+// Sets the learning rate for all handles of the table and all batches that are applied from now
+// on. The setting is not durable.
 enum embank_status embank_table_set_learning_rate(const struct embank_table *table,
                                                   double learning_rate);
 
-// Sets the time that rows used from now on tell: an epoch, thousands of steps. The table's
-// tracking is EMBANK_TRACKING_SET_TIME.
+// Sets the time that each row records when it is used from now on, for example an epoch, or
+// thousands of steps. The table's tracking must be EMBANK_TRACKING_SET_TIME.
 enum embank_status embank_table_set_time(const struct embank_table *table, uint32_t time);
 
-// Sets the numbers of the optimizer, for all handles of the table and batches applied from now on.
-// Its kind, initial accumulator, whether there is momentum and whether Adagrad's rate decays must
-// be the table's. Not durable.
+// Sets the numbers of the optimizer, for all handles of the table and all batches that are applied
+// from now on. The kind and the initial accumulator must equal the table's. The table fixes also
+// whether momentum is 0, and whether Adagrad's lr_decay is 0. The setting is not durable.
 enum embank_status embank_table_set_optimizer(const struct embank_table *table,
                                               struct embank_optimizer optimizer);
 
-// Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is
-// not given back until the scan is freed.
+// Begins a scan: it returns the rows that the newest checkpoint has of the table. Training may go
+// on meanwhile. Until the scan is freed, the bank frees no disk space that the checkpoint needs.
 enum embank_status embank_table_scan(const struct embank_table *table, struct embank_scan **scan);
 
 // Fills the settings with their defaults. `size` is sizeof(embank_vocabulary_settings).
 enum embank_status embank_vocabulary_settings_init(struct embank_vocabulary_settings *settings,
                                                    size_t size);
 
-// Frees the handle.
+// Frees the handle. The vocabulary stays in its bank.
 void embank_vocabulary_free(struct embank_vocabulary *vocabulary);
 
-// The vocabulary's settings. `size` is sizeof(embank_vocabulary_settings).
+// Fills `settings` with the vocabulary's settings. `size` is sizeof(embank_vocabulary_settings).
 enum embank_status embank_vocabulary_get_settings(const struct embank_vocabulary *vocabulary,
                                                   struct embank_vocabulary_settings *settings,
                                                   size_t size);
 
-// The number of values, and the id that the next new value gets. Either place may be NULL.
+// `len` gets the number of values, and `next_id` the id that the next new value will get. Each of
+// the two may be NULL.
 enum embank_status embank_vocabulary_len(const struct embank_vocabulary *vocabulary,
                                          uint64_t *len,
                                          uint64_t *next_id);
 
-// With 1, no value is inserted from now on. With 0, new values are inserted again.
+// Freezes the vocabulary if `frozen` is 1: from now on no call inserts a value. If `frozen` is 0,
+// calls insert new values again. The next checkpoint makes the change durable.
 enum embank_status embank_vocabulary_set_frozen(const struct embank_vocabulary *vocabulary,
                                                 uint32_t frozen);
 
-// The ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one of
-// embank_unknown_values.
+// Looks up the ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one
+// of embank_unknown_values.
 enum embank_status embank_vocabulary_ids_of_numbers(const struct embank_vocabulary *vocabulary,
                                                     const uint64_t *values,
                                                     size_t count,
                                                     uint32_t unknown,
                                                     uint64_t *ids);
 
-// The ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. The strings lie one
-// after the other in `bytes`: string i from offsets[i] to offsets[i + 1]. So there are count + 1
-// offsets, as in Arrow's large strings. `unknown` is one of embank_unknown_values.
+// Looks up the ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. The
+// strings lie one after the other in `bytes`: string i begins at offsets[i] and ends before
+// offsets[i + 1]. There are count + 1 offsets, as in Arrow's large strings. `unknown` is one of
+// embank_unknown_values.
 enum embank_status embank_vocabulary_ids_of_bytes(const struct embank_vocabulary *vocabulary,
                                                   const uint64_t *offsets,
                                                   size_t count,
@@ -1203,24 +1234,24 @@ enum embank_status embank_vocabulary_ids_of_bytes(const struct embank_vocabulary
                                                   uint32_t unknown,
                                                   uint64_t *ids);
 
-// The numbers of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_U64.
+// Looks up the numbers of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_U64.
 enum embank_status embank_vocabulary_numbers(const struct embank_vocabulary *vocabulary,
                                              const uint64_t *ids,
                                              size_t count,
                                              uint64_t *values);
 
-// The byte strings of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_BYTES.
+// Looks up the byte strings of `count` ids, in a vocabulary of EMBANK_VALUE_KIND_BYTES.
 enum embank_status embank_vocabulary_byte_strings(const struct embank_vocabulary *vocabulary,
                                                   const uint64_t *ids,
                                                   size_t count,
                                                   struct embank_byte_strings **strings);
 
-// The number of byte strings. 0 for NULL.
+// The number of byte strings; 0 if `strings` is NULL.
 size_t embank_byte_strings_count(const struct embank_byte_strings *strings);
 
-// The byte string at `place`, from 0, without a NUL at its end. Its length goes to `size`, which
-// may be NULL. Valid until embank_byte_strings_free. NULL if `place` is not below the number of
-// byte strings.
+// The byte string with the number `place`, counted from 0, without a NUL at its end. NULL if there
+// is no such byte string. `size` gets the length in bytes, and may be NULL. The bytes are valid
+// until embank_byte_strings_free.
 const char *embank_byte_strings_at(const struct embank_byte_strings *strings,
                                    size_t place,
                                    size_t *size);
@@ -1228,41 +1259,44 @@ const char *embank_byte_strings_at(const struct embank_byte_strings *strings,
 // Frees the byte strings.
 void embank_byte_strings_free(struct embank_byte_strings *strings);
 
-// Applies one gradient per key of the batch with the table's optimizer; those of equal keys are
-// summed first. The next checkpoint makes it durable.
+// Ends the lease: applies one gradient per key of the batch with the table's optimizer. Sums the
+// gradients of equal keys first. The next checkpoint makes the update durable.
 enum embank_status embank_lease_apply(const struct embank_lease *lease,
                                       const float *gradients,
                                       size_t gradients_len);
 
-// Applies one gradient per distinct key, in the order of embank_lease_distinct.
+// Ends the lease: applies one gradient per distinct key, in the order of embank_lease_distinct.
 enum embank_status embank_lease_apply_distinct(const struct embank_lease *lease,
                                                const float *gradients,
                                                size_t gradients_len);
 
-// Replaces the rows, one per key of the batch; of equal keys the last one wins. Optimizer state
-// stays.
+// Ends the lease: replaces the rows. `rows` has one row per key of the batch. If a key repeats,
+// its last row wins. The optimizer state of the rows stays.
 enum embank_status embank_lease_put(const struct embank_lease *lease,
                                     const float *rows,
                                     size_t rows_len);
 
-// Replaces the rows, one per distinct key, in the order of embank_lease_distinct.
+// Ends the lease: replaces the rows. `rows` has one row per distinct key, in the order of
+// embank_lease_distinct.
 enum embank_status embank_lease_put_distinct(const struct embank_lease *lease,
                                              const float *rows,
                                              size_t rows_len);
 
-// Gives the counts back without an update, and says if that failed. Of a lease that has ended,
-// there are none left.
+// Ends the lease without an update: lowers the staleness clocks of its rows again. Returns an
+// error if that fails. Does nothing if the lease has ended already.
 enum embank_status embank_lease_release(const struct embank_lease *lease);
 
-// Says that another thread than the one that took it ends the lease. A get of this thread that its
-// count blocks then waits, where it would fail with EMBANK_STATUS_SELF_BLOCKED otherwise. Call it
-// before the other thread gets the lease; needed only until some lease of the bank has been ended
-// by another thread than the one that took it.
+// Declares that a thread other than the one that took the lease will end it. If the lease then
+// blocks a get of the thread that took it, that get waits. Without this call, the get may fail
+// with EMBANK_STATUS_SELF_BLOCKED. Call this function before the other thread receives the lease.
+// The call becomes unnecessary once any lease of the bank was ended by a thread that did not take
+// it.
 enum embank_status embank_lease_hand_over(const struct embank_lease *lease);
 
-// The distinct keys of the batch in order of first appearance, and each key's place among them:
-// place[i] is that of keys[i]. `count` is how many there are. `keys` and `places` may be NULL;
-// else the first holds at least that many, and the second as many as the batch has keys.
+// `keys` gets the distinct keys of the batch, in order of first appearance. `places[i]` gets the
+// place of the batch's key i among the distinct keys. `count` gets the number of distinct keys.
+// `keys` and `places` may be NULL. Otherwise `keys` needs room for all distinct keys, and `places`
+// for one number per key of the batch.
 enum embank_status embank_lease_distinct(const struct embank_lease *lease,
                                          uint64_t *keys,
                                          size_t keys_len,
@@ -1270,12 +1304,13 @@ enum embank_status embank_lease_distinct(const struct embank_lease *lease,
                                          size_t places_len,
                                          size_t *count);
 
-// Releases the lease, if it has not ended, and frees the handle.
+// Releases the lease if it has not ended, then frees the handle.
 void embank_lease_free(struct embank_lease *lease);
 
-// Gets rows for training, and pools those of each bag to one row of `pooled`, bags * dim values.
-// Rows are not copied out. The lease takes one gradient for each bag (embank_lease_apply_bags).
-// Otherwise as embank_table_get.
+// Gets rows for training, and pools the rows of each bag into one row of `pooled`. `pooled` has
+// room for one row for each bag, that is, number of bags * dim values. The call does not return
+// the single rows. The caller ends the lease with one gradient for each bag
+// (embank_lease_apply_bags). In all else, works as embank_table_get.
 enum embank_status embank_table_get_bags(const struct embank_table *table,
                                          const uint64_t *keys,
                                          size_t key_count,
@@ -1284,9 +1319,9 @@ enum embank_status embank_table_get_bags(const struct embank_table *table,
                                          size_t pooled_len,
                                          struct embank_lease **lease);
 
-// Reads rows for evaluation, and pools those of each bag to one row of `pooled`, bags * dim
-// values. A key without a row counts with its initial values. Touches no clock, waits for none,
-// and writes nothing.
+// Reads rows for evaluation, and pools the rows of each bag into one row of `pooled`. `pooled` has
+// room for number of bags * dim values. For a key without a row, the pooling takes the row's
+// initial values. Changes no staleness clock, waits for no clock, and writes nothing.
 enum embank_status embank_table_peek_bags(const struct embank_table *table,
                                           const uint64_t *keys,
                                           size_t key_count,
@@ -1294,16 +1329,17 @@ enum embank_status embank_table_peek_bags(const struct embank_table *table,
                                           float *pooled,
                                           size_t pooled_len);
 
-// Applies one gradient for each bag with the table's optimizer: `gradients` holds bags * dim
-// values, and `bags` are those of the get. The gradient of a row is the sum over its places in the
-// batch. The next checkpoint makes it durable.
+// Ends the lease: applies one gradient for each bag with the table's optimizer. `gradients` has
+// number of bags * dim values. `bags` must be the bags of the get. The gradient of a row is the
+// sum over its places in the batch. The next checkpoint makes the update durable.
 enum embank_status embank_lease_apply_bags(const struct embank_lease *lease,
                                            const struct embank_bags *bags,
                                            const float *gradients,
                                            size_t gradients_len);
 
-// Fills `keys` and `rows` with the next rows; `rows` has room for capacity * dim values. `count`
-// gets the number of rows: below `capacity` only at the end, and 0 after the last row.
+// Fills `keys` and `rows` with the next rows of the scan. `keys` has room for `capacity` keys, and
+// `rows` for capacity * dim values. `count` gets the number of rows. It is less than `capacity`
+// only at the end of the table, and 0 after the last row.
 enum embank_status embank_scan_next(const struct embank_scan *scan,
                                     uint64_t *keys,
                                     size_t capacity,
@@ -1311,8 +1347,9 @@ enum embank_status embank_scan_next(const struct embank_scan *scan,
                                     size_t rows_len,
                                     size_t *count);
 
-// The number of the checkpoint, the number of its rows of the table, and the number of rows still
-// to come. Any place may be NULL.
+// `checkpoint` gets the number of the checkpoint, `rows` the number of rows that the table has in
+// it, and `remaining` the number of rows that the scan has not returned yet. Each of the three may
+// be NULL.
 enum embank_status embank_scan_progress(const struct embank_scan *scan,
                                         uint64_t *checkpoint,
                                         uint64_t *rows,
@@ -1321,14 +1358,15 @@ enum embank_status embank_scan_progress(const struct embank_scan *scan,
 // Ends the scan and frees the handle.
 void embank_scan_free(struct embank_scan *scan);
 
-// Sets every field to its default: no condition. `size` is sizeof(embank_eviction).
+// Sets every field to its default, so that no condition is set. `size` is sizeof(embank_eviction).
 enum embank_status embank_eviction_init(struct embank_eviction *eviction, size_t size);
 
 // Deletes rows by age, frequency or norm, in memory and on disk, while training goes on. It
-// examines the rows of the newest checkpoint and deletes those for which every condition holds
-// now. Rows that were made later, and rows with outstanding leases, stay. Durable with the next
-// checkpoint. After EMBANK_STATUS_CANCELLED and other failures, the rows that were already deleted
-// stay deleted. `evicted` may be NULL; `evicted_size` is sizeof(embank_evicted).
+// examines the rows of the newest checkpoint, and deletes a row if every condition now holds for
+// it. Rows that were inserted after the checkpoint, and rows with outstanding leases, stay. The
+// next checkpoint makes the deletions durable. After EMBANK_STATUS_CANCELLED or another failure,
+// the rows that were already deleted stay deleted. `evicted` may be NULL; `evicted_size` is
+// sizeof(embank_evicted).
 enum embank_status embank_table_evict(const struct embank_table *table,
                                       const struct embank_eviction *eviction,
                                       struct embank_evicted *evicted,
@@ -1340,28 +1378,30 @@ enum embank_status embank_export_options_init(struct embank_export_options *opti
 // Sets every option to its default. `size` is sizeof(embank_import_options).
 enum embank_status embank_import_options_init(struct embank_import_options *options, size_t size);
 
-// Writes the rows that the newest checkpoint has of the table to a file, in constant memory, while
-// training goes on. When the call returns, the file is complete and on stable storage, and has
-// replaced an older one. After a failure no part of it is left. `options` may be NULL for
-// defaults, and so may `exported`; `exported_size` is sizeof(embank_exported).
+// Writes the table's rows, as the newest checkpoint has them, to a file. Training may go on
+// meanwhile. The memory that the call takes does not depend on the number of rows. When the call
+// returns, the file is complete and on stable storage, and has replaced an older file at `path`.
+// After a failure, the call leaves no part of the new file. If `options` is NULL, every option has
+// its default. `exported` may be NULL; `exported_size` is sizeof(embank_exported).
 enum embank_status embank_table_export(const struct embank_table *table,
                                        const char *path,
                                        const struct embank_export_options *options,
                                        struct embank_exported *exported,
                                        size_t exported_size);
 
-// Puts the rows of a file into the table, in constant memory. The file is an export, or a matrix
-// that another program made. A row that exists is replaced. Durable with the next checkpoint;
-// after a failure the batches before it are in the table. `options` may be NULL for defaults, and
-// so may `imported`; `imported_size` is sizeof(embank_imported).
+// Puts the rows of a file into the table, and replaces rows that exist. The file is an export, or
+// a matrix that another program made. The memory that the call takes does not depend on the number
+// of rows. The next checkpoint makes the rows durable. After a failure, the table has the rows of
+// the batches before the failure. If `options` is NULL, every option has its default. `imported`
+// may be NULL; `imported_size` is sizeof(embank_imported).
 enum embank_status embank_table_import(const struct embank_table *table,
                                        const char *path,
                                        const struct embank_import_options *options,
                                        struct embank_imported *imported,
                                        size_t imported_size);
 
-// Imports `path_count` files or directories one after another, as embank_table_import does. All of
-// them are checked before the first row is put.
+// Imports `path_count` files or directories one after another, as embank_table_import does. Checks
+// all files before it puts the first row.
 enum embank_status embank_table_import_files(const struct embank_table *table,
                                              const char *const *paths,
                                              size_t path_count,
@@ -1369,9 +1409,10 @@ enum embank_status embank_table_import_files(const struct embank_table *table,
                                              struct embank_imported *imported,
                                              size_t imported_size);
 
-// The settings of the table that a file was exported from, for embank_bank_table. `found` gets 1
-// if the file has them. Otherwise it gets 0, and `settings` stay unchanged. `format` is one of
-// embank_file_format. `settings` may be NULL; `size` is sizeof(embank_table_settings).
+// `settings` gets the settings of the table from which the file was exported, for
+// embank_bank_table. `found` gets 1 if the file has settings. Otherwise `found` gets 0, and
+// `settings` stays unchanged. `format` is one of embank_file_format. `settings` may be NULL;
+// `size` is sizeof(embank_table_settings).
 enum embank_status embank_exported_settings(const char *path,
                                             uint32_t format,
                                             struct embank_table_settings *settings,
@@ -1379,60 +1420,64 @@ enum embank_status embank_exported_settings(const char *path,
                                             uint8_t *found);
 
 // Lists the kept checkpoints of the bank in `path`, oldest first. Another process may have the
-// bank open. `count` gets their number; the first `capacity` numbers go to `numbers`.
+// bank open. `count` gets the number of kept checkpoints. `numbers` gets the numbers of the first
+// `capacity` of them.
 enum embank_status embank_list_checkpoints(const char *path,
                                            uint64_t *numbers,
                                            size_t capacity,
                                            size_t *count);
 
-// Takes the bank in `path` back to an older checkpoint for good; newer checkpoints are removed. No
-// process may have the bank open for writing.
+// Takes the bank in `path` back to an older checkpoint, and removes all newer checkpoints. This
+// can't be undone. No process may have the bank open for writing.
 enum embank_status embank_roll_back(const char *path, uint64_t checkpoint);
 
-// Copies a checkpoint of the bank in `path`, or the newest one for 0, to the directory `to`, which
-// is then a bank of its own. Another process may have the bank in `path` open.
+// Copies a checkpoint of the bank in `path` to the directory `to`, which is then an independent
+// bank. If `checkpoint` is 0, copies the newest checkpoint. Another process may have the bank in
+// `path` open.
 enum embank_status embank_copy_checkpoint(const char *path, uint64_t checkpoint, const char *to);
 
-// Writes the difference between the checkpoints `from` and `to` (0 means the newest) of the bank
-// in `path` to a new file, for embank_apply_delta. Another process may have the bank open.
+// Writes a delta, the difference between the checkpoints `from` and `to` of the bank in `path`, to
+// a new file. embank_apply_delta reads this file. If `to` is 0, it means the newest checkpoint.
+// Another process may have the bank open.
 enum embank_status embank_export_delta(const char *path,
                                        uint64_t from,
                                        uint64_t to,
                                        const char *file);
 
-// Brings the bank in `path`, a copy, to the checkpoint that the delta in `file` leads to, and
-// keeps its newest `checkpoints_kept` checkpoints. No process may have the copy open for writing.
-// Returns EMBANK_STATUS_DELTA_MISMATCH if the delta does not follow the copy's newest checkpoint.
+// Brings a copy of a bank to the checkpoint at which the delta in `file` ends. The copy is the
+// bank in `path`; it keeps its newest `checkpoints_kept` checkpoints. No process may have the copy
+// open for writing. Returns EMBANK_STATUS_DELTA_MISMATCH if the delta does not follow the copy's
+// newest checkpoint.
 enum embank_status embank_apply_delta(const char *path, const char *file, size_t checkpoints_kept);
 
-// The bank's counters. `size` is sizeof(embank_bank_stats).
+// Fills `stats` with the bank's counters. `size` is sizeof(embank_bank_stats).
 enum embank_status embank_bank_get_stats(const struct embank_bank *bank,
                                          struct embank_bank_stats *stats,
                                          size_t size);
 
-// The table's counters. `size` is sizeof(embank_table_stats).
+// Fills `stats` with the table's counters. `size` is sizeof(embank_table_stats).
 enum embank_status embank_table_get_stats(const struct embank_table *table,
                                           struct embank_table_stats *stats,
                                           size_t size);
 
-// All counters of the bank as text in the format of Prometheus.
+// `text` gets all counters of the bank, in the text format of Prometheus.
 enum embank_status embank_bank_prometheus(const struct embank_bank *bank,
                                           struct embank_bytes **text);
 
-// The bytes, followed by a NUL. Valid until embank_bytes_free. NULL for NULL.
+// The bytes, followed by a NUL; NULL if `bytes` is NULL. Valid until embank_bytes_free.
 const void *embank_bytes_data(const struct embank_bytes *bytes);
 
-// The number of bytes, without the NUL. 0 for NULL.
+// The number of bytes, without the NUL; 0 if `bytes` is NULL.
 size_t embank_bytes_size(const struct embank_bytes *bytes);
 
 // Frees the bytes.
 void embank_bytes_free(struct embank_bytes *bytes);
 
-// The number of names. 0 for NULL.
+// The number of names; 0 if `names` is NULL.
 size_t embank_names_count(const struct embank_names *names);
 
-// The name at `place`, from 0, as UTF-8. Valid until embank_names_free. NULL if `place` is not
-// below the number of names.
+// The name with the number `place`, counted from 0, as UTF-8. NULL if there is no such name. Valid
+// until embank_names_free.
 const char *embank_names_at(const struct embank_names *names, size_t place);
 
 // Frees the names.

@@ -70,13 +70,6 @@ impl Bucket {
         }
     }
 
-    /// Returns the first slot that may lead to the probe's key, as `matching` does.
-    #[inline]
-    pub(super) fn first_matching(&self, probe: Probe) -> Option<usize> {
-        let matching = self.matching(probe);
-        (matching != 0).then(|| matching.trailing_zeros() as usize)
-    }
-
     /// A portable form of `matching`, for other processors and as the reference in tests.
     #[cfg(any(test, miri, embank_shuttle, embank_tsan, not(target_arch = "x86_64")))]
     pub(super) fn matching_by_slot(&self, probe: Probe) -> u32 {

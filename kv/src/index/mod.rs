@@ -145,10 +145,10 @@ impl<'a> Outline<'a> {
     /// matches. `BEYOND` if the search continues in an overflow bucket, which the call prefetches.
     #[inline]
     pub(crate) fn first_match(self, hash: u64) -> Entry {
-        self.first_match_by(hash, Bucket::first_matching)
+        self.first_match_by(hash, Bucket::matching)
     }
 
-    /// Writes to `to` a [`first_match`](Self::first_match) of each hash. `to` has at least as many
+    /// Writes the [`first_match`](Self::first_match) of each hash to `to`. `to` has at least as many
     /// places as there are hashes.
     pub(crate) fn first_matches(self, hashes: &[u64], to: &mut [Entry]) {
         #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
@@ -161,36 +161,32 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Implements [`first_matches`](Self::first_matches) for processors with AVX2.
+    /// Implements [`first_matches`](Self::first_matches) for processors with AVX2, BMI1 and BMI2.
     #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn first_matches_wide(self, hashes: &[u64], to: &mut [Entry]) {
         for (to, &hash) in to.iter_mut().zip(hashes) {
-            *to =
-                self.first_match_by(hash, |bucket, probe| simd::first_matching_wide(bucket, probe));
+            *to = self.first_match_by(hash, |bucket, probe| simd::matching_wide(bucket, probe));
         }
     }
 
-    /// Implements `first_match`. `matching` returns a slot of the bucket that may lead to the
-    /// probe's key.
+    /// Implements `first_match`. `matching` is a form of [`Bucket::matching`].
     #[inline(always)]
-    fn first_match_by(
-        self,
-        hash: u64,
-        matching: impl Fn(&Bucket, Probe) -> Option<usize>,
-    ) -> Entry {
+    fn first_match_by(self, hash: u64, matching: impl Fn(&Bucket, Probe) -> u32) -> Entry {
         let (number, depth) = self.guess(hash);
         let bucket = self.index.bucket(number);
         // Acquire: pairs with the Release store in `unlock`, and so sees the slots of this version.
         let meta = Meta(bucket.meta().load(Ordering::Acquire));
-        let found = matching(bucket, Probe::new(hash, depth));
+        let matching = matching(bucket, Probe::new(hash, depth));
         if meta.depth() != depth {
             return self.index.first_match_slowly(hash);
         }
-        let Some(slot) = found else { return self.index.after_bucket(meta) };
+        if matching == 0 {
+            return self.index.after_bucket(meta);
+        }
         // Acquire: sees the record that the Release store of this slot published. If the slot has
         // changed since the comparison, the caller notices a wrong record by its key.
-        Entry(bucket.slot(slot).load(Ordering::Acquire))
+        Entry(bucket.slot(matching.trailing_zeros() as usize).load(Ordering::Acquire))
     }
 }
 
@@ -488,15 +484,18 @@ impl Index {
     }
 
     /// Continues the search in the overflow buckets, after `first_match` has returned `BEYOND`.
-    /// Returns `EMPTY` if no slot of them matches. The row may then have moved to the bucket.
+    /// Returns `EMPTY` if no slot of them matches. The caller must then search from the bucket: the
+    /// key may be missing, or another thread may have moved its entry.
     pub(crate) fn first_match_beyond(&self, hash: u64) -> Entry {
         let (_, bucket, meta) = self.find_bucket(hash);
         let probe = Probe::new(hash, meta.depth());
         for bucket in self.chain(bucket, meta).skip(1).take(MAX_CHAIN) {
-            if let Some(slot) = bucket.first_matching(probe) {
+            let matching = bucket.matching(probe);
+            if matching != 0 {
                 // Acquire: sees the record that the slot's Release store published. If the slot has
                 // changed since the comparison, the caller notices a wrong record by its key.
-                return Entry(bucket.slot(slot).load(Ordering::Acquire));
+                let slot = bucket.slot(matching.trailing_zeros() as usize);
+                return Entry(slot.load(Ordering::Acquire));
             }
         }
         Entry::EMPTY

@@ -1,10 +1,10 @@
 //! Compares the seven tags of a bucket at once: `matching` with instructions that every x86-64
-//! processor has, `first_matching_wide` with AVX2. A batch probes a group of keys with AVX2 if the
+//! processor has, `matching_wide` with AVX2. A batch probes a group of keys with AVX2 if the
 //! processor has it, because that takes half the instructions.
 //!
 //! The loads are assembly, because other threads store into the slots, and the compiler assumes
-//! that ordinary loads do not race with stores. The processor does not tear the 8-byte halves of an
-//! aligned load, so each half is equivalent to a relaxed load. Tags and probes have at most 18
+//! that ordinary loads do not race with stores. The processor does not tear the 8-byte parts of an
+//! aligned load, so each part is equivalent to a relaxed load. Tags and probes have at most 18
 //! bits, so they fit 32-bit signed lanes.
 
 use std::arch::asm;
@@ -12,8 +12,9 @@ use std::arch::x86_64::{
     __m128i, __m256i, _mm_add_epi32, _mm_and_si128, _mm_castps_si128, _mm_castsi128_ps,
     _mm_cmpgt_epi32, _mm_movemask_ps, _mm_set1_epi32, _mm_setzero_si128, _mm_shuffle_ps,
     _mm_srli_epi64, _mm_xor_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256,
-    _mm256_castsi256_ps, _mm256_cmpgt_epi32, _mm256_movemask_ps, _mm256_set1_epi32,
-    _mm256_setzero_si256, _mm256_shuffle_ps, _mm256_srli_epi64, _mm256_xor_si256,
+    _mm256_castsi256_ps, _mm256_cmpgt_epi32, _mm256_movemask_ps, _mm256_permute4x64_epi64,
+    _mm256_set1_epi32, _mm256_setzero_si256, _mm256_shuffle_ps, _mm256_srli_epi64,
+    _mm256_xor_si256,
 };
 
 use super::bucket::{Bucket, SLOTS};
@@ -80,7 +81,7 @@ fn matching_four(tags: __m128i, probe: Probe) -> u32 {
     }
 }
 
-/// True if the processor can run [`first_matching_wide`].
+/// True if the processor can run [`matching_wide`].
 #[inline]
 pub(super) fn is_wide() -> bool {
     is_x86_feature_detected!("avx2")
@@ -88,15 +89,14 @@ pub(super) fn is_wide() -> bool {
         && is_x86_feature_detected!("bmi2")
 }
 
-/// Implements [`Bucket::first_matching`] with registers of 32 bytes. If several slots match, it may
-/// return another one of them than `Bucket::first_matching` does.
+/// Implements [`Bucket::matching`] with registers of 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-pub(super) fn first_matching_wide(bucket: &Bucket, probe: Probe) -> Option<usize> {
+pub(super) fn matching_wide(bucket: &Bucket, probe: Probe) -> u32 {
     let (low, high): (__m256i, __m256i);
-    // SAFETY: reads the 64 bytes of a live bucket, which is aligned to 64 bytes. The processor does
-    // not tear the 8-byte parts of an aligned load. The assembly is not `pure`, so the compiler
-    // neither repeats it nor moves it before the Acquire load of the caller.
+    // SAFETY: reads the 64 bytes of a live bucket, which is aligned to 64 bytes. The assembly is
+    // not `pure`, so the compiler neither repeats it nor moves it before the Acquire load of the
+    // caller.
     unsafe {
         asm!(
             "vmovdqa {low}, [{bucket}]",
@@ -109,22 +109,20 @@ pub(super) fn first_matching_wide(bucket: &Bucket, probe: Probe) -> Option<usize
     }
     let low = _mm256_castsi256_ps(_mm256_srli_epi64::<{ TAG_SHIFT as i32 }>(low));
     let high = _mm256_castsi256_ps(_mm256_srli_epi64::<{ TAG_SHIFT as i32 }>(high));
-    // Selects the lower half of each 64-bit lane. The tags are then in the order `SLOT_OF_LANE`.
+    // Selects the lower half of each 64-bit lane. The pairs of slots then have the order 0, 2, 1,
+    // 3, and the second instruction sorts them.
     let tags = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(low, high));
+    let tags = _mm256_permute4x64_epi64::<0b11_01_10_00>(tags);
+    // The comparison of `matching_four`.
     let minus_one = _mm256_set1_epi32(-1);
     let differ = _mm256_xor_si256(tags, _mm256_set1_epi32(probe.bits()));
     let up_to_lowest = _mm256_xor_si256(differ, _mm256_add_epi32(differ, minus_one));
     let below = _mm256_cmpgt_epi32(up_to_lowest, _mm256_add_epi32(tags, minus_one));
-    // A tag of 0 belongs to an empty slot and matches nothing.
     let full = _mm256_cmpgt_epi32(tags, _mm256_setzero_si256());
     let matching = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_and_si256(below, full))) as u32;
     // The eighth lane is the meta word, which the mask removes.
-    let matching = matching & ((1 << SLOTS) - 1);
-    (matching != 0).then(|| SLOT_OF_LANE[matching.trailing_zeros() as usize % 8])
+    matching & ((1 << SLOTS) - 1)
 }
-
-/// The slot whose tag `first_matching_wide` has in each lane. The last lane has the meta word.
-const SLOT_OF_LANE: [usize; 8] = [0, 1, 4, 5, 2, 3, 6, 7];
 
 #[cfg(test)]
 mod tests {
@@ -160,9 +158,7 @@ mod tests {
             assert_eq!(matching(&bucket, probe), plain, "round {round}");
             if is_wide() {
                 // SAFETY: the duty is that the processor has the instructions.
-                let slot = unsafe { first_matching_wide(&bucket, probe) };
-                assert_eq!(slot.is_none(), plain == 0, "round {round}");
-                assert!(slot.is_none_or(|slot| plain >> slot & 1 == 1), "round {round}");
+                assert_eq!(unsafe { matching_wide(&bucket, probe) }, plain, "round {round}");
             }
         }
     }

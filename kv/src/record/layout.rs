@@ -178,7 +178,8 @@ impl<'g> RecordRef<'g> {
         self.key() == key && self.shape().table() == table
     }
 
-    /// True if the record is the row of `key` in the table of `shape`, with a value of that length.
+    /// True if the record is the row of `key` in the table of `shape`, and its value has the padded
+    /// length of `shape`.
     #[inline]
     pub(crate) fn has(self, shape: Shape, key: u64) -> bool {
         self.key() == key && self.shape().0 >> 32 == shape.0 >> 32

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::device::{AlignedBuffer, Device};
 use crate::epoch::Gate;
 use crate::error::Result;
-use crate::index::{Candidates, Index, Look};
+use crate::index::{Candidates, Entry, Index, Look};
 use crate::limits::Limits;
 use crate::log::page::{self, PAGE_HEADER_BYTES, PageIdentity};
 use crate::log::{Extent, Log};
@@ -49,14 +49,16 @@ impl Probing {
         Ok(Probing { index, key_hash })
     }
 
-    /// Looks up the first matching entry of each key, after prefetching all buckets. Returns the
-    /// number of keys with a match.
+    /// Looks up the first matching entry of each key, after prefetching all buckets. Uses the
+    /// instructions that a batch uses. Returns the number of keys with a match.
     #[must_use]
     pub fn probe(&self, keys: &[u64]) -> usize {
         let outline = self.index.outline();
-        let hash = |key| self.key_hash.of(TABLE, key);
-        keys.iter().for_each(|&key| outline.prefetch(hash(key)));
-        keys.iter().filter(|&&key| !outline.first_match(hash(key)).is_empty()).count()
+        let hashes: Vec<_> = keys.iter().map(|&key| self.key_hash.of(TABLE, key)).collect();
+        hashes.iter().for_each(|&hash| outline.prefetch(hash));
+        let mut found = vec![Entry::EMPTY; keys.len()];
+        outline.first_matches(&hashes, &mut found);
+        found.iter().filter(|entry| !entry.is_empty()).count()
     }
 }
 

@@ -13,6 +13,7 @@ mod larger_budget;
 mod model;
 mod priorities;
 mod regions;
+mod repeats;
 mod retention;
 mod row_cache;
 mod scans;

@@ -117,9 +117,9 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let is_there =
             view.mutable(address) || planted(Planted::HintUnchecked) && view.in_memory(address);
         if !address.is_none() && is_there {
-            // SAFETY: the duty is to pass the address of a complete record in memory. The thread is
-            // pinned, and the mutable region lies above the head. The record was complete when the
-            // hint was made.
+            // SAFETY: the duty is to pass a complete record in memory. The thread has been pinned
+            // since `begin_group` took `place` from `view` for this address. The mutable region
+            // lies above the head, and the record was complete when the hint was made.
             let record = unsafe { RecordRef::new(place.cast(), address) };
             if record.has(shape, self.keys[i]) {
                 let room =

@@ -12,20 +12,22 @@
 //!
 //! **Approach.** A batch handles its keys in chunks of 1,024 keys, and each chunk in groups of 32
 //! keys. A group passes four stages:
-//! 1. Prefetch the buckets of the index.
-//! 2. Probe the buckets.
-//! 3. Prefetch the first line of each record, and then the other lines.
+//! 1. Hash the keys, and prefetch the buckets of the index.
+//! 2. Probe the buckets, and then prefetch the first line of each record.
+//! 3. Prefetch the other lines of the records.
 //! 4. Work on each row.
 //!
-//! Each stage is a short loop, so the processor has many cache misses in flight at once. Between
-//! the third and the fourth stage of a group, the batch prefetches the buckets of the next group
-//! and works on the rows of the group before.
+//! Each stage consists of short loops, so the processor has many cache misses in flight at once.
+//! The stages of successive groups alternate: a group passes the second stage, the next group the
+//! first stage, the group the third stage, and the group before it the fourth stage. So the records
+//! of a group arrive while the batch works on the rows of the group before it. The page walks for
+//! the buckets overlap with the loop that uses the fill buffers.
 //!
 //! **What limits the speed.** A prefetch that misses the TLB cannot retire before its page walk has
 //! ended. So the cache misses of two keys overlap only if both keys' instructions fit the reorder
 //! buffer (about 500 instructions). Fewer instructions a key let more keys overlap. Therefore the
-//! loops that prefetch buckets and first lines do nothing else. The other lines of a record need
-//! fill buffers and no page walk, so a third loop prefetches them. The batch looks up once the
+//! loop that prefetches first lines does nothing else. The other lines of a record need fill
+//! buffers and no page walk, so another loop prefetches them. The batch looks up once the
 //! values that hold for all keys (`View`, `Outline`, the number of lines of a record). The work on
 //! the usual row is inlined into one loop (`stages::step_in_place`), because the instructions of a
 //! row take about as much time as its cache misses.
@@ -74,8 +76,8 @@ use crate::process::cpu_time;
 use crate::record::address::{Address, TableId};
 use crate::record::layout::{RecordRef, record_bytes};
 
-/// Number of keys that pass a stage together. A smaller group hides less latency. The records of
-/// two larger groups leave the second-level cache before the batch works on them.
+/// Number of keys that pass a stage together. A smaller group hides less latency. If the batch
+/// prefetches into the first-level cache, the records of two larger groups do not fit it.
 const GROUP_KEYS: usize = 32;
 /// Largest number of cache lines that the batch prefetches of one record. The processor's own
 /// prefetcher loads the remaining lines.

@@ -274,7 +274,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         self.copy_to_tail(i, place, view)
     }
 
-    pub(super) fn has_room(&self, record: RecordRef<'_>) -> bool {
+    fn has_room(&self, record: RecordRef<'_>) -> bool {
         VARIABLE || record.shape().padded_value_bytes() == self.scratch.value.len() * 8
     }
 

@@ -13,7 +13,8 @@ use crate::record::layout::{RecordRef, Shape};
 
 /// The search results of a group of keys that passes the stages together.
 struct Group {
-    /// Each key's first matching entry, as it was when the index was probed.
+    /// Each key's first matching entry, as it was when the index was probed. The batch may have
+    /// worked on as many as 64 keys since then.
     entries: [Entry; GROUP_KEYS],
     /// The addresses in memory of the entries' records; null for a record that is not in memory.
     places: [*const u8; GROUP_KEYS],
@@ -139,9 +140,9 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if VARIABLE || place.is_null() || !(W::IN_PLACE || W::EFFECT == Effect::Peek) {
             return false;
         }
-        // SAFETY: the duty is to pass the address of a complete record in memory. The thread is
-        // pinned, `prefetch_header` has found the address above the head, and the address came from
-        // the index.
+        // SAFETY: the duty is to pass a complete record in memory. The thread has been pinned since
+        // `prefetch_header` found the entry's address above the head of `view`, and took `place`
+        // from `view` for this address. The address came from the index.
         let record = unsafe { RecordRef::new(place.cast(), entry.address()) };
         if !record.has(shape, key) {
             return false;
@@ -237,7 +238,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     }
 
     /// Works on one key. `entry` is the key's first matching entry, as it was when the index was
-    /// probed. Not inlined, because `step_in_place` completes most keys.
+    /// probed. Not inlined, because `step_in_place` completes most keys of tables of fixed width.
     #[inline(never)]
     fn step(
         &mut self,
@@ -252,19 +253,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             let record = unsafe { view.record(entry.address()) };
             if record.is(self.table.number, key) {
                 let place = Place { entry, record };
-                let step = if VARIABLE {
-                    self.on_record(i, place, view)?
-                } else if W::EFFECT == Effect::Peek {
-                    self.peek(i, record, view)
-                } else if self.may_change_in_place(record, view) {
-                    match self.in_place(i, record) {
-                        Some(step) => step,
-                        None => unreachable!("a value of fixed width has room"),
-                    }
-                } else {
-                    self.on_record(i, place, view)?
-                };
-                if let Step::Done = step {
+                if let Step::Done = self.on_record(i, place, view)? {
                     return Ok(());
                 }
             }
