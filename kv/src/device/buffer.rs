@@ -46,7 +46,7 @@ impl AlignedBuffer {
         Self { start, len, number: None }
     }
 
-    /// Like [`zeroed`](Self::zeroed), for a buffer that many streams of one device read into. The
+    /// Makes a buffer as [`zeroed`](Self::zeroed) does, for use by many streams of one device. The
     /// device may register the buffer with the kernel. The kernel then keeps the buffer's pages in
     /// memory until the device is closed, even after the buffer is dropped.
     ///
@@ -125,7 +125,8 @@ impl fmt::Debug for AlignedBuffer {
 
 #[cfg(test)]
 impl AlignedBuffer {
-    /// Returns the buffer's pages to the system, which gives it zero pages at the same address.
+    /// Returns the buffer's pages to the system. The buffer keeps its address, and its bytes are
+    /// then zero.
     pub(super) fn replace_pages(&mut self) {
         assert_eq!(
             self.len % ALIGNMENT_BYTES,

@@ -21,9 +21,9 @@ pub(super) struct Asked<'a> {
 pub(super) enum Completion {
     /// All bytes have arrived.
     Complete,
-    /// This number of bytes has arrived now. The rest must be requested again.
+    /// This number of bytes has arrived now. The device must request the remaining bytes.
     More(usize),
-    /// The failure is transient: the read must be requested again.
+    /// The failure is transient: the device must repeat the request.
     Again,
     /// The file is too short, the drive failed, or too many transient failures occurred.
     Failed(Error),
@@ -35,8 +35,8 @@ pub(super) struct Retries(usize);
 
 impl Retries {
     /// Returns the next step of a read. `result` is the kernel's result: the number of bytes read,
-    /// or a negative error number. `requests` is the number of requests for which the limit of
-    /// retries is computed.
+    /// or a negative error number. `requests` is the number of reads of the burst, or of the stream
+    /// so far. The limit of retries grows with it.
     pub(super) fn after(&mut self, asked: &Asked<'_>, result: i32, requests: usize) -> Completion {
         let Asked { segment, offset, wanted, before } = *asked;
         let Ok(moved) = usize::try_from(result) else {

@@ -76,13 +76,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// the last written block of a segment fails with [`Error::Truncated`].
     ///
     /// # Errors
-    /// The first failure, with file and offset. All reads have ended then, and the buffers'
-    /// contents are unspecified. [`Error::InvalidArgument`] if a read is empty, is not
-    /// block-aligned or crosses a segment; nothing was read then.
+    /// The first failure, with file and offset. All reads have ended when the call returns, and the
+    /// contents of all buffers are unspecified. [`Error::InvalidArgument`] if a read is empty, is
+    /// not block-aligned or crosses a segment. In this case the call has read nothing.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()>;
 
-    /// Like [`read_many`](Self::read_many), for reads that no caller waits for. The device prefers
-    /// reads with a waiting caller.
+    /// Does what [`read_many`](Self::read_many) does, for reads that no caller waits for. The
+    /// device gives priority to reads with a waiting caller.
     ///
     /// # Errors
     /// The errors of [`read_many`](Self::read_many).
@@ -120,18 +120,19 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// syncs of this device fail too.
     fn sync(&self) -> Result<()>;
 
-    /// Drops all bytes from log offset `end` on, rounded up to blocks. A recovery uses it to
-    /// discard all log that no checkpoint has. Durable on return.
+    /// Drops all bytes from log offset `end` on, rounded up to a block. An opening of the bank
+    /// calls this with the end of its checkpoint's log, to discard what was written after that
+    /// checkpoint. The change is durable on return.
     ///
     /// # Errors
     /// A failed truncation or removal, with the file.
     fn truncate(&self, end: u64) -> Result<()>;
 
     /// Returns the space below log offset `below` to the file system. Removes files that lie
-    /// completely below it, and punches a hole into the next file if the file system supports
-    /// holes. Later reads below the offset fail or return zeros. Not durable: after a crash some of
-    /// the space may be in use again. If a file can't be removed, continues with the other files:
-    /// see [`not_removed`](Self::not_removed).
+    /// completely below `below`, and punches a hole into the next file if the file system supports
+    /// holes. Later reads below `below` fail or return zeros. The change is not durable: after a
+    /// crash some of the space may be in use again. If a file can't be removed, the call continues
+    /// with the next file: see [`not_removed`](Self::not_removed).
     ///
     /// # Errors
     /// An error if the bank's directory was moved or can't be read.

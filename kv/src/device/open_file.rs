@@ -17,8 +17,9 @@ const DIRECT: OFlags = OFlags::DIRECT;
 const DIRECT: OFlags = OFlags::empty();
 
 /// Opens an existing segment file. Opens it for writing only if `read_only` is false and this user
-/// may write to it. Only the log's last segment is written, and an opening of the bank makes that
-/// segment this user's own.
+/// may write to it. A handle that can only read does no harm, because the store writes only to the
+/// log's last segment. If this user may not write to that segment, the opening of the bank replaces
+/// it by a copy that this user owns.
 pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<File> {
     let open = |access: OFlags| place.open_with(access | flags(direct));
     let opened = match read_only {
@@ -37,8 +38,8 @@ pub(super) fn create(place: &Place, direct: bool) -> io::Result<File> {
     place.open_with(new | flags(direct)).inspect(leave_access_time_alone)
 }
 
-/// Tells the kernel not to update the file's access time, which it would otherwise check at each
-/// read. Has no effect if another user owns the file.
+/// Tells the kernel not to update the file's access time. Without this flag the kernel checks that
+/// time at each read. The call has no effect if another user owns the file.
 #[cfg(target_os = "linux")]
 fn leave_access_time_alone(file: &File) {
     use std::os::fd::AsRawFd;
@@ -59,8 +60,8 @@ fn flags(direct: bool) -> OFlags {
 }
 
 /// Tries direct transfers of single blocks in `folder`. Returns the reason if the file system
-/// refuses them. The reason is `EINVAL`: the file system has no direct transfers, or needs an
-/// alignment above [`BLOCK_BYTES`].
+/// refuses them. Only the error `EINVAL` counts as a refusal: the file system has no direct
+/// transfers, or needs an alignment above [`BLOCK_BYTES`].
 ///
 /// Other failures say nothing about direct transfers. For example, a bank on a full disk must open.
 /// The function then returns `None`, and a later read or write reports the failure.
@@ -82,8 +83,8 @@ pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
     }
 }
 
-/// Like [`probe_direct`], for a store that must not create a file. Tries to read the segment file
-/// `place`.
+/// Does what [`probe_direct`] does, for a store that must not create a file: tries to read the
+/// segment file `place`.
 pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
     let Some(place) = place else {
         return Some("there was no segment file yet to try direct reads on".to_owned());

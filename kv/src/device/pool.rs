@@ -1,8 +1,8 @@
 //! The pool of threads that read for all [`ThreadDevice`](super::ThreadDevice)s of a process.
 //!
 //! **Problem.** A thread that blocks in `pread` has one read in flight, so a fast drive needs tens
-//! of threads. With a set of threads for each bank there would be too many, because containers
-//! limit the threads of a process.
+//! of threads. If each bank had its own threads, a process with several banks could have too many:
+//! containers limit the threads of a process.
 //!
 //! **Approach.** A process has one pool. A burst of reads enters the pool's queue. The calling
 //! thread and the pool's threads claim the burst's reads one by one. The pool starts a thread if a
@@ -19,10 +19,11 @@
 //! it has, possibly none. It tries again after [`BURSTS_UNTIL_RETRY`] more bursts that lacked a
 //! thread.
 //!
-//! **Fork.** A child has no thread of the pool, and a lock of the pool may have been held at
-//! the fork. The fork handler therefore forgets the parent's pool (`forget_in_child`). The first
-//! device that the child opens makes a new pool. If no handler ran, the process id tells that a
-//! pool belongs to the parent. A device of the parent that is dropped in the child joins no thread.
+//! **Fork.** A child has no thread of the pool, and another thread of the parent may have held a
+//! lock of the pool at the fork. The fork handler therefore forgets the parent's pool
+//! (`forget_in_child`). The first device that the child opens makes a new pool. If no handler ran,
+//! the process id tells that a pool belongs to the parent. A device of the parent that is dropped
+//! in the child joins no thread.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -36,8 +37,8 @@ use crate::process::locks::{Condvar, Mutex, MutexGuard};
 use crate::process::{fork, thread_start};
 use crate::sync::thread::JoinHandle;
 
-/// After the system has refused a thread, this number of bursts that lack threads start none. A
-/// refused attempt costs as much time as some reads, so attempts must be rare.
+/// Number of bursts that start no thread, although they lack threads, after the system has refused
+/// a thread. A refused attempt costs as much time as some reads, so attempts must be rare.
 pub(super) const BURSTS_UNTIL_RETRY: u32 = 1_000;
 
 /// The pool of this process, or of a parent process. `null` before the first device is opened.
@@ -138,7 +139,7 @@ impl Drop for ReadPool {
     }
 }
 
-/// Returns the value that all devices of `process`, which is this process, share.
+/// Returns the value that all devices of this process share. `process` is the id of this process.
 fn shared(process: u32) -> &'static Shared {
     // Acquire: pairs with the Release of the exchange below, which publishes the value.
     let mut found = SHARED.load(Ordering::Acquire);
@@ -153,8 +154,8 @@ fn shared(process: u32) -> &'static Shared {
         match SHARED.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: `made` was made above, and is never freed once it is stored.
             Ok(_) => return unsafe { &*made },
-            // The loop ends: only another thread of this process can have stored a value, and it
-            // belongs to this process.
+            // The loop ends: only another thread of this process can have stored a value, and that
+            // value belongs to this process.
             Err(other) => {
                 // SAFETY: `made` was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });

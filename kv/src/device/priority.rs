@@ -7,10 +7,11 @@
 //! Each read has a weight: 1, plus 1 for each 8 KiB. The *window* limits the total weight of
 //! background reads in flight. The window is
 //! - [`YIELDING`] while a foreground call runs or waits for a ring;
-//! - [`ALONE`] once background reads have brought enough weight since the last foreground call;
-//! - in between, a value that grows from the first to the second, by 1 for each [`GROWTH`] of
-//!   weight that background reads bring. Frequent gets then always find a short queue, and rare
-//!   gets cost background calls little.
+//! - [`ALONE`] once background reads of enough weight have completed since the last foreground
+//!   call;
+//! - in between, a value that grows from [`YIELDING`] to [`ALONE`]: by 1 for each weight of
+//!   [`GROWTH`] of completed background reads. Frequent gets then always find a short queue, and
+//!   rare gets cost background calls little.
 //!
 //! Background calls share the window equally. Each may always have one read in flight, so each
 //! makes progress. A foreground call is limited only by its ring.
@@ -55,7 +56,8 @@ impl Traffic {
         }
     }
 
-    /// Begins a call, before the call waits for a ring. Dropping the result ends the call.
+    /// Counts a call as running. A call must do this before it waits for a ring. Dropping the
+    /// result ends the call.
     pub(super) fn enter(&self, priority: Priority) -> Lane<'_> {
         let priority = if is_on(Mechanism::Priorities) { priority } else { Priority::Foreground };
         // Relaxed: the counts guard no data. A background call that sees a count late only has a
@@ -129,9 +131,9 @@ impl Lane<'_> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        // The store must come before the `fetch_sub`. Otherwise a background call could see that
-        // this call has ended and still see an old `undisturbed`. Release here pairs with Acquire
-        // in `window`.
+        // The store of `undisturbed` must come before the `fetch_sub`. Otherwise a background call
+        // could see that this call has ended and still see the old value of `undisturbed`. Release
+        // here pairs with Acquire in `window`.
         if self.priority == Priority::Foreground {
             self.traffic.undisturbed.store(0, Ordering::Relaxed);
         }

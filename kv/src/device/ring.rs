@@ -3,28 +3,30 @@
 //! The kernel may write to a read's buffer at any time between submission and completion. A call
 //! must not return in between, because its caller would reuse or free the buffer. A ring therefore
 //! counts the requests that were pushed and whose completions were not reaped. [`Ring::drain`]
-//! returns only when this count is zero. It runs when a ring is given back and when it is dropped,
-//! also during unwinding:
+//! returns only when this count is zero. The drain runs when a ring is given back and when it is
+//! dropped, also during unwinding:
 //!
-//! - Requests that the kernel has not taken from the submission queue are abandoned. The kernel
-//!   takes requests only when a thread enters the ring, and no thread enters an abandoned ring
-//!   ([`Ring::is_reusable`] is false).
+//! - The drain abandons the requests that the kernel has not taken from the submission queue. The
+//!   kernel takes requests only when a thread enters the ring, and no thread enters an abandoned
+//!   ring ([`Ring::is_reusable`] is false).
 //! - For requests that the kernel has taken, the drain waits for the completions. It submits
 //!   nothing.
-//! - If waiting fails [`DRAIN_FAILURES_MAX`] times in a row, the process aborts with a message.
-//!   Nothing else would be sound. No known kernel does this.
+//! - If waiting fails [`DRAIN_FAILURES_MAX`] times in a row, the process aborts with a message. To
+//!   continue would not be sound, because the kernel could still write to the buffers. No known
+//!   kernel lets waits fail in this way.
 //!
 //! A ring can have one *registered* buffer. The kernel keeps that buffer's pages in memory and does
-//! not look them up for each read. A buffer is registered between streams and never replaced. The
-//! kernel holds the pages and not the addresses, so the buffer may be freed before the ring. A
-//! later buffer may get the same address and other pages, and a read into the registered pages
-//! would not reach it. Reads therefore compare the buffers' numbers, which are unique, and not
-//! their addresses. Buffers are registered only from Linux 5.19 on. On older kernels, a process
-//! that forks may get other pages than the kernel holds.
+//! not look them up for each read. A stream registers its buffer before its first read, and a ring
+//! never replaces a registered buffer. The kernel holds the pages and not the addresses, so the
+//! buffer may be freed before the ring. A later buffer may get the same address and other pages,
+//! and a read into the registered pages would not reach it. Reads therefore compare the buffers'
+//! numbers, which are unique, and not their addresses. Buffers are registered only from Linux 5.19
+//! on. On older kernels, a process that forks may get other pages than the kernel holds.
 //!
 //! From Linux 5.11 on, a thread that waits for completions enters the kernel again after at most
-//! [`WAIT_SLICE`]. A kernel may finish requests and not wake the thread, and then posts the
-//! completions at the next entry. Without this limit such a thread would sleep for ever.
+//! [`WAIT_SLICE`]. A kernel may finish requests without waking the thread. It then posts the
+//! completions only when the thread enters the kernel again. Without this limit the thread would
+//! sleep for ever.
 //!
 //! One thread has the ring from the first push to the drain. `IORING_SETUP_COOP_TASKRUN` requires
 //! this, because completions arrive when this thread enters the kernel.
@@ -50,8 +52,9 @@ const WAIT_SLICE: Duration = Duration::from_secs(1);
 /// drive does not answer.
 const SILENT_SLICES_MAX: u32 = 30;
 
-/// Limit of the attempts to submit while the kernel has no memory and no request is in flight. Only
-/// a completion would free memory.
+/// Limit of the attempts to submit while the kernel has no memory and no request is in flight.
+/// Without a request in flight no completion can free memory, so the submission fails beyond this
+/// limit.
 const SUBMIT_FAILURES_MAX: u32 = 1_000;
 
 pub(super) struct Ring {

@@ -50,13 +50,13 @@ pub trait ReadStream {
     }
 
     /// Returns the log offset and the length of the next read, with the limits of
-    /// [`Read`](super::Read). `None` if there is no read to request now. The device calls it again
-    /// after the next `done`.
+    /// [`Read`](super::Read). `None` if there is no read to request now. The device then calls
+    /// `next` again after the next `done`.
     fn next(&mut self) -> Option<(u64, usize)>;
 
     /// Called when the bytes of the `number`th read have arrived, before [`done`](Self::done). The
-    /// stream can prefetch the memory that `done` will use. This is only a hint: a device may not
-    /// call it. `done` may not follow, if another read fails.
+    /// stream can prefetch the memory that `done` will use. This is only a hint, and some devices
+    /// never call it. If another read fails, `done` may not follow.
     fn arrived(&mut self, _number: u64, _bytes: &[u8]) {}
 
     /// Called with the bytes of the `number`th read. Reads are numbered from 0 in the order of

@@ -1,18 +1,19 @@
 //! Runs a stream of reads through an io_uring.
 //!
-//! The ring stays full: the stream is asked for reads while the ring, the memory and the lane
-//! (`priority`) have room. Then the thread waits for an eighth of the depth and passes these reads
-//! to the stream. Their memory is used for new reads. The drive therefore works while the caller
-//! uses the rows, and the caller never waits for the last read of a burst.
+//! The ring stays full: the thread asks the stream for reads while the ring, the memory and the
+//! lane (`priority`) have room. Then it waits for an eighth of the reads that may be in flight, and
+//! passes these reads to the stream. New reads then get their memory. The drive therefore works
+//! while the caller uses the rows, and the caller never waits for the last read of a burst.
 //!
 //! The processor's caches contain neither the bytes that have just arrived nor the memory that the
 //! caller will use for them. Completions are therefore passed on in groups. The caller first
 //! prefetches for the whole group (`arrived`), so that the cache misses overlap.
 //!
-//! The memory is a ring buffer. It is lent from front to back and given back in the same order,
-//! because completions are nearly in order and reads have any length. A read's memory belongs to
-//! the kernel from push to completion, and then to the stream during `done`. It can be reused when
-//! the memory of all earlier reads can be reused.
+//! The memory is a ring buffer. Reads borrow it from front to back and give it back in that order.
+//! This order suits reads of any length, and it wastes little because completions are nearly in
+//! order. A read's memory belongs to the kernel from push to completion, and then to the stream
+//! during `done`. A new read can get this memory only after all earlier reads have given their
+//! memory back.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -63,8 +64,8 @@ pub(super) struct Streaming<'a> {
     /// Number of the memory, if it is a buffer that may be registered.
     buffer: Option<u64>,
     borrow: PhantomData<&'a mut AlignedBuffer>,
-    /// Number of bytes that were given back since the start; `tail` is the number of lent bytes.
-    /// The memory in between is lent.
+    /// Number of bytes that were given back since the start. `tail` is the number of bytes that
+    /// were lent since the start. The memory between these two positions is lent.
     head: u64,
     tail: u64,
     lent: VecDeque<Lent>,
@@ -126,8 +127,8 @@ impl<'a> Streaming<'a> {
             let want = self.lane.patience(ring.depth(), ring.outstanding());
             if let Err(error) = ring.submit_and_wait(want) {
                 ring.drain();
-                // The ring failed and not a single read. The error names the first read's file and
-                // offset.
+                // The failure concerns the ring, so it belongs to no particular read. The error
+                // names the file and the offset of the oldest read.
                 let failed = self
                     .lent
                     .front()
@@ -253,9 +254,9 @@ impl<'a> Streaming<'a> {
         let entry = entry.user_data(number);
         // SAFETY: the range belongs to this read alone until the read is done (`lend`). `run`
         // returns with no request in flight. If a method of `stream` unwinds, `self` is dropped
-        // first, but it only borrows: the memory belongs to the caller, and `files` was made before
-        // the ring's loan (`read_stream`). Dropping the loan drains the ring, so memory and files
-        // outlive all requests.
+        // first. That frees nothing, because `self` only borrows: the memory belongs to the caller,
+        // and `files` was made before the ring's loan (`read_stream`). Dropping the loan drains the
+        // ring, so memory and files outlive all requests.
         unsafe { ring.push(&entry) };
     }
 

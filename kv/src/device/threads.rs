@@ -8,8 +8,8 @@
 //! **Danger.** A pool thread writes to a caller's buffer through a raw pointer. The caller must
 //! neither return nor unwind while a claimed read runs. [`Waiting`] ensures this: its drop waits
 //! until every read of the burst is accounted for. A thread accounts for its claim when the claim
-//! is dropped, even after a panic. A thread may keep the burst longer, but then finds no unclaimed
-//! read and uses no pointer.
+//! is dropped, even after a panic. A thread may keep its reference to the burst longer. It then
+//! finds no unclaimed read, and so uses no pointer.
 
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -37,7 +37,7 @@ use crate::sync::{AtomicUsize, Ordering};
 pub struct ThreadDevice {
     segments: Segments,
     pool: Arc<ReadPool>,
-    /// Limit of the pool's threads up to which a burst of this device starts more.
+    /// A burst of this device starts a thread only while the pool has fewer threads than this.
     threads_max: usize,
     io_uring_refused: Option<String>,
 }
@@ -225,7 +225,8 @@ impl Burst {
 
     /// Prevents further claims. Returns the number of reads that no thread has claimed.
     fn stop(&self) -> usize {
-        // Relaxed: all changes of the counter have one order, which decides the claims.
+        // Relaxed: the changes of one atomic have one order. A claim comes either before this swap
+        // and counts, or after it and finds no read.
         let claimed = self.next.swap(self.buffers.len(), Ordering::Relaxed);
         self.buffers.len().saturating_sub(claimed)
     }

@@ -31,7 +31,7 @@ fn refuse(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Error {
 pub(crate) enum Progress {
     /// All bytes have arrived.
     Complete,
-    /// Some bytes have arrived. The rest must be requested again.
+    /// Some bytes have arrived. The caller must request the remaining bytes.
     More,
     /// The file ends before the remaining bytes.
     EndOfFile,
@@ -60,8 +60,9 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
-/// Limit of a burst's transient failures; the burst then reports the last one. The limit is high.
-/// It ends the loop if a file always returns `EAGAIN`.
+/// Returns the limit of the transient failures of a burst of `requests` reads. Beyond it, the burst
+/// fails with the last failure. The limit is high, because its only purpose is to end the loop for
+/// a file that always returns `EAGAIN`.
 pub(crate) fn retries_max(requests: usize) -> usize {
     64 + 4 * requests
 }

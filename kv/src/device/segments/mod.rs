@@ -5,7 +5,7 @@
 //! when it is first needed, with `O_DIRECT` if the file system allows it. Two sets of handles stay
 //! open, each with a limit: a cache, and the files that were written and not synced. If too many
 //! files wait for a sync, the next write syncs all but the last. If the process has no free handle,
-//! both sets are closed.
+//! the device closes both sets, except the handles of the last file.
 //!
 //! Durability depends on these rules:
 //! - A write enters `unsynced` after it has completed and before it returns, so a later sync finds
@@ -14,15 +14,17 @@
 //! - A new file sets `folder_unsynced` before its first write returns.
 //! - One sync runs at a time. Otherwise a sync could find nothing to do and return while another
 //!   sync is still at work.
-//! - A file with a second name also belongs to a copy of the bank (see `copying`), and must not
-//!   change. No hole is punched into it. Before the log continues in such a file, the bank replaces
-//!   it by its own copy. The bank does the same with another user's file to which it may not write.
-//!   The store writes to no other full segment, so this needs no lock. While a copier makes second
-//!   names, the log that it needs is kept. A reader may have the old file open, so each checkpoint
-//!   that is read has its own device (`store::reading`).
+//! - A file with a second name also belongs to a copy of the bank (see `history::copy`), and must
+//!   not change. The device punches no hole into such a file. The log continues in its last
+//!   segment. If that segment has a second name, or if this user may not write to it, an opening of
+//!   the bank (`truncate`) replaces it by a copy. The store writes to no earlier segment. While a
+//!   copier makes second names, it holds its checkpoint, so the bank neither removes the segments
+//!   that the copier needs nor punches holes into them. A reader of an older checkpoint may have
+//!   the replaced file open, so a read-only store opens a new device for each checkpoint
+//!   (`store::reading`).
 //! - After a failed sync the kernel may have marked the lost pages clean. A second sync would then
-//!   report success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept, and each
-//!   later sync returns it.
+//!   report success (the "fsyncgate" of PostgreSQL, 2018). `sync_failure` therefore keeps the
+//!   failure, and each later sync returns it.
 
 pub(crate) mod names;
 pub(crate) mod segment;
@@ -52,8 +54,8 @@ use crate::error::{Error, Result};
 use crate::files::directory::{Directory, Place};
 use crate::sync::{AtomicBool, Ordering};
 
-/// Default size of a segment file: 256 MiB. On a file system without holes, space is returned in
-/// whole files only.
+/// Default size of a segment file: 256 MiB. On a file system without holes, the device returns
+/// space only in whole files.
 pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
 
 /// Limit of the files that wait for a sync. Each occupies a handle. After direct writes a sync of
@@ -82,7 +84,7 @@ impl Located {
     }
 }
 
-/// The segment files at the log's beginning that were removed, or should have been.
+/// The segment files at the log's beginning that `free` has removed, or has tried to remove.
 #[derive(Debug, Default)]
 struct FreedFiles {
     /// Number of the first segment that may exist. Segments in `left` may exist too.
@@ -225,8 +227,9 @@ impl Segments {
         sync_all(&full).inspect_err(|error| *failure = Some(error.to_string()))
     }
 
-    /// Closes all handles except the last file's. The log's end must stay writable without a new
-    /// handle. Otherwise a checkpoint that can't open its own files would stop all writes.
+    /// Closes all handles except the last file's. Writes to the log's end must not need a new
+    /// handle. Otherwise a checkpoint that finds no free handle for its own files could make all
+    /// later writes fail.
     pub(super) fn release_handles(&self) {
         self.release(&mut self.open.write());
     }
@@ -236,8 +239,8 @@ impl Segments {
         open.clear();
         open.extend(last);
         // Waits for a running sync, which holds the handles that it syncs. A thread that syncs
-        // never waits for `open`, so there is no deadlock. A failure is kept, and the next sync
-        // returns it.
+        // never waits for `open`, so there is no deadlock. `sync_failure` keeps a failure, and the
+        // next sync returns it.
         let _ = self.sync_all_but_last(&mut self.sync_failure.lock());
     }
 
@@ -305,8 +308,8 @@ impl Segments {
     }
 
     /// Removes whole segments below `below`, from the first one on. Punches a hole into the next
-    /// segment, up to `below`. A reader that has a removed file open can still read it. A file that
-    /// can't be removed is noted and stays.
+    /// segment, up to `below`. A reader that has a removed file open can still read that file. If a
+    /// file can't be removed, the call notes it in `freed.left` and continues.
     pub(super) fn free(&self, below: u64) -> Result<Freed> {
         self.check_writable("free")?;
         self.check_in_place()?;
@@ -498,8 +501,8 @@ impl Segments {
         segment
     }
 
-    /// Removes the files that `make_own` left at a crash. Describes each file that can't be
-    /// removed.
+    /// Removes the unfinished files that a crash during `make_own` left. Returns a description of
+    /// each file that can't be removed.
     fn remove_unfinished(&self) -> Result<Vec<String>> {
         let unfinished = self.names()?.into_iter().filter(|name| is_unfinished(name));
         let left = unfinished.filter_map(|name| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 pub(crate) const FOLDER: &str = "log";
 
-/// Extension of an unfinished segment file.
+/// Extension of a copy of a segment file that `make_own` has not finished.
 pub(crate) const UNFINISHED: &str = "new";
 
 pub(crate) fn segment_name(first: u64) -> String {
@@ -19,8 +19,8 @@ pub(crate) fn segment_place(dir: &Arc<Directory>, first: u64) -> Place {
     dir.place(FOLDER).join(segment_name(first))
 }
 
-/// Returns the log offset of a segment file's first byte, according to its name. `None` for other
-/// names.
+/// Returns the log offset of a segment file's first byte, according to its name. `None` if `name`
+/// is not the name of a segment file.
 pub(crate) fn first_offset(name: &OsStr) -> Option<u64> {
     offset_of(name, "seg")
 }

@@ -16,8 +16,8 @@ pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) place: Place,
     pub(crate) file: File,
-    /// Set by each use. The search for a handle to close clears it, and takes a handle that was not
-    /// used since the last search.
+    /// Each use sets this. The search for a handle to close clears the flags that it finds set, and
+    /// takes the first handle whose flag is clear: one that was not used since the last search.
     pub(crate) used: AtomicBool,
 }
 

@@ -1,22 +1,23 @@
 //! The io_uring device. One thread has many direct reads in flight.
 //!
 //! A burst or a stream takes a ring from a small pool, keeps the ring full, and reaps several
-//! completions at a time. It makes one system call for an eighth of the ring's depth, and not one
-//! for each read. The calling thread does all the work.
+//! completions at a time. One system call serves about an eighth of the ring's depth, instead of
+//! one read. The calling thread does all the work.
 //!
 //! A stream into a buffer from [`AlignedBuffer::for_streams`] reads into *registered* pages, which
 //! the kernel does not look up for each read. This saves a tenth of the thread's time per read. A
 //! buffer is registered with at most one ring, and a ring has at most one registered buffer. A
-//! stream gets the ring that has its buffer registered, if that ring is idle. Otherwise, or if the
-//! kernel refuses the registration, the stream makes plain reads without a report.
+//! stream gets the ring that has its buffer registered, if that ring is idle. If the ring is lent,
+//! or if the kernel refuses the registration, the stream makes plain reads. The device does not
+//! report this.
 //!
 //! The device does not use these features:
 //! - Writes through the ring. The log writes pages of megabytes with one system call each, so a
 //!   ring would save nothing. A file system also executes direct writes that extend a file one
 //!   after another.
-//! - The ring for a burst of one read. It would save nothing, and a single read never has to wait
-//!   for a ring. A stream always takes a ring, because it can't know at the start that it will have
-//!   one read.
+//! - A ring for a burst of one read. It would save nothing, and the read would have to wait if all
+//!   rings are lent. A stream always takes a ring, because it can't know at the start that it will
+//!   have one read.
 //! - Registered files. A removed segment would keep its space until every ring has unregistered it.
 //!   In addition to registered buffers, registered files save less than 5%.
 //! - `IORING_SETUP_DEFER_TASKRUN`. It binds a ring to the thread that made it, but any thread can
@@ -215,8 +216,8 @@ impl<'a, 'b> Burst<'a, 'b> {
                 if more { self.lane.patience(ring.depth(), outstanding) } else { outstanding };
             if let Err(error) = ring.submit_and_wait(want) {
                 ring.drain();
-                // The ring failed and not a single read. The error names the first read's file and
-                // offset.
+                // The failure concerns the ring, so it belongs to no particular read. The error
+                // names the file and the offset of the first read.
                 let (segment, offset) = self.located.place(0);
                 return Err(self.error.unwrap_or_else(|| segment.read_failed(offset, &error)));
             }
@@ -249,8 +250,9 @@ impl<'a, 'b> Burst<'a, 'b> {
                 .user_data(i as u64);
             // SAFETY: `self` borrows the buffers exclusively, and `located` keeps the file open.
             // Both outlive `run` and the ring's loan. `run` returns with no request in flight. If
-            // it unwinds, the loan is dropped, which drains the ring. No buffer is in flight twice,
-            // because `i` comes from `again` or `next` once per completion.
+            // it unwinds, the loan is dropped, which drains the ring. No buffer is in flight twice:
+            // `next` gives out each `i` once, and `again` gets `i` only after the earlier request
+            // for read `i` has completed.
             unsafe { ring.push(&entry) };
         }
     }
@@ -293,8 +295,8 @@ struct PoolState {
 }
 
 impl PoolState {
-    /// Takes an idle ring. Prefers a ring with this buffer registered, then a ring without a
-    /// registered buffer.
+    /// Takes an idle ring. Prefers a ring that has `buffer` registered, then a ring without a
+    /// registered buffer, then any ring.
     fn take(&mut self, buffer: Option<u64>) -> Option<Ring> {
         let place = |wanted| self.idle.iter().position(|ring: &Ring| ring.registered() == wanted);
         let at = place(buffer).or_else(|| place(None));
