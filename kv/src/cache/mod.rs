@@ -1,7 +1,7 @@
 //! The read cache: copies in memory of rows on disk. Peeks (reads that change nothing) fill it.
 //!
 //! **Problem.** Evaluation and serving only read. They must not write the log, so they can't bring
-//! a row to its tail. Without a cache, each read of a hot row on disk would read the disk again.
+//! a row to its tail. Without a cache, each peek at a hot row on disk would read the disk again.
 //!
 //! **Approach.** A record on disk at address A never changes: an update of its key writes a new
 //! record and points the index to it. The cache is therefore keyed by *address*, and a verified
@@ -13,12 +13,13 @@
 //!
 //! **Shards.** The cache's memory consists of shards of a fixed size. Each shard has its own index,
 //! queues and lock (`shard`). A table of 4,096 slots maps an address's hash to a shard. To add or
-//! remove a shard, the cache moves slots between shards. The rows of a moved slot are lost to the
-//! cache and read again. The memory budget decides the number of shards (`sizing`).
+//! remove a shard, the cache moves slots between shards. The cache loses the rows of a moved slot,
+//! and peeks read them from disk again. The memory budget decides the number of shards (`sizing`).
 //!
 //! **Concurrency.** Lookups and insertions hold one shard's lock while they copy one record. Slots
-//! change under the sizing lock. A thread with a stale slot uses the wrong shard or a closed one.
-//! It then misses, or adds a row that no lookup finds. Both are harmless.
+//! change under the sizing lock. A thread that has read a slot before its change uses the wrong
+//! shard or a closed one. It then finds no row, or adds a row that no lookup finds. Both are
+//! harmless.
 
 mod ring;
 mod shard;
@@ -67,9 +68,9 @@ impl RowCache {
         let most = budget.cache_bytes_max();
         let wanted = (most / SHARDS_WANTED / page_bytes).max(1) * page_bytes;
         let shard_bytes = wanted.min(SHARD_BYTES_MAX as u64);
-        // A shard without a slot would waste memory, because no lookup reaches it. The number of
-        // shards is therefore limited, and above a limit of 1 TiB the log gets the remaining
-        // memory.
+        // A shard without a slot would waste memory, because no lookup reaches it. There are
+        // therefore at most `SLOTS` shards, which together have 1 TiB. The log gets the cache's
+        // memory beyond that.
         let most = if budget.limits().row_cache { most } else { 0 };
         let shards = ((most / shard_bytes) as usize).min(SLOTS);
         RowCache {
@@ -96,8 +97,8 @@ impl RowCache {
         }
     }
 
-    /// Prefetches the row at an address into the processor's cache. The caller has called
-    /// `prefetch_index` some time before.
+    /// Prefetches the row at an address into the processor's cache. The caller calls
+    /// `prefetch_index` first, early enough that the index line has arrived.
     pub(crate) fn prefetch_row(&self, address: Address) {
         let hash = hash(address);
         if let Some(shard) = self.shard(hash) {
@@ -105,9 +106,9 @@ impl RowCache {
         }
     }
 
-    /// Copies the record at `address` into `into`, in its form on disk. The copy's checksum,
-    /// generation and clock flags may differ from those on disk. Returns false if the record is not
-    /// in the cache.
+    /// Copies the record at `address` into `into`, in its form on disk. The checksum, the
+    /// generation and the clock flags of the copy may differ from those on disk. Returns false if
+    /// the record is not in the cache.
     pub(crate) fn get(&self, address: Address, into: &mut Vec<u64>) -> bool {
         let hash = hash(address);
         self.shard(hash).is_some_and(|shard| shard.lock().get(address, hash, into))

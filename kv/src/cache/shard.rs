@@ -8,14 +8,15 @@
 //! has a tenth of the memory. At the end of the small queue, a row that was used there moves to the
 //! main queue, and any other row leaves only a mark. A row that comes back while its mark exists
 //! enters the main queue at once. At the end of the main queue, a row that was used returns to the
-//! queue's start, once for each counted use, up to three times. A row that is read only once
-//! therefore displaces no row of the main queue. A hit moves nothing: it increments a 2-bit counter
-//! in a line that it reads anyway.
+//! start of this queue. It returns once for each counted use, up to three times. A row that is read
+//! only once therefore displaces no row of the main queue. A hit moves nothing: it increments a
+//! 2-bit counter in a line that it reads anyway.
 //!
 //! A record is stored in its form on disk, except for parts of the header words 1 and 3. These
 //! parts are the checksum, which has been verified, the flags, which have no meaning on disk, and
-//! the generation, which is only a hint for `retention`. Their bits hold the record's address and
-//! use count. A cached row therefore costs its record, 6 bytes of index and 2 bytes of mark.
+//! the generation, which is only a hint for `retention`. In a shard, their bits hold the record's
+//! address and use count. A cached row therefore costs its record, 6 bytes of index and 2 bytes of
+//! mark.
 
 use super::ring::{Ring, record_words};
 use crate::error::Result;
@@ -49,7 +50,8 @@ const SMALL_PART: usize = 10;
 pub(super) struct Inserted {
     /// True if another row was evicted.
     pub(super) evicted: bool,
-    /// True if the row was evicted recently. A larger cache would still have had it.
+    /// True if the inserted row had been evicted recently, so that its mark still existed. A larger
+    /// cache would still have had the row.
     pub(super) returned: bool,
 }
 
@@ -203,7 +205,8 @@ impl Shard {
         true
     }
 
-    /// Removes a record that no search will ask for again.
+    /// Removes the record at `address`, for which no search will ask again. Does nothing if the
+    /// shard does not have the record.
     pub(super) fn remove(&mut self, address: Address, hash: u64) {
         let Some(live) = &mut self.0 else { return };
         if let Some((place, _)) = live.find(address, hash) {
@@ -285,8 +288,8 @@ impl Live {
         let index = &mut self.parts().index[bucket];
         let free = index.iter().position(|&word| word == 0);
         let place = free.unwrap_or_else(|| {
-            // If the bucket is full, the record displaces an arbitrary row of it. The displaced
-            // record keeps its words until its queue reaches them.
+            // If the bucket is full, the record displaces an arbitrary row of the bucket. The
+            // displaced record keeps its words until its queue reaches them.
             done.evicted = true;
             (hash >> 50) as usize % BUCKET_PLACES
         });
@@ -353,9 +356,10 @@ impl Live {
             let len = record_words(words, at);
             let goes_round = words[at + 3] & USES_MASK != 0 && is_on(Mechanism::CacheRounds);
             let again = goes_round && rounds < ROUNDS_MAX;
-            // The record's new place may overlap its old place, which `copy_within` allows. The
-            // mark of a skipped end can't overwrite the record. An end is skipped only if the free
-            // words wrap, and the record then lies at their other end.
+            // The record's new place may overlap its old place, which `copy_within` allows. `push`
+            // may skip the ring's end and write a shape of 0 there. That cannot overwrite the
+            // record: `push` skips the end only if the free words continue at the ring's start, and
+            // the record is the last part of the free words.
             match again.then(|| self.main.push(words, len)).flatten() {
                 Some(to) => {
                     rounds += 1;

@@ -2,18 +2,18 @@
 //!
 //! Log and cache share the memory that index and buffers leave. Training needs memory for the log,
 //! because its rows never enter the cache. Peeks need memory for the cache, because they write
-//! nothing to the log. The log's growth therefore shows whether training runs. Copies that
-//! compaction makes count as growth too. The cache checks the log's growth after each batch that
-//! looks for rows below the log's head.
+//! nothing to the log. The cache therefore takes the log's growth as a sign that training runs.
+//! Copies that compaction makes count as growth too. The cache checks the log's growth after each
+//! batch that looks for rows below the log's head.
 //!
 //! - While the log grows by less than a shard's memory, the cache doubles repeatedly. It does so
 //!   each time that peeks have looked for as many rows below the head as the cache holds. The cache
-//!   can't fill faster than that.
+//!   can't fill with fewer lookups than that.
 //! - If the cache is full and the log has not grown since the last check, the cache takes frames
 //!   that the log does not use.
-//! - Each time that the log has grown by a shard's memory, the cache gives a shard back, down to
-//!   one part in [`LEAST_PART`] of its maximum. While the log has unused frames, the cache keeps
-//!   its memory.
+//! - Each time that the log has grown by a shard's memory, the cache gives a shard back to the log.
+//!   It keeps one part in [`LEAST_PART`] of its maximum, and gives nothing back while the log has
+//!   unused frames.
 //!
 //! The log always keeps at least a sixteenth of the shared memory (`Budget::cache_bytes_max`). When
 //! the index grows or a scan begins, the cache shrinks first, then the log.
@@ -44,10 +44,11 @@ pub(crate) struct Demand {
 
 #[derive(Debug, Default)]
 pub(super) struct Sizing {
-    /// The demand since the cache last changed its size, or the log last grew by a shard's memory.
+    /// The demand since the window began: when the cache last changed its size, or when the log had
+    /// last grown by a shard's memory.
     window: Demand,
-    /// The log's tail when it last had grown by a shard's memory. The value is 0 before the first
-    /// batch.
+    /// The log's tail at the check that last found it grown by a shard's memory. The value is 0
+    /// before the first batch.
     tail: u64,
     /// The log's tail at the last check.
     last_tail: u64,
@@ -138,7 +139,8 @@ impl RowCache {
         (log.frames_unused() * self.budget.page_bytes() / self.shard_bytes as u64) as usize
     }
 
-    /// Gives memory back if the index or scans have grown into it. The caller must not be pinned.
+    /// Gives memory back to the log if the index or scans have taken a part of the cache's share.
+    /// The caller must not be pinned.
     ///
     /// The log's writer thread calls this for all threads that wait for a frame. A holder of the
     /// sizing lock must therefore never wait for the log or for the gate.
@@ -295,8 +297,8 @@ mod tests {
         (log, cache)
     }
 
-    /// Ends the log's page, so the log grows by at least a shard's memory. Frames are free, so this
-    /// needs no writer thread.
+    /// Ends the log's page, so the log grows by at least a shard's memory. The log has free frames,
+    /// so the test needs no writer thread.
     fn grow_by_a_page(log: &Log) {
         let full = log.allocate(log.page_bytes() as usize).unwrap_err();
         log.turn_page(full, crate::log::TurnFor::Rows).unwrap();
@@ -390,7 +392,7 @@ mod tests {
     }
 
     /// Shows that the log does not hang after the index has grown to its limit. The index leaves
-    /// the minimum of frames, but the cache held that memory.
+    /// memory for the minimum of frames, but the cache has that memory.
     #[test]
     fn the_cache_gives_way_when_the_index_has_taken_the_last_frames() {
         let (log, cache) = full_cache();

@@ -1,4 +1,4 @@
-//! Opens the directory of a bank, and creates it so that its name survives a crash.
+//! Opens the directory of a bank. Creates a missing directory durably.
 
 use crate::checkpoint::bank_file::BankFile;
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Opens a directory. Creates it first if it is missing, so that its name survives a crash.
+/// Opens a directory. If it is missing, creates it and makes its name durable.
 pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     if std::fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
         return Err(not_a_directory(dir));
@@ -19,13 +19,13 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     }
     std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     let opened = Directory::open(dir).map_err(|e| Error::io("open", dir, e))?;
-    // An existing directory without a bank is synced too. A process may have created it and been
-    // killed before it synced the name.
+    // The sync includes an existing directory without a bank. A process may have created it and
+    // been killed before it synced the name.
     if BankFile::is_in(opened.path()) {
         return Ok(opened);
     }
-    // The name of each new directory lies in its parent. All parents are synced, because that costs
-    // little and happens only once.
+    // The name of each new directory lies in its parent. The loop syncs all parents, because that
+    // costs little and happens only once.
     for parent in opened.path().ancestors().skip(1) {
         match descriptors::open(parent).and_then(|parent| parent.sync_all()) {
             Err(e) if holds_nothing_new(e.kind()) => break,

@@ -1,9 +1,10 @@
 //! The file `BANK`, which marks a directory as a bank.
 //!
-//! `<bank>/BANK` (metadata, see `metadata`) is written when the bank is created, and again after
-//! its first checkpoint. The store therefore never mistakes a directory with other files for a new
-//! bank. It also distinguishes a bank that lost its checkpoints from one that never had any, whose
-//! log it may discard.
+//! The store writes `<bank>/BANK` (metadata, see `metadata`) when it creates the bank, and again
+//! after the first checkpoint. With this file, the store never mistakes a directory with other
+//! files for a new bank. The file also says whether the bank ever had a checkpoint. If a bank never
+//! had one, the store may discard its log. If a bank has lost its checkpoints, the store must keep
+//! the log.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::files::metadata;
 
 const NAME: &str = "BANK";
 pub(crate) const NEW_NAME: &str = "BANK.new";
-/// Name of the lock file, which is created before the bank is.
+/// Name of the lock file. The store creates this file before the other files of a bank.
 pub(crate) const LOCK_NAME: &str = "LOCK";
 
 /// The content of the file `BANK`.

@@ -13,8 +13,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Locks on the file `LOCK` and on the bank's directory. The directory is locked too, because
-/// people remove files called `LOCK`.
+/// Locks on the file `LOCK` and on the bank's directory. The lock on the directory still holds if a
+/// person removes the file `LOCK`.
 #[derive(Debug)]
 pub(crate) struct BankLock {
     file: FileLock,
@@ -25,8 +25,9 @@ pub(crate) struct BankLock {
 impl BankLock {
     /// Locks the bank in `dir` without waiting. Fails if another process has the lock.
     pub(crate) fn take(dir: &Arc<Directory>) -> Result<Self> {
-        // The directory is locked first. A process that is refused must not have locked a new
-        // `LOCK` file, because the owner's `renew` may need to create and lock that file.
+        // This locks the directory first. A process that does not get the lock must not have
+        // created and locked a new file `LOCK`, because the owner's `renew` may need to create and
+        // lock that file.
         let handle = LockableFile::open(|| dir.reopen());
         let handle = handle.map_err(|e| Error::io("open", dir.path(), e))?;
         let _dir = match FileLock::try_exclusive(handle) {

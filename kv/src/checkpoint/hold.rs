@@ -7,9 +7,9 @@
 //!
 //! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`. No two
 //! checkpoints share a manifest. Before a writer removes a checkpoint, it tries to take the
-//! exclusive lock without waiting. If it fails, the checkpoint stays with all of its log until the
-//! next pruning (`Pins` keeps the log of all present checkpoints). The kernel releases the lock of
-//! a process that ends.
+//! exclusive lock without waiting. If a reader holds the lock, the checkpoint stays with all of its
+//! log until the next pruning (`Pins` keeps the log of all present checkpoints). The kernel
+//! releases the lock of a process that ends.
 //!
 //! **Why it is right.** A writer renames or marks the directory only while it holds the exclusive
 //! lock. A reader takes the shared lock and *then* checks that the checkpoint's name still leads to
@@ -28,8 +28,9 @@ use crate::files::directory::FileIdentity;
 use crate::files::lock::{FileLock, LockableFile};
 use crate::files::lock_holders::LockHolders;
 
-/// Most attempts of a reader to lock the newest checkpoint. An attempt fails if the writer has
-/// removed that checkpoint since it was listed, and so has completed a newer one.
+/// Limit of a reader's attempts to lock the newest checkpoint. An attempt fails only if the writer
+/// has removed that checkpoint since the reader listed it. The writer has then completed a newer
+/// checkpoint.
 const ATTEMPTS_MAX: u32 = 1000;
 
 /// Keeps a checkpoint and all of its files on disk until it is dropped.

@@ -3,8 +3,9 @@
 //! **Problem.** Bank id, page number and address do not identify a page's content. A bank and its
 //! copy share one bank id, and later write different pages with the same number. A bank that is
 //! opened after a crash or a rollback cuts off the end of its log, and later writes other pages
-//! with those numbers. Every checksum would accept such a page of the wrong origin. It can come
-//! from a segment file of a copy that has been written since, or from a write that the drive lost.
+//! with those numbers. The checksums alone would accept a page of the wrong origin. A bank has such
+//! a page if a person replaces a segment file by that of a copy that was written since. It also has
+//! one if the drive loses a write, so that an older page stays in its place.
 //!
 //! **Approach.** Each opening for writing draws a random *salt*. The opening writes the salt into
 //! the header of every page, and into the seed of its records' checksums. The manifest lists each
@@ -45,7 +46,7 @@ impl Lineage {
     }
 
     /// Adds the opening that writes from `first_page` on. Removes earlier openings that begin at or
-    /// after that page, because the log has no page of theirs.
+    /// after that page, because the log has no page that they wrote.
     #[must_use]
     pub(crate) fn then(mut self, first_page: u64, salt: u64) -> Self {
         self.openings.retain(|opening| opening.first_page < first_page);
@@ -91,8 +92,8 @@ impl Lineage {
         pages.is_empty() || salts(self) == salts(other)
     }
 
-    /// Adds the openings of an earlier checkpoint's lineage that begin before this one's first
-    /// opening.
+    /// Adds those openings of `older`, an earlier checkpoint's lineage, that begin before the first
+    /// opening of this lineage.
     pub(crate) fn extend_back(&mut self, older: &Lineage) {
         let first = self.openings.first().map_or(u64::MAX, |opening| opening.first_page);
         let before = older.openings.iter().copied().filter(|opening| opening.first_page < first);

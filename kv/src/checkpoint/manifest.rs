@@ -73,8 +73,9 @@ impl ImageEntry {
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct Manifest {
     pub(crate) number: u64,
-    /// A random number that identifies the checkpoint (see `store::state`). `number` does not: a
-    /// rollback reuses numbers, and a copy of the bank counts on independently.
+    /// A random number that identifies the checkpoint (see `store::state`). `number` does not
+    /// identify it: a rollback reuses numbers, and a copy of the bank numbers its later checkpoints
+    /// itself.
     pub(crate) id: u64,
     pub(crate) bank: u64,
     pub(crate) page_bits: u32,
@@ -227,8 +228,8 @@ impl Manifest {
     }
 }
 
-/// Largest checkpoint number that a manifest may have. Banks never reach it, and counting on from
-/// it can't overflow.
+/// Largest checkpoint number that a manifest may have. No bank reaches it, and adding 1 to it many
+/// times can't overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
 /// Magic number and version in the stream header of a checkpoint's blob.

@@ -7,14 +7,16 @@
 //!                               blob               the caller's own bytes (checked stream)
 //! ```
 //!
-//! A checkpoint also needs images of the index that earlier checkpoints wrote. These files are
-//! hard-linked into its directory, so each directory has all images of its checkpoint.
+//! A checkpoint also needs images of the index that earlier checkpoints wrote. The store links
+//! these files into the directory of the new checkpoint (hard links), so each directory has all
+//! images of its checkpoint.
 //!
-//! A checkpoint is written in the directory `0000000007.partial`. The log is synced first, then
-//! every file, then the directory. The directory then gets its final name, and `checkpoints` is
-//! synced. A directory with a final name is therefore complete after any crash. If it does not
-//! verify, it is damaged, and opening it fails. The log below a checkpoint's end is never written
-//! again. `removal` explains how a checkpoint is removed.
+//! The store writes a checkpoint in the directory `0000000007.partial`. It syncs the log first,
+//! then every file, then the directory. It then gives the directory its final name, and syncs
+//! `checkpoints`. A directory with a final name is therefore complete after any crash. If such a
+//! directory does not verify, it is damaged, and opening the checkpoint fails. The store never
+//! again writes to the log below a checkpoint's end. `removal` explains how a checkpoint is
+//! removed.
 
 pub(crate) mod bank_dir;
 pub(crate) mod bank_file;
@@ -47,7 +49,8 @@ use crate::sync::Mutex;
 use removal::Leftovers;
 
 pub(crate) const PARTIAL: &str = "partial";
-/// Name of an empty file that keeps the checkpoint until it is unpinned.
+/// Name of an empty file in a checkpoint's directory. While it exists, pruning keeps the
+/// checkpoint.
 const PINNED: &str = "pinned";
 /// The checkpoints of a bank.
 #[derive(Debug, Clone)]
@@ -71,9 +74,10 @@ impl Checkpoints {
         let failed = |e| Error::io("create", &bank.place(FOLDER), e);
         let dir = bank.make_subdirectory(FOLDER).map_err(failed)?;
         let checkpoints = Checkpoints::new(Some(dir), bank);
-        // A process that was killed may have renamed checkpoints without syncing the folder. A
-        // checkpoint with its final name must stay before the bank is opened at it. A checkpoint
-        // that lost its name must not come back after its files and log are removed.
+        // A process may have renamed checkpoints and been killed before it synced the folder. This
+        // sync makes the present names durable. Otherwise, after a crash, a checkpoint at which the
+        // bank was opened could be gone. Or a checkpoint could get its name back after its files
+        // and log were removed.
         checkpoints.sync()?;
         checkpoints.clear(&checkpoints.names()?);
         Ok(checkpoints)
@@ -239,8 +243,8 @@ impl Checkpoints {
         let mark = self.pin_path(number);
         match mark.create_new() {
             Ok(_) => {}
-            // The directory is synced again, because an earlier call may have failed before its
-            // sync.
+            // The code below syncs the directory also in this case, because an earlier call may
+            // have failed before its sync.
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             Err(e) => return Err(Error::io("create", &mark, e)),
         }

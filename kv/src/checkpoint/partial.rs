@@ -45,13 +45,13 @@ impl PartialCheckpoint<'_> {
     }
 
     /// Links the images of checkpoint `number` into this checkpoint. Returns false if the file
-    /// system can't link, possibly after some links were made.
+    /// system can't link. Some links may exist then.
     pub(crate) fn link_images(&self, number: u64, images: &[ImageEntry]) -> bool {
         images.iter().all(|image| {
             let from = self.of.image_path(number, image.checkpoint);
             let to = self.image_path(image.checkpoint);
-            // The content was synced by its own checkpoint. Some file systems also need a sync for
-            // the new name.
+            // The checkpoint that wrote the image has synced its content. Some file systems also
+            // need a sync for the new name.
             from.hard_link(&to).and_then(|()| to.sync()).is_ok()
         })
     }

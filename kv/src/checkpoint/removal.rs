@@ -36,8 +36,8 @@ use crate::files::directory::Place;
 /// if its directory exists.
 const REMOVED: &str = "removed";
 
-/// Number of possible names for the `.partial` directory of one checkpoint. Later names are used
-/// while earlier names belong to directories that can't be removed.
+/// Number of possible names for the `.partial` directory of one checkpoint. A checkpoint uses a
+/// later name if directories that can't be removed have the earlier names.
 pub(crate) const PARTIAL_NAMES: u32 = 16;
 
 /// Paths that could not be removed, with the reasons.
@@ -122,8 +122,8 @@ impl Checkpoints {
     }
 
     /// Removes checkpoints except the newest `kept`, pinned ones, and those that a reader holds
-    /// (see `hold`). Appends the numbers of checkpoints that are durably taken back to `gone`. A
-    /// checkpoint that can't be removed is noted, and pruning continues.
+    /// (see `hold`). Appends to `gone` the numbers of the checkpoints that it has durably taken
+    /// back. If a checkpoint can't be removed, adds it to `left` and continues.
     ///
     /// # Errors
     /// `DirectoryMoved` if the bank's path leads elsewhere. `Io` if the folder can't be listed.
@@ -188,7 +188,7 @@ impl Checkpoints {
     fn mark(&self, number: u64) -> Result<()> {
         let mark = self.mark_of(number);
         match mark.create_new() {
-            // An existing mark is synced too, because an earlier sync may have failed.
+            // Syncs also if the mark exists, because an earlier sync may have failed.
             Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(Error::io("create", &mark, e)),
             _ => self.sync(),
         }

@@ -1,10 +1,10 @@
 //! Epochs: a way to wait until no thread still uses an old state.
 //!
 //! Every batch pins the epoch once and works on memory only while pinned. While pinned, it never
-//! waits for the disk or for another thread's pin, and waits for a mutex only if that is held for a
-//! few instructions. `barrier` waits until all threads that were pinned when it was called have
-//! unpinned. Every thread then sees the change made before the call: a moved boundary (read-only,
-//! head), or the pause flag.
+//! waits for the disk or for another thread's pin. It waits only for a mutex whose holders release
+//! it after a few instructions. `barrier` waits until all threads that were pinned when it was
+//! called have unpinned. Every thread then sees the change made before the call: a moved boundary
+//! (read-only, head), or the pause flag.
 //!
 //! There are two implementations, and each process chooses one. `slots` has nearly free pins and
 //! needs `membarrier(2)` (Linux 4.14). `portable` uses `crossbeam-epoch` where the kernel has no
@@ -19,8 +19,8 @@ use std::sync::atomic::AtomicU8;
 use crate::process::fork;
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, Planted, planted};
 
-/// While this exists, everything that the thread has seen stays valid: frames, settled pages and
-/// the gate's state.
+/// While this exists, what the thread reads under the pin stays valid: the places of frames, the
+/// settled pages and the state of the gate.
 #[must_use]
 pub(crate) enum Pin {
     Slot(#[expect(dead_code, reason = "held for its drop")] slots::Pin),
@@ -76,6 +76,7 @@ fn by_slots() -> bool {
 #[cold]
 fn choose_slots() -> bool {
     // Without the fork handler, a child would wait for pins of threads that only its parent has.
+    // `slots` is therefore chosen only if the handler is registered.
     let watched = fork::watch(fork::Owner::Pins, renew_in_child).is_ok();
     if cfg!(debug_assertions)
         && std::env::var_os("EMBANK_PINS").is_some_and(|way| way == "portable")
@@ -184,11 +185,11 @@ mod tests {
         });
     }
 
-    /// Checks that a thread that pins after a barrier sees earlier stores, and that the barrier
-    /// waits for all other pinned threads. A writer can therefore change a cell only when no thread
-    /// is reading it.
+    /// Checks two things: a thread that pins after a barrier sees the stores before it, and the
+    /// barrier waits for all other pinned threads. A writer can therefore change a cell only when
+    /// no thread is reading it.
     fn a_barrier_separates<P>(rounds: u64, pin: impl Fn() -> P + Sync, barrier: impl Fn()) {
-        // The cell that readers use. The writer changes only the other one.
+        // The number of the cell that readers use. The writer changes only the other cell.
         let current = AtomicU64::new(0);
         let cells = [AtomicU64::new(0), AtomicU64::new(0)];
         let stop = AtomicBool::new(false);
@@ -300,8 +301,8 @@ mod tests {
         a_child_passes_its_barrier(portable::pin, portable::barrier);
     }
 
-    /// Shows that a barrier succeeds after the kernel has refused its fence for a while. The kernel
-    /// may only lack memory for a moment.
+    /// Shows that a barrier succeeds after the kernel has refused its fence for a while. A kernel
+    /// does so if it lacks memory for a moment.
     #[cfg(all(target_os = "linux", not(any(miri, embank_shuttle))))]
     #[test]
     fn a_barrier_outlasts_a_fence_that_is_refused_for_a_while() {
@@ -318,8 +319,8 @@ mod tests {
         refusing::quick(0);
     }
 
-    /// Shows that a thread can pin while its thread-local variables are being destroyed, with a
-    /// slot that it gives back.
+    /// Shows that a thread can pin while its thread-local variables are being destroyed. The thread
+    /// takes a slot for the pin and gives it back.
     #[test]
     fn pins_nest_in_a_thread_that_is_ending() {
         struct AtTheEnd(std::sync::mpsc::Sender<[bool; 3]>);
@@ -361,7 +362,8 @@ mod tests {
         if !slots::available() {
             return;
         }
-        // These are far more threads than slots that could exist without reuse.
+        // There are more threads than the slots that the last line allows, so the threads must
+        // reuse slots.
         for _ in 0..if cfg!(miri) { 3 } else { 2_000 } {
             std::thread::spawn(|| drop(slots_pin())).join().unwrap();
         }

@@ -1,12 +1,12 @@
 //! Pins by `crossbeam-epoch`, for kernels without `membarrier`.
 //!
 //! `crossbeam-epoch` runs a deferred function after every guard that was live at the deferral is
-//! gone. It advances its epoch only when a thread collects, and offers nothing to wait on. The
-//! barrier therefore collects repeatedly, with growing pauses.
+//! gone. It advances its epoch only when a thread collects, and has no function that waits for
+//! that. The barrier therefore collects repeatedly, with growing pauses.
 //!
 //! **Fork.** In a child, the parent's collector would wait for pins of threads that only the parent
-//! has. A child therefore gets its own collector. The fork handler forgets the parent's
-//! (`renew_in_child`), and a thread registers again when its collector is not the current one. A
+//! has. A child therefore gets its own collector. The fork handler (`renew_in_child`) forgets the
+//! parent's collector, and a thread registers again when its collector is not the current one. A
 //! pin that the forking thread holds does not delay the child's barriers. It protects a store of
 //! the parent, which the child can't use.
 
@@ -78,7 +78,7 @@ pub(super) fn pin() -> Guard {
         }
         own.as_ref().expect("set above").handle.pin()
     };
-    // A thread that is ending has no registration, and registers for this pin alone.
+    // A thread that is ending has no registration. It registers for this one pin.
     OWN.try_with(pin_own).unwrap_or_else(|_| collector.register().pin())
 }
 

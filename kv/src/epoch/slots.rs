@@ -1,9 +1,10 @@
 //! Pins that cost two plain stores, because the barrier does the expensive work.
 //!
-//! **Problem.** A thread must announce its pin before it reads shared state. This takes a full
-//! fence, or a locked instruction, between a store and a load. For a batch the cost is negligible.
-//! Between single operations, the fence keeps the processor from starting the next operation's
-//! cache misses during the last one's. Reads of one key each then take three times as long.
+//! **Problem.** A thread must announce its pin before it reads shared state. Between the store that
+//! announces the pin and the first load, the processor then needs a full fence or a locked
+//! instruction. For a batch the cost is negligible. Between single operations, the fence keeps the
+//! processor from starting the next operation's cache misses during the last one's. Reads of one
+//! key each then take three times as long.
 //!
 //! **Approach.** The fence is asymmetric, as in Linux's RCU for user space and folly's hazard
 //! pointers. A pin is a plain store of the era into the thread's own slot, kept in place by a
@@ -13,16 +14,17 @@
 //!
 //! **Why it is right.** Consider a change (a moved boundary, a pause) followed by a barrier, and a
 //! thread that pins. In the first case, the thread's store to its slot came before the fence that
-//! `membarrier` made it execute. The barrier then sees the slot and waits, unless the slot has this
-//! era or a newer one. A thread that stored this era loaded it with Acquire from the increment
-//! after the change, and so sees the change. In the second case, the store came after that fence.
-//! So did every later load of the thread, and these loads see the change.
+//! `membarrier` made it execute. The barrier then sees the slot and waits, unless the slot has the
+//! barrier's era or a newer one. A thread that stored such an era loaded it with Acquire from an
+//! increment after the change, and so sees the change. In the second case, the store came after
+//! that fence. Every later load of the thread came after the fence too, so these loads see the
+//! change.
 //!
 //! **Threads.** A thread takes a slot at its first pin and gives it back when it ends. Pins nest,
 //! and only the outermost unpin counts. (A callback that enters any store's gate may wait for a
 //! pause that waits for the callback's own batch. `Operation` forbids such callbacks.)
 //!
-//! **Fork.** A child has one thread and a copy of its parent's slots. The fork handler
+//! **Fork.** A forked child has one thread and a copy of its parent's slots. The fork handler
 //! (`renew_in_child`) frees the slots of the threads that the child does not have, because the
 //! child's barriers would wait for them. A fork handler must not take a lock, so threads take and
 //! return slots by atomics alone.
@@ -76,8 +78,8 @@ impl Slot {
             let slot = &slots[place];
             // Relaxed, here and below: only this thread uses these fields.
             slot.number.store(block * BLOCK_SLOTS + place, Ordering::Relaxed);
-            // The count is reset, because a thread may have ended during a pin, by `exit` in a
-            // callback.
+            // The former owner may have ended while pinned, by `exit` in a callback. So the count
+            // may not be 0.
             slot.depth.store(0, Ordering::Relaxed);
             slot.late.store(late, Ordering::Relaxed);
             // Release: pairs with the Acquire in `barrier`, which must see the former owner's
@@ -173,7 +175,8 @@ impl Block {
 }
 
 impl Drop for Block {
-    /// This runs only at the end of a model's schedule. In a program, the blocks are statics.
+    /// Runs only in model tests (`embank_shuttle`), at the end of a schedule. In a program the
+    /// blocks are statics, which are never dropped.
     fn drop(&mut self) {
         let made = *self.0.get_mut();
         if !made.is_null() {
@@ -203,8 +206,8 @@ struct Owner(&'static Slot);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // In a program this always succeeds, because `OWN` needs no destruction. In a model it may
-        // fail.
+        // In a program this always succeeds, because `OWN` needs no destruction. In a model test it
+        // may fail.
         let _ = OWN.try_with(|own| own.set(None));
         self.0.give_back();
     }
@@ -240,7 +243,7 @@ pub(super) fn own() -> Option<&'static Slot> {
 }
 
 /// Pins a thread that has no slot. A new thread takes a slot until it ends. A thread that is ending
-/// takes a slot for this pin alone.
+/// takes a slot for this one pin.
 pub(super) fn pin_anew() -> Pin {
     let slot = OWNER.try_with(|owner| owner.0).unwrap_or_else(|_| Slot::take(true));
     let _ = OWN.try_with(|own| own.set(Some(slot)));
@@ -281,7 +284,8 @@ pub(super) fn renew_in_child() {
     for (block, taken) in TAKEN.iter().enumerate() {
         let kept =
             own.filter(|own| own / BLOCK_SLOTS == block).map_or(0, |own| 1 << (own % BLOCK_SLOTS));
-        // An equal value is not stored, because a store would copy the shared page for the child.
+        // Does not store an equal value: a store would make the kernel copy the page, which parent
+        // and child still share.
         if taken.load(Ordering::Relaxed) != kept {
             taken.store(kept, Ordering::Relaxed);
         }
@@ -307,7 +311,8 @@ mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-    /// Number of attempts, 1 ms apart, after which a refusal by the kernel counts as final.
+    /// Limit of the attempts, 1 ms apart. If the kernel refuses the last one too, the barrier
+    /// panics.
     const ROUNDS_MAX: u32 = 1000;
 
     fn call(command: libc::c_int) -> bool {
@@ -327,8 +332,8 @@ mod membarrier {
     ///
     /// The quick command (`PRIVATE_EXPEDITED`) can fail even after a successful registration,
     /// because the kernel may lack memory for a moment. `GLOBAL` needs no memory and takes some
-    /// milliseconds, but kernels with `nohz_full` processors refuse it. Both commands are therefore
-    /// repeated.
+    /// milliseconds, but kernels with `nohz_full` processors refuse it. The function therefore
+    /// repeats both commands.
     pub(super) fn fence_all_threads() {
         for _ in 0..ROUNDS_MAX {
             // A forked process may have to register again.
@@ -385,7 +390,8 @@ pub(super) use membarrier::refusing;
 
 #[cfg(not(all(target_os = "linux", not(any(miri, embank_shuttle)))))]
 mod membarrier {
-    /// In a model, all actions form one sequence, so a fence has nothing to order.
+    /// In a model test (`embank_shuttle`), all actions form one sequence, so a fence has nothing to
+    /// order.
     pub(super) fn register() -> bool {
         cfg!(embank_shuttle)
     }

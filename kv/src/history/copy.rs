@@ -1,18 +1,19 @@
 //! Copies a checkpoint to another directory, which is then a bank.
 //!
 //! **Approach.** The files of a checkpoint never change: segments of the log below its end, images
-//! of its index, and its blob. The copy therefore makes hard links to those files, and costs no
-//! space until the bank removes its own names. Two files are copied. The bank continues to write
-//! the segment in which the checkpoint's log ends. Readers lock the manifest (`hold`), so each bank
-//! needs its own. If the file system can't link, for example to another drive, all files are
-//! copied.
+//! of its index, and its blob. The copier therefore makes hard links to those files. The links cost
+//! no space until the bank removes its own names. Two files are not linked. The copier copies the
+//! segment in which the checkpoint's log ends, because the bank continues to write that segment. It
+//! writes a new manifest, because readers lock the manifest (`hold`), and each bank needs a
+//! manifest of its own. If the file system can't link, for example to another drive, the copier
+//! copies all files.
 //!
 //! **What makes sharing safe.** A bank changes no file that has another name (`device::segments`).
 //! The copier holds the checkpoint, so the bank removes neither its directory nor any part of its
 //! log.
 //!
-//! **Crashes.** `BANK` is written last and durably. A directory without this file does not open as
-//! a bank.
+//! **Crashes.** The copier writes the file `BANK` last, and durably. A directory without this file
+//! does not open as a bank.
 
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -54,9 +55,9 @@ impl Store {
     /// a process that writes the bank, and does not change the bank.
     ///
     /// On one file system, bank and copy share files through hard links. The copy then takes
-    /// seconds, and little space beyond the last segment. It needs more space later, as bank and
-    /// copy change. Such a copy is no backup against a bad disk: damage to a shared file damages
-    /// both. On another file system all files are copied.
+    /// seconds, and little space beyond the last segment. It needs more space later, when the bank
+    /// removes files that the copy still has, or the copy grows. Such a copy is no backup against a
+    /// bad disk: damage to a shared file damages both. On another file system all files are copied.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -84,8 +85,8 @@ impl Store {
     /// - `DirectoryMoved` if `to` was moved during the call.
     /// - `Io` if a system call failed.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
-        // Declared first and so dropped last: a signal ends the process only after the created
-        // files were removed.
+        // Declared first, so dropped last. If a signal arrives, it ends the process only after the
+        // created files were removed.
         let _interruptible = Interruptible::begin();
         let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
@@ -180,14 +181,14 @@ impl Copying<'_> {
         if from.hard_link(into).is_err() {
             return Ok(false);
         }
-        // The content was synced with the checkpoint. Some file systems also need a sync for the
-        // new name.
+        // The checkpoint has synced the content. Some file systems also need a sync for the new
+        // name.
         let file = into.open().and_then(|file| file.sync_all().map(|()| file));
         let found =
             file.and_then(|file| file.metadata()).map_err(|e| Error::io("sync", into, e))?;
         if found.nlink() < 2 {
             // The file system does not report the number of names. Neither bank could then tell
-            // that the file is shared, so it is copied.
+            // that the file is shared. The caller therefore copies the file.
             into.remove_file().map_err(|e| Error::io("remove", into, e))?;
             return Ok(false);
         }

@@ -10,14 +10,14 @@
 //!
 //! The file is a checked stream, in which each chunk has a checksum (see `checked_stream`).
 //!
-//! **Approach.** A checkpoint's part of the log never changes. A later checkpoint has the same log
-//! with more pages at its end, without the pages that compaction has freed at its begin. A delta
-//! therefore consists of the new pages, the newer images of the index, the blob and the manifest.
-//! Applying it recreates the same checkpoint, byte for byte.
+//! **Approach.** A checkpoint's part of the log never changes. The log of a later checkpoint has
+//! more pages at its end, and lacks the pages that compaction has freed at its begin. The pages
+//! that both logs have are equal. A delta therefore consists of the new pages, the newer images of
+//! the index, the blob and the manifest. Applying it recreates the later checkpoint, byte for byte.
 //!
-//! **Lineage.** Numbers do not identify checkpoints: a copy counts on independently, and a rollback
-//! reuses numbers. A delta therefore also contains the random id of the checkpoint that it follows
-//! (its base). A bank accepts the delta only if its newest checkpoint has that id.
+//! **Lineage.** Numbers do not identify checkpoints: a copy numbers its later checkpoints itself,
+//! and a rollback reuses numbers. A delta therefore also contains the random id of the checkpoint
+//! that it follows (its base). A bank accepts the delta only if its newest checkpoint has that id.
 //!
 //! **Crashes.** The pages are written beyond the end of the newest checkpoint's log, where no
 //! checkpoint has data. The other parts are written to a partial checkpoint, which gets its name
@@ -175,9 +175,10 @@ impl Store {
     /// `checkpoints_kept`). The call works beside a process that writes the bank, and does not
     /// change the bank.
     ///
-    /// The file contains the log pages written in between, the changes of the index, and the blob.
-    /// A copy of the bank ([`copy_checkpoint`](Self::copy_checkpoint)) whose newest checkpoint is
-    /// `from` can apply it with [`apply_delta`](Self::apply_delta).
+    /// The file contains the log pages that were written between the two checkpoints, the changes
+    /// of the index, and the blob of `to`. A copy of the bank
+    /// ([`copy_checkpoint`](Self::copy_checkpoint)) whose newest checkpoint is `from` can apply it
+    /// with [`apply_delta`](Self::apply_delta).
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -235,7 +236,7 @@ impl Store {
         let file_bytes = export(dir, &checkpoints, &head, &unfinished.place, progress)?;
         let failed = |e| Error::io("make", &file, e);
         file.directory().check_in_place()?;
-        // Fails if another process has created the file since the check above.
+        // `hard_link` fails if another process has created the file since the check above.
         let linked = unfinished.place.hard_link(&file).or_else(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => Err(e),
             _ => unfinished.place.rename(&file),
@@ -255,15 +256,15 @@ impl Store {
     /// fewer if the delta reuses the number of a dropped table that older checkpoints still have. A
     /// process that has the bank open read-only stays at its checkpoint until it calls
     /// [`refresh`](Self::refresh). The new checkpoint is durable on return. After an error or a
-    /// crash, the bank is at its old checkpoint, with one exception. If only the last step failed,
-    /// which makes the new checkpoint's name durable, the bank may be at either checkpoint, and
+    /// crash, the bank is at its old checkpoint, with one exception. The last step makes the new
+    /// checkpoint's name durable. If this step fails, the bank may be at either checkpoint, and
     /// both are complete.
     ///
     /// # Errors
     /// - `DeltaMismatch` if the bank has no checkpoint, or if the delta follows another checkpoint,
     ///   is from another bank or lineage, or was applied before.
-    /// - `InvalidOption` for 0 checkpoints.
-    /// - `NotABank` for the directory `dir`.
+    /// - `InvalidOption` if `checkpoints_kept` is 0.
+    /// - `NotABank` if `dir` is not a bank.
     /// - `CheckpointInUse` if a checkpoint that must be removed is pinned or being read.
     /// - `Locked` if the bank is open for writing.
     /// - `Damaged` or `Truncated` for a delta that does not verify.
@@ -305,7 +306,8 @@ impl Store {
         remove(&checkpoints, &outdated)?;
         partial.complete(&head.manifest)?;
         checkpoints.sync()?;
-        // The delta is applied. If this step fails, the next open, checkpoint or delta repeats it.
+        // The delta is applied at this point. If removing old checkpoints fails, the next open,
+        // checkpoint or delta tries again.
         let _ = give_back(&checkpoints, checkpoints_kept, device.as_ref());
         Ok(head.delta(file_bytes))
     }
@@ -399,8 +401,8 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // The directory's own handle is used, because the path may have changed. If this fails,
-        // `HiddenFile` removes the file.
+        // Removes the file through the handle of its directory, because the path may lead elsewhere
+        // now. If this fails, `HiddenFile` removes the file.
         let _ = self.place.remove_file();
     }
 }

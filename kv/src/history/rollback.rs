@@ -1,9 +1,9 @@
 //! Takes a bank back to an older checkpoint for good.
 //!
-//! Every newer checkpoint is removed, the newest first. Each removal is durable before the next one
-//! begins. After a crash, the bank is therefore at the newest checkpoint that is left, which is
-//! complete. The rollback does not touch the log. The next open cuts off the log beyond the
-//! checkpoint, as it does after a crash.
+//! The rollback removes every newer checkpoint, the newest first. Each removal is durable before
+//! the next one begins. After a crash, the bank is therefore at the newest checkpoint that is left,
+//! which is complete. The rollback does not touch the log. The next open cuts off the log beyond
+//! the checkpoint, as it does after a crash.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,13 +19,15 @@ use crate::store::{Store, check_bank_file, check_last_page};
 
 impl Store {
     /// Takes the bank in `dir` back to its checkpoint `number`. No process may have the bank open.
-    /// All newer checkpoints are removed for good, and the next open is at this one. Returns the
-    /// numbers of the removed checkpoints, the newest first. Later checkpoints reuse these numbers.
+    /// Removes all newer checkpoints for good. The next open is at checkpoint `number`. Returns the
+    /// numbers of the removed checkpoints, the newest first. Checkpoints that are taken later get
+    /// these numbers again.
     ///
     /// The call first checks that the checkpoint opens: it reads the manifest, the index, the blob
-    /// and the log's last page. It does not read other pages ([`verify`](crate::inspect::verify)
-    /// does). An error before the first removal changes nothing. After a crash or a later error,
-    /// the bank is at some checkpoint from `number` on, and the call can be repeated.
+    /// and the log's last page. It does not read the other pages of the log;
+    /// [`verify`](crate::inspect::verify) reads them. An error before the first removal changes
+    /// nothing. After a crash or a later error, the bank is at some checkpoint from `number` on,
+    /// and the call can be repeated.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -61,7 +63,7 @@ impl Store {
         }
         check_that_it_opens(dir, bank_file, &checkpoints, number)?;
         let newer = there.iter().rev().copied().take_while(|&newer| newer > number);
-        // All newer checkpoints are locked before the first one is removed.
+        // Locks all newer checkpoints before it removes the first one.
         let unread = newer.map(|newer| match checkpoints.unread(newer)? {
             Some(unread) => Ok((newer, unread)),
             None => {
@@ -75,8 +77,8 @@ impl Store {
         for (newer, unread) in unread {
             checkpoints.check_in_place()?;
             match checkpoints.remove(newer, unread, &mut gone) {
-                // The checkpoint is taken back. The next open tries again to remove its remaining
-                // files.
+                // The checkpoint is durably taken back, and only its files remain. The next open
+                // tries again to remove them.
                 Err(_) if gone.last() == Some(&newer) => {}
                 removed => removed?,
             }

@@ -1,7 +1,7 @@
 //! A full disk: pages that can't be written stay in memory until there is room.
 //!
 //! **Problem.** A write that fails on a full disk loses no row: the page is still in its frame in
-//! memory. A store that stopped for good would lose every row since the last checkpoint.
+//! memory. If the store stopped for good, all changes since the last checkpoint would be lost.
 //!
 //! **Approach.** The writer thread keeps the page and sleeps. Calls can still read the rows in
 //! memory and change them in place. A call that needs a frame, or a page on the device, requests
@@ -10,11 +10,11 @@
 //! succeeds ends the full-disk state.
 //!
 //! Each request has a number. An attempt answers all requests that were made before it began. A
-//! call therefore fails only if an attempt failed that began after the call's request.
+//! call therefore fails only if an attempt fails that began after the call's request.
 //!
 //! Compaction frees disk space, and it needs frames for that. While the disk is full, other calls
-//! therefore leave some frames free ([`TurnFor::frames_left`]). If the disk fills up while memory
-//! is full, no frame is free.
+//! therefore leave some frames free ([`TurnFor::frames_left`]). If all frames were in use when the
+//! disk filled up, no frame is free for compaction.
 
 use std::path::PathBuf;
 
@@ -78,15 +78,16 @@ impl FullDisk {
 pub(super) struct Request(Option<u64>);
 
 impl State {
-    /// Returns the number of frames that the writer keeps free. On a full disk it keeps more, so a
-    /// page turn for rows finds a frame beyond those that it must leave free.
+    /// Returns the number of frames that the writer keeps free. On a full disk the writer keeps
+    /// more. A page turn for rows then finds a frame in addition to the frames that it must leave
+    /// free.
     pub(super) fn frames_wanted(&self) -> u64 {
         let left = if self.disk.is_full() { TurnFor::Rows.frames_left() } else { 0 };
         FREE_FRAMES_WANTED + left
     }
 
-    /// Must be called each time before a call sleeps to wait for the writer. On a full disk, the
-    /// call's first use requests an attempt.
+    /// A call must use this each time before it sleeps to wait for the writer. If the disk is full,
+    /// the first use requests an attempt.
     ///
     /// # Errors
     /// `DiskFull` if the requested attempt has failed.
@@ -125,8 +126,9 @@ impl Log {
         self.page_flushed.notify_all();
         drop(state);
         if is_news {
-            // A writer that waits for compaction checks the disk again. This wakes it only once and
-            // not after each attempt, because it requests attempts itself.
+            // Wakes the batches that wait for compaction (`await_space`), so that they check the
+            // disk again. Only the first failed attempt wakes them: they request attempts
+            // themselves, and otherwise each failed attempt would lead to the next one.
             self.compactor.raise();
         }
         true

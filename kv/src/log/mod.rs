@@ -13,11 +13,11 @@
 //!
 //! **Turning a page.** Threads take space at the tail by fetch-and-add on one word, which holds
 //! page and offset. The thread that crosses the page's end stores how many bytes of the page are
-//! used, and reports the page full. Its caller unpins and calls `turn_page`, which waits until a
-//! frame is free. The writer thread (`writer`) keeps frames free. It moves `read_only` and `head`,
-//! and waits for a `barrier`, after which no thread acts on the old values. It then writes settled
-//! pages and frees the frames of evicted pages. A checkpoint's `cut` ends the tail's page and moves
-//! `read_only` to the tail, while no thread is pinned.
+//! used. `allocate` reports the full page to its caller. The caller unpins and calls `turn_page`,
+//! which waits until a frame is free. The writer thread (`writer`) keeps frames free. It moves
+//! `read_only` and `head`, and waits for an `epoch::barrier`. After that, no thread acts on the old
+//! values. It then writes settled pages and frees the frames of evicted pages. A checkpoint's `cut`
+//! ends the tail's page and moves `read_only` to the tail, while no thread is pinned.
 //!
 //! **Invariants.**
 //! 1. `head <= flushed <= read_only <= tail`, `settled <= read_only` and `begin <= flushed`. All of
@@ -66,8 +66,8 @@ const FREE_FRAMES_WANTED: u64 = 2;
 /// fill another.
 const LAST_CALL_PAGES: u64 = 2;
 
-/// Number of pages that are settled at once if the log has reached its quota and no page is on the
-/// device.
+/// Number of pages that `settle_oldest` settles early. A batch calls it if the log has reached its
+/// quota and compaction finds no page on the device.
 const SETTLED_EARLY_PAGES: u64 = 4;
 
 /// A store warns when one part in `ADDRESSES_LOW_PART` of the log's addresses is left.
@@ -171,15 +171,16 @@ struct State {
     free: Vec<u32>,
     retired: Vec<u32>,
     never_used: u32,
-    /// Pages below this number are settled and written, even if they are young.
+    /// The writer settles and writes all pages below this number, even those that are new enough to
+    /// stay mutable.
     settle_below: u64,
     disk: FullDisk,
     shutdown: bool,
 }
 
 impl State {
-    /// Takes a frame for a page. `None` if no frame is free, or if the turn must leave the free
-    /// ones (see [`TurnFor::frames_left`]).
+    /// Takes a frame for a page. `None` if no frame is free, or if the turn must leave the
+    /// remaining frames free (see [`TurnFor::frames_left`]).
     fn take_frame(&mut self, budget: &Budget, turn_for: TurnFor) -> Option<u32> {
         if budget.frames() > budget.frames_allowed() {
             return None;
@@ -249,14 +250,14 @@ impl Log {
         Ok(log)
     }
 
-    /// Sets the function to call after the boundaries have moved. Only the first call has an
-    /// effect.
+    /// Sets the function that the writer thread calls after it has moved the boundaries. Only the
+    /// first call has an effect.
     pub(crate) fn when_boundaries_move(&self, told: Box<dyn Fn() + Send + Sync>) {
         let _ = self.lookahead.0.set(told);
     }
 
-    /// Returns which opening of the bank wrote each page. This opening writes all pages from the
-    /// log's former end on.
+    /// Returns the record of which opening of the bank wrote each page. The present opening writes
+    /// all pages from the address at which the log ended when the bank was opened.
     pub(crate) fn lineage(&self) -> &Lineage {
         &self.lineage
     }
@@ -328,10 +329,10 @@ impl Log {
     /// Returns the boundaries for a thread that has just pinned.
     #[inline]
     pub(crate) fn view(&self) -> View<'_> {
-        // Acquire: pairs with the writer's Release stores. `head` is loaded first, because it never
-        // passes the read-only boundary that is loaded after it. `begin` pairs with `set_begin`. A
-        // thread that sees the new `begin` also finds in the index the rows that compaction has
-        // moved.
+        // Acquire: pairs with the writer's Release stores. `head` is loaded before `read_only`:
+        // `read_only` only grows, so the `head` of the view cannot lie above its `read_only`.
+        // `begin` pairs with `set_begin`. A thread that sees the new `begin` also finds in the
+        // index the rows that compaction has moved.
         let begin = self.begin.load(Ordering::Acquire);
         let head = self.head.load(Ordering::Acquire);
         let read_only = self.read_only.load(Ordering::Acquire);
@@ -353,7 +354,7 @@ impl Log {
         self.begin.store(begin, Ordering::Release);
     }
 
-    /// Returns an address below which all pages are on the device, not necessarily synced.
+    /// Returns an address below which all pages are on the device. The pages need not be synced.
     pub(crate) fn flushed(&self) -> u64 {
         self.flushed.load(Ordering::Acquire)
     }
@@ -371,7 +372,7 @@ impl Log {
             return Err(PageFull(seen >> 32));
         }
         // Acquire: pairs with the Release store in `begin_page` and so sees the page's frame.
-        // Additions by other threads continue its release sequence.
+        // Additions by other threads continue the release sequence of that store.
         let old = self.tail.fetch_add(bytes, Ordering::Acquire);
         let page = old >> 32;
         let offset = old & 0xFFFF_FFFF;
@@ -390,7 +391,8 @@ impl Log {
     /// be pinned.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write; `DiskFull`; `Exhausted` at the end of the address space.
+    /// `Poisoned` after a failed write. `DiskFull` if the disk is full and a new attempt to write
+    /// fails. `Exhausted` at the end of the address space.
     pub(crate) fn turn_page(&self, full: PageFull, turn_for: TurnFor) -> Result<()> {
         debug_assert!(!crate::epoch::is_pinned());
         let next = full.0 + 1;
@@ -469,7 +471,8 @@ impl Log {
     /// must not be pinned.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write; `DiskFull`.
+    /// `Poisoned` after a failed write. `DiskFull` if the disk is full and a new attempt to write
+    /// fails.
     pub(crate) fn reserve_frame(&self) -> Result<ReservedFrame<'_>> {
         debug_assert!(!crate::epoch::is_pinned());
         let mut state = self.state.lock();
@@ -532,16 +535,17 @@ impl Log {
         Ok(Address::new(end))
     }
 
-    /// Waits until all pages below the settled address `end` are on the device, not necessarily
-    /// synced.
+    /// Waits until all pages below the settled address `end` are on the device. The pages need not
+    /// be synced.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write; `DiskFull`.
+    /// `Poisoned` after a failed write. `DiskFull` if the disk is full and a new attempt to write
+    /// fails.
     pub(crate) fn await_flushed(&self, end: Address) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // The loop ends: the writer gets there, finds the disk full, or poisons the log, and then
-        // wakes all waiting calls.
+        // The loop ends: the writer writes the pages, finds the disk full, or poisons the log, and
+        // then wakes all waiting calls.
         while self.flushed() < end.raw() {
             self.check_poison()?;
             state.check_disk(&mut request)?;
@@ -551,8 +555,9 @@ impl Log {
         Ok(())
     }
 
-    /// Makes the writer settle the oldest pages of the mutable region early, so that compaction can
-    /// read them. Returns false if the tail's page is the only unwritten page. Does not wait.
+    /// Makes the writer settle the oldest pages of the mutable region early and write them, so that
+    /// compaction can read them. Returns false if the tail's page is the only unwritten page. Does
+    /// not wait.
     pub(crate) fn settle_oldest(&self) -> bool {
         let tail = self.tail.load(Ordering::Relaxed) >> 32;
         let flushed = self.flushed() >> self.page_bits;
@@ -603,11 +608,12 @@ impl Log {
     }
 
     /// Waits until the log uses no more frames than the budget allows. Free frames go back to the
-    /// system, and the writer evicts pages. The caller borrows memory from the budget, and must not
-    /// be pinned.
+    /// system, and the writer evicts pages. A caller that has borrowed memory from the budget calls
+    /// this. It must not be pinned.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write; `DiskFull`.
+    /// `Poisoned` after a failed write. `DiskFull` if the disk is full and a new attempt to write
+    /// fails.
     pub(crate) fn give_way(&self) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
@@ -626,9 +632,10 @@ impl Log {
         }
     }
 
-    /// Returns the number of allowed frames that the log has not needed so far.
+    /// Returns the number of frames that the budget allows and the log has not needed so far.
     pub(crate) fn frames_unused(&self) -> u64 {
-        // One frame is the tail's page and two are kept free.
+        // Three frames count as needed soon: one for the tail's page, and two that the writer keeps
+        // free.
         self.budget.frames_allowed().saturating_sub(self.budget.frames() + 3)
     }
 
@@ -637,9 +644,9 @@ impl Log {
         self.budget.frames() <= self.budget.frames_allowed()
     }
 
-    /// Must be called after the budget's allowance has changed. Returns free frames beyond it to
-    /// the system, wakes the writer to evict more pages, and wakes threads that wait for a frame.
-    /// Does not wait.
+    /// Must be called after the budget's allowance has changed. Returns free frames beyond the
+    /// allowance to the system, wakes the writer to evict more pages, and wakes threads that wait
+    /// for a frame. Does not wait.
     pub(crate) fn allowance_changed(&self) {
         let mut state = self.state.lock();
         self.retire_free_frames(&mut state);

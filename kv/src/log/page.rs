@@ -69,8 +69,8 @@ pub(crate) unsafe fn for_each_record(
 /// Writes a page's form on disk into `image`, which is as long as a page.
 ///
 /// # Safety
-/// The duties of `for_each_record`. In addition, no thread may change the values of the page's
-/// records any more.
+/// The caller keeps the conditions of `for_each_record`. In addition, no thread changes the values
+/// of the page's records during or after the call.
 pub(crate) unsafe fn write_image(
     page: *const u8,
     start: u64,

@@ -9,7 +9,7 @@ use crate::sync::Ordering;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frames<'a> {
     pub(crate) base: *mut u8,
-    /// See [`Log::shifts`]. The length is a power of two.
+    /// See `shifts` of [`Log`](super::Log). The length is a power of two.
     pub(crate) shifts: &'a [AtomicU64],
     pub(crate) page_bits: u32,
 }

@@ -1,18 +1,18 @@
 //! The thread that settles, writes and evicts pages.
 //!
-//! **Every thread that waits for the log waits for this thread only.** It waits in one of three
-//! functions. A batch, compaction or checkpoint waits for a frame in `turn_page`, a borrower of
-//! memory waits in `give_way`, and `await_flushed` waits for a written page. Frames are missing for
-//! one of two reasons. Either pages fill them, and this thread evicts pages. Or the budget has no
-//! frame left, because the index or a scan took memory that the row cache still has. Then this
-//! thread makes the cache shrink before it plans. No waiting thread could do that, because all of
-//! them may be waiting at once.
+//! **Every thread that waits for the log waits for this thread only.** A batch or compaction waits
+//! for a frame in `turn_page`, and a checkpoint in `reserve_frame`. A borrower of memory waits in
+//! `give_way`. A checkpoint waits for written pages in `await_flushed`. Frames are missing for one
+//! of two reasons. Either pages fill them, and this thread evicts pages. Or the budget has no frame
+//! left, because the index or a scan took memory that the row cache still has. Then this thread
+//! makes the cache shrink before it plans. It cannot leave that to the waiting threads, because all
+//! threads of the program may be waiting.
 //!
-//! No wake-up is lost. A waiting thread wakes the writer under the state's lock, after the charge
-//! that made it wait. The writer checks the cache's share under that lock before it sleeps. If a
-//! charge happens while the writer sleeps, either no thread waits, or a wake-up under that lock
-//! follows. It comes at the end of the batch (`make_room`), or when the borrower itself waits
-//! (`Scan::new`).
+//! No wake-up is lost. A waiting thread wakes the writer while it holds the lock of `Log::state`,
+//! after the charge that made it wait. The writer checks the cache's share under this lock before
+//! it sleeps. If a thread charges the budget while the writer sleeps, either no thread waits for a
+//! frame, or a wake-up under this lock follows. A batch sends the wake-up at its end (`make_room`),
+//! and a scan sends it when it waits itself (`Scan::new`).
 
 use std::time::Instant;
 
@@ -28,11 +28,12 @@ use crate::sync::{MutexGuard, Ordering, Planted, planted};
 /// region has an eighth of the frames, and at least enough pages for writing and for pages at their
 /// last call.
 ///
-/// A row that lookahead announced and that is about to leave memory passes through the read-only
-/// region. The region must be long enough for the thread that keeps such rows to find it between
-/// two bursts of reads.
+/// Lookahead keeps announced rows in memory: between two bursts of reads, its thread copies those
+/// unused rows that have reached the read-only region. The region must be long enough that the
+/// thread finds such a row before the row is evicted.
 fn mutable_pages(frames_allowed: u64) -> u64 {
-    // The free frames come from the old end of the read-only region.
+    // The free frames count as part of the read-only region, because the writer gets them by
+    // evicting the oldest pages of that region.
     let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
     let read_only = (frames_allowed / 8).max(last_call).max(FREE_FRAMES_WANTED);
     // A frame stays over budget only until the cache has released the bytes that were charged.
@@ -62,7 +63,7 @@ impl Log {
         let mut image = AlignedBuffer::zeroed(self.page_bytes() as usize);
         while let Some(plan) = self.next_plan(&give_way) {
             self.move_boundaries(&plan);
-            // On a full disk, this is `None` until a call requests an attempt.
+            // On a full disk, `begin_attempt` returns `None` until a call requests an attempt.
             let Some(requests) = self.begin_attempt() else { continue };
             if let Err(error) = self.write_settled(&mut image)
                 && !self.note_refused(&error, requests)
@@ -180,8 +181,8 @@ impl Log {
     }
 
     /// True if batches that append as fast as the drive writes could fill memory before pages
-    /// `page..end` are written. This is so if the frames without an unwritten page are no more than
-    /// these pages.
+    /// `page..end` are written. This is the case if at most `end - page` frames have no unwritten
+    /// page.
     fn is_urgent(&self, state: &State, page: u64, end: u64) -> bool {
         let unwritten = (self.tail.load(Ordering::Relaxed) >> 32) + 1 - page;
         let left = self.budget.frames_allowed().saturating_sub(unwritten + FREE_FRAMES_WANTED);
@@ -195,9 +196,10 @@ impl Log {
         self.plan(state).head > head || self.budget.cache_bytes_over() > 0
     }
 
-    /// Writes settled pages to the device until there is other work. A checkpoint settles all of
-    /// memory at once. While memory has room, the writer therefore rests after each page for as
-    /// long as the page took, and leaves processor and drive to the batches.
+    /// Writes settled pages to the device. Ends when all are written, when frames can be freed, or
+    /// when the cache must shrink. A checkpoint settles all pages in memory at once. While memory
+    /// has room, the writer therefore rests after each page for the time that the page took, and
+    /// leaves processor and drive to the batches.
     fn write_settled(&self, image: &mut AlignedBuffer) -> Result<()> {
         // Acquire: pairs with the Release of the boundary by this thread or by a cut. A cut runs
         // after all batches have unpinned.
