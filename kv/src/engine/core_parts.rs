@@ -47,8 +47,8 @@ pub(crate) struct CoreParts {
     pub(crate) pins: Pins,
     /// For each table number, the checkpoints that have the table.
     pub(crate) named: Named,
-    /// The incarnations of the first tables' numbers. The numbers of the remaining tables have
-    /// incarnation 0.
+    /// The incarnation of each table's number, in the order of the manifest's tables. The list may
+    /// be shorter: the remaining numbers have incarnation 0.
     pub(crate) incarnations: Vec<u32>,
     pub(crate) checkpoints: Option<Checkpoints>,
 }
@@ -105,7 +105,8 @@ impl Core {
             check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
             if !table.entry.dropped {
                 core.lengths.set(table.id(), table.entry.width(), table.entry.value_bytes);
-                // Also called for a table without rows, because a deleted row leaves a record.
+                // This includes tables without rows, because a deleted row leaves a record in the
+                // log.
                 core.note_written(table.id());
             }
         }

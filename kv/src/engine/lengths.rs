@@ -57,12 +57,12 @@ impl Lengths {
             })
         });
         let place = usize::from(table.number.0) % PAGE;
-        // Relaxed: a thread uses the table only after it has received the table's id, and that
-        // comes later.
+        // Relaxed: a thread uses the table only after it has received the table's id. No thread
+        // receives the id before this function returns.
         page.written[place].store(false, Ordering::Relaxed);
         let word = flags(table, width) | (u64::from(value_bytes) + 1);
-        // Release: pairs with the load in `table`. A thread that gets the id from there also sees
-        // the log's beginning that the table's creation saw.
+        // Release: pairs with the load in `table`. A thread that gets the table's id from `table`
+        // also sees the log's beginning that the creation of the table saw.
         page.words[place].store(word, Ordering::Release);
     }
 
@@ -107,8 +107,8 @@ impl Lengths {
         is_there.then_some(TableId { number, incarnation: (word >> INCARNATION_SHIFT) as u32 })
     }
 
-    /// Notes that the log may have a record of the table. Must be called while pinned, under the
-    /// same pin under which the record is allocated, or earlier.
+    /// Notes that the log may have a record of the table. Must be called under the pin under which
+    /// the record is allocated, or under an earlier pin.
     #[inline]
     pub(crate) fn note_written(&self, table: TableNumber) {
         if let Some(page) = self.0[usize::from(table.0) / PAGE].get() {
@@ -122,8 +122,8 @@ impl Lengths {
         }
     }
 
-    /// True if the log may have a record of the table. Covers the pins that ended before the last
-    /// `epoch::barrier`.
+    /// True if the log may have a record of the table. The answer includes all records that were
+    /// allocated under pins that ended before the last `epoch::barrier`.
     pub(crate) fn was_written(&self, table: TableNumber) -> bool {
         let page = self.0[usize::from(table.0) / PAGE].get();
         page.is_some_and(|page| page.written[usize::from(table.0) % PAGE].load(Ordering::Relaxed))

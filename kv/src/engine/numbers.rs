@@ -6,8 +6,8 @@
 //! be given to a new table. No row of the old table may ever appear in the new table.
 //!
 //! **Approach.** A bank gives out unused numbers first. Most banks never use a number twice. When
-//! all numbers have been used, the bank gives out the number of a dropped table once four
-//! conditions hold:
+//! all numbers have been used, the bank gives out the number of a dropped table if four conditions
+//! hold:
 //!
 //! 1. **No holder of the old table reaches the new table.** A handle of the old table has a
 //!    [`TableId`], which contains the number's incarnation. The new table has the next incarnation,
@@ -20,7 +20,7 @@
 //!    An `epoch::barrier` waits for all threads that were pinned before it, and later pins find the
 //!    table gone. So after such a barrier all records of the table lie below the log's tail. That
 //!    address is `records_end`. A checkpoint's pause contains such a barrier. If numbers run out,
-//!    `create_table` makes one.
+//!    `create_table` calls a barrier itself (`settle_dropped`).
 //! 3. **The log has no record of the old table.** The log begins at or after `records_end`. If no
 //!    record was ever written, `records_end` is 0.
 //! 4. **No checkpoint has the old table or a record of it.** This covers the kept checkpoints and
@@ -36,17 +36,18 @@
 //!   one. Those records lie below `begin`. Each search in B ends there, in memory and on disk
 //!   (`View::in_memory`, `walk`, `follow`).
 //! - *The row cache* is searched by address, and an address is never used twice.
-//! - *Compaction* works on a page at or above E by then, and that page has no record of A. The
-//!   pages that it compacted before lie below. *Retention* copies a row only if it finds the row at
-//!   the same address at which it saw the row.
+//! - *Compaction* works on a page at or above E by then, and such a page has no record of A.
+//!   Compaction is done with all pages below E. *Retention* copies a row only if it finds the row
+//!   at the same address at which it saw the row.
 //! - *Clocks* are part of records. All tables share the waiters' stripes: a thread that waits with
 //!   a ticket of A wakes up and gets an error.
 //! - *Row counts* of a batch on A are added to the state of A's incarnation, or to no state.
 //! - *A scan* reads the log of its checkpoint between two addresses. The checkpoint either has A or
 //!   does not have A. The scan looks its table up while no other checkpoint can complete.
-//! - *A reader* holds its checkpoint P. If P has A, condition 4 keeps n from B. A refresh may find
-//!   that n now belongs to a table, or to a table with other properties. The reader then takes the
-//!   next incarnation, so older handles get an error there too.
+//! - *A reader* holds its checkpoint P. If P has A, condition 4 keeps n from B. After a refresh,
+//!   the manifest of the later checkpoint may show another table under n: its name, descriptor,
+//!   width or value length differs, or P had n as dropped. The reader then takes the next
+//!   incarnation, so its older handles get an error too.
 //! - *An open* reads from the manifests of the kept checkpoints which of them have A. It cuts off
 //!   the log after the newest checkpoint, so records of a B that is in no checkpoint are gone. A
 //!   rollback is an open at an older checkpoint.
@@ -56,10 +57,11 @@
 //!   later record of n belongs to an unknown table (`inspect::walk`). If it has A, condition 4 kept
 //!   n from B.
 //!
-//! A manifest marks a dropped table without remaining records with `value_bytes` 0. Builds before
-//! this module also wrote 0 for dropped tables with values of length 0, and did not wait for
-//! running batches. So after an open, the log must first begin at or after that checkpoint's end.
-//! Only then is a dropped table's number reused, whatever the manifest says.
+//! A manifest marks a dropped table without remaining records with `value_bytes` 0. This mark is
+//! not proof: builds before this module also wrote 0 for dropped tables with values of length 0,
+//! and did not wait for running batches. So the bank does not rely on the mark when it reuses
+//! numbers. After an open at a checkpoint, it reuses the number of a dropped table only once the
+//! log begins at or after the end of that checkpoint's log.
 
 use crate::engine::tables::Named;
 
@@ -209,7 +211,7 @@ mod tests {
 
     /// Shows that no search finds a row below the log's beginning, where entries of the index may
     /// lead to pages that are still in memory. Earlier, the short path for a single key found such
-    /// rows. They could belong to a dropped table whose number another table has.
+    /// rows. Such rows could belong to a dropped table whose number another table now has.
     #[test]
     fn no_row_is_found_below_the_logs_beginning() {
         let dir = tempfile::tempdir().unwrap();
@@ -243,8 +245,8 @@ mod tests {
             record_bytes: 0,
             dropped: true,
         };
-        // An older build may have left records of a table although its manifest says that the
-        // records are gone.
+        // An older build may have left records of a table although the manifest that it wrote says
+        // that the records are gone.
         let named = Named::from([(3, (4, 6))]);
         let mut state = TableState::recovered(entry.clone(), 0, 4096, &named);
         assert!(!state.is_free(0, &[]));

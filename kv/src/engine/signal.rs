@@ -1,4 +1,4 @@
-//! How the compaction thread and the writers that wait for it signal each other.
+//! The signal between the compaction thread and the batches that wait for space.
 
 use crate::sync::Condvar;
 use crate::sync::Mutex;

@@ -75,8 +75,9 @@ impl TableState {
         Some(TableId { incarnation, ..self.id() })
     }
 
-    /// Returns the id of the table that has this number in the manifest of a later checkpoint. The
-    /// id is this table's own if both are the same table.
+    /// Returns the id for the table with this number in the manifest of a later checkpoint, whose
+    /// entry is `entry`. The id is this table's own if both are the same table, or if the later
+    /// table is dropped. `None` after 4 billion tables.
     pub(crate) fn id_of_later(&self, entry: &TableEntry) -> Option<TableId> {
         let of = |entry: &TableEntry| (entry.width(), entry.value_bytes, entry.dropped);
         let is_same = of(entry) == of(&self.entry)
@@ -156,7 +157,8 @@ impl TableState {
     }
 }
 
-/// Largest number of tables that a bank has at a time. The number 0 is never given to a table.
+/// Largest number of tables that a bank has at a time. Tables are numbered from 1; no table gets
+/// the number 0.
 pub(crate) const NUMBERS_MAX: u16 = u16::MAX;
 
 /// State for choosing the numbers of new tables.

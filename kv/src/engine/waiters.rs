@@ -1,10 +1,10 @@
 //! Parks threads until a row has fewer outstanding Gets.
 //!
-//! Rows are distributed over stripes. A stripe counts releases while a thread waits in any stripe.
-//! A thread that must wait takes a ticket with the stripe's count, and tries its Get once more. If
-//! that fails, the thread parks until the count differs from the ticket's count. No wake-up is
-//! lost: the second try sees a release that came before the ticket, and a later release changes the
-//! count. While no thread waits, a batch pays one load.
+//! Rows are distributed over stripes. While a thread waits in any stripe, each stripe counts the
+//! releases of its rows. A thread that must wait takes a ticket with the stripe's count, and tries
+//! its Get once more. If that fails, the thread parks until the count differs from the ticket's
+//! count. No wake-up is lost: the second try sees a release that came before the ticket, and a
+//! later release changes the count. While no thread waits, a batch pays one load.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ struct Stripe {
     released: Condvar,
 }
 
-/// The release count of a row's stripe before an attempt. See
+/// The number of releases that a row's stripe had counted before an attempt to get the row. See
 /// [`Store::release_ticket`](crate::Store::release_ticket).
 #[derive(Debug)]
 #[must_use]
@@ -62,8 +62,8 @@ impl Waiters {
         ReleaseTicket { waiters: self, stripe, releases: *stripe.releases.lock() }
     }
 
-    /// Wakes the threads that wait for these rows. Must be called after the clocks of the rows were
-    /// lowered.
+    /// Wakes the threads that wait for these rows or for rows of the same stripes. Must be called
+    /// after the clocks of the rows were lowered.
     pub(crate) fn released(&self, table: TableNumber, keys: &[u64]) {
         fence(Ordering::SeqCst);
         if self.tickets.load(Ordering::SeqCst) == 0 {

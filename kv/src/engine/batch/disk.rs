@@ -5,9 +5,9 @@
 //!
 //! It reads the remaining rows as one stream. The reads are sorted by address, and reads of
 //! neighbouring records are joined. As many reads are in flight as the device and the read buffer
-//! hold. The batch works on each row when the row arrives, while the device reads the next rows. A
-//! record that a bucket leads to may belong to another key of the same chain. Then the batch reads
-//! the previous record of the chain in the same stream.
+//! hold. The batch works on each row when the row arrives, while the device reads the next rows.
+//! The record to which a bucket leads may belong to another key of the chain. The batch then reads
+//! the previous record of the chain in this stream too.
 //!
 //! An operation that uses a row copies it to the tail of the log, where the row can be changed in
 //! place. A peek leaves the row where it is and puts a copy into the row cache.
@@ -15,9 +15,9 @@
 //! **Room.** Rows need room at the tail, and a batch may have to wait until compaction has made
 //! room (`Core::await_space`). A batch must not wait during a stream, because it then holds a read
 //! buffer and a ring of the device. Compaction needs both, and a few waiting batches would hold all
-//! of them. So a batch that lacks room begins no more reads. It takes pages for the rows that are
-//! already being read; these have at most the size of its read buffer. The batch waits after the
-//! stream has ended. The next stream reads the rows whose reads were not begun.
+//! of them. So a batch that lacks room begins no more reads. It still takes pages for the rows that
+//! are already being read. These rows have at most the size of the read buffer. The batch waits
+//! after the stream has ended. The next stream reads the rows whose reads were not begun.
 //!
 //! **Length.** The length of a record of variable width stands in the record's header. The first
 //! read of such a record brings twice the table's mean length. If the record is longer, a second
@@ -53,8 +53,8 @@ pub(super) enum Found {
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// Completes the keys that were set aside, with their rows from the cache or from disk. If the
-    /// batch has to wait for room, it completes only some of the keys.
+    /// Completes the keys that the batch has set aside, with their rows from the cache or from
+    /// disk. If the batch has to wait for room, it completes only some of the keys.
     pub(super) fn read_pending(&mut self) -> Result<()> {
         if self.scratch.pending.is_empty() {
             return Ok(());
@@ -77,7 +77,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             return Ok(());
         }
         // A stream takes pages beyond the quota without waiting, so it begins only if there is
-        // room. Otherwise each refused batch would lengthen the log by the size of a read buffer.
+        // room. Otherwise each batch that fails for lack of room would first lengthen the log by
+        // the size of a read buffer.
         if W::APPENDS && W::ROOM == Room::Awaited && self.core.has_no_room() {
             self.await_space()?;
         }
@@ -90,8 +91,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         };
         let mut read = self.read_stream(buffer, pending, demand, BRIDGED_BYTES_MAX);
         if let Err(Failed { error: Error::Io { .. }, bridged: true }) = read {
-            // The failure may lie between the rows. The second stream reads no bytes between the
-            // rows.
+            // The unreadable bytes may lie between the rows. The second stream reads no bytes
+            // between rows.
             pending.retain(|p| !p.done);
             read = self.read_stream(buffer, pending, demand, 0);
         }
@@ -136,9 +137,10 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// function returns true. Returns false if compaction moved no row: the caller then returns the
     /// error.
     ///
-    /// The repetition ends, because the log's `begin` has advanced each time. A read that succeeds
-    /// needs no such check. A removed file stays whole for a process that has it open. A range of a
-    /// file that was given back reads as zeros, and zeros are no valid record (`Reading::record`).
+    /// The caller does not repeat this without end: each repetition needs a `begin` that has
+    /// advanced since the search. A read that succeeds needs no such check. A removed file stays
+    /// whole for a process that has it open. A range of a file that was given back reads as zeros,
+    /// and zeros are no valid record (`Reading::record`).
     #[cold]
     fn search_again(&mut self, pending: &[Pending], error: &Error) -> bool {
         // A removed file causes only failed or short reads. For any other error, `Reading::record`
@@ -292,8 +294,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         })
     }
 
-    /// Completes a key whose own record was found. Returns true if the row moved to the tail, so
-    /// that no later search finds it here.
+    /// Completes a key whose own record was found. Returns true if the batch copied the row to the
+    /// tail, so that no later search reaches this record.
     pub(super) fn use_row(
         &mut self,
         pending: &Pending,

@@ -79,12 +79,12 @@ use crate::record::layout::{RecordRef, record_bytes};
 /// Number of keys that pass a stage together. A smaller group hides less latency. If the batch
 /// prefetches into the first-level cache, the records of two larger groups do not fit it.
 const GROUP_KEYS: usize = 32;
-/// Largest number of cache lines that the batch prefetches of one record. The processor's own
+/// The batch prefetches at most this number of cache lines of one record. The processor's own
 /// prefetcher loads the remaining lines.
 const LINES_AHEAD_MAX: usize = 8;
 const LINE_BYTES: usize = 64;
-/// Smallest number of rows inserted by a batch for which the processor time of a growth step is
-/// measured. Reading the processor time costs as much as one row.
+/// A batch measures the processor time of its growth step only if it has inserted at least this
+/// number of rows. Reading the processor time costs as much as one row.
 const CPU_TIMED_ROWS_MIN: u64 = 64;
 
 /// The result of one step of a search.
@@ -184,12 +184,13 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     scratch: &'a mut Scratch,
     /// Number of bytes that the first read of a record on disk brings.
     read_bytes: usize,
-    /// The batch prefetches the lines of a record below this offset. `last_byte` tells the last
-    /// line, which is prefetched separately.
+    /// The batch prefetches the lines of a record below this offset. It prefetches the last line,
+    /// which contains `last_byte`, separately.
     prefetch_bytes: usize,
     /// The offset of a record's last byte.
     last_byte: usize,
-    /// Rows inserted minus rows deleted, as far as the table's row count already includes them.
+    /// The part of the batch's row count (rows inserted minus rows deleted) that the table's row
+    /// count already includes.
     rows_noted: u64,
     /// True while the batch reads a stream. The batch then holds a read buffer, and perhaps a ring
     /// of the device.
@@ -321,13 +322,14 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(())
     }
 
-    /// Reads the rows that were set aside, and searches again for the keys whose rows moved.
+    /// Reads the rows of the keys that the batch has set aside, and searches again for the keys
+    /// whose rows moved.
     fn finish_pending(&mut self) -> Result<()> {
         if self.scratch.pending.is_empty() && self.scratch.redo.is_empty() {
             return Ok(());
         }
         // The loop ends: a key is searched again only if another thread has changed its row or its
-        // chain. So some thread makes progress in each round.
+        // chain. So in each round some thread of the program makes progress.
         while !(self.scratch.pending.is_empty() && self.scratch.redo.is_empty()) {
             self.read_pending()?;
             while let Some(i) = self.scratch.redo.pop() {
@@ -347,8 +349,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// Looks for rows to retain among the rows that are evicted next. The number of rows inspected
     /// is proportional to the number of records that the batch appended.
     fn retain(&mut self) {
-        // Only a caller's batch retains rows. A batch that frees space must not use space, and
-        // compaction moves rows itself.
+        // Only a caller's batch retains rows. A job that frees space must not use space for
+        // retained rows, and compaction moves the current rows anyway.
         if W::ROOM != Room::Awaited {
             return;
         }
@@ -420,8 +422,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let view = self.core.log.view();
         let stopped = step(Counting(self).0, view);
         drop(guard);
-        // A batch with `Room::Spare` retains rows, and may run within another batch that is
-        // reading. That other batch waits after its stream has ended.
+        // A batch that reads a stream does not wait here, because it holds a read buffer. A batch
+        // with `Room::Spare` copies retained rows, and may run within a batch that reads a stream.
+        // The outer batch waits here after its stream has ended.
         if !self.streaming && W::APPENDS && W::ROOM != Room::Spare {
             self.core.index.wait_for_image();
         }
@@ -443,13 +446,13 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
                 self.core.check_room()?;
                 return self.core.log.turn_page(full, TurnFor::Rows);
             }
-            // The batch holds a ring and a read buffer, which compaction may need. So it waits
-            // after the stream has ended.
+            // The batch holds a ring and a read buffer, which compaction may need. So the batch
+            // notes the wait here, and waits after the stream has ended.
             Room::Awaited if self.streaming => self.owes_wait |= self.core.must_await_space(),
             Room::Awaited => self.await_space()?,
         }
-        // If only retained rows have filled the page since the last turn, the batch turns the page
-        // without retaining more rows.
+        // If the batch itself has appended nothing since its last turn, retained rows have filled
+        // the page. The batch then turns the page without retaining more rows.
         if self.appended_at_turn.replace(self.tally.appended) != Some(self.tally.appended) {
             self.core.retain_before_turn();
         }
@@ -457,7 +460,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         self.core.log.turn_page(full, turn_for)
     }
 
-    /// True if a batch that has begun completes although the disk lacks room. The end of a lease
+    /// True if a batch that has begun must complete even if the disk lacks room. The end of a lease
     /// must complete, because otherwise its counts would stay forever. An update must complete,
     /// because the caller can neither undo nor repeat half of it. Such a batch exceeds the limit by
     /// at most its own rows.

@@ -13,7 +13,7 @@ use crate::record::layout::RecordImage;
 use crate::record::layout::{RecordRef, record_bytes};
 
 impl Core {
-    /// Allocates a record at the tail for a value of `value_bytes` bytes. The header is written and
+    /// Allocates a record at the tail for a value of `value_bytes` bytes. Writes the header, which
     /// marks the record as invalid. Must be called while pinned, under the pin with which `view`
     /// was taken.
     pub(crate) fn begin_record<'g>(
@@ -32,8 +32,8 @@ impl Core {
         Ok(record)
     }
 
-    /// Returns the clock of a row whose record lies on disk. The counts of outstanding Gets end
-    /// with a restart, so a record of an earlier session has the count 0.
+    /// Returns the clock of a row whose record lies on disk. An outstanding Get does not survive a
+    /// restart. So the clock of a record that was written before this opening gets the count 0.
     pub(crate) fn word_on_disk(&self, image: RecordImage<'_>, address: Address) -> ClockWord {
         let word = image.clock().for_disk();
         if address.raw() >= self.session_start { word } else { word.with_outstanding(0) }
@@ -41,7 +41,7 @@ impl Core {
 }
 
 impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
-    /// Allocates a record for a value of `value_bytes` bytes. The header is written and marks the
+    /// Allocates a record for a value of `value_bytes` bytes. Writes the header, which marks the
     /// record as invalid.
     pub(super) fn begin_record(
         &mut self,
@@ -54,7 +54,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(record)
     }
 
-    /// Inserts a row for a key that is in no searched chain, if the work makes a value for it.
+    /// Inserts a row for a key that no searched chain has, if the work makes a value for the key.
     pub(super) fn on_missing(
         &mut self,
         i: usize,

@@ -2,15 +2,17 @@
 //!
 //! A read covers the blocks of 512 bytes that its records touch. Two reads are joined if at most 16
 //! KiB lie between their records; the joined read then brings these bytes too. A read costs the
-//! thread 3 us whatever its length, so fewer reads cost less. A drive whose limit is the number of
-//! reads also serves joined reads faster. The benchmarks page of the documentation has the
+//! thread 3 us whatever its length, so fewer reads cost less. A drive that is limited by its reads
+//! a second also serves joined reads faster. The benchmarks page of the documentation has the
 //! measurements.
 //!
-//! The more rows a stream has, the nearer they lie to each other. So rows that are announced
-//! together are read together. Three announced batches are read as one stream.
+//! The more rows a stream has, the nearer they lie to each other on disk. So lookahead reads the
+//! rows of one announcement, which may cover several batches, in streams of up to 4,096 rows or a
+//! little more.
 //!
 //! No operation uses the bytes between two records. A damaged block there must not make the batch
-//! fail. So if a read with such bytes fails, the batch reads its rows again without them.
+//! fail. So if a read with such bytes fails, the batch reads its rows again, without the bytes
+//! between them.
 
 use super::disk::Found;
 use super::succession::Old;
@@ -24,8 +26,8 @@ use crate::memory::cpu_hint;
 pub(super) const JOINED_BYTES_MAX: u64 = 64 << 10;
 /// Largest gap in bytes between two records of one read.
 pub(super) const BRIDGED_BYTES_MAX: u64 = 16 << 10;
-/// Largest number of bytes of one record that are prefetched before the batch works on the records
-/// of a finished read. Most records are shorter.
+/// The batch prefetches at most this number of bytes of a record before it works on the records of
+/// a finished read. Most records are shorter.
 const FETCHED_OF_RECORD_MAX: usize = 1024;
 /// The prefetch of a finished read stops after this many bytes, so that a group of reads fits the
 /// second-level cache.
@@ -106,8 +108,8 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
                 again.push(i as u32);
                 return Ok(());
             }
-            // Compaction has given back this part of the log, so it had moved the row. The key is
-            // searched again.
+            // Compaction has given back this part of the log, and before that it moved the row. The
+            // batch searches for the key again.
             Err(_) if address.raw() < batch.core.log.begin() => {
                 pending.done = true;
                 batch.scratch.redo.push(pending.i);

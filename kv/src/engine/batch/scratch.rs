@@ -13,8 +13,8 @@ use crate::sync::thread_local;
 /// A batch reads the rows that it has set aside once their number reaches this limit. The limit
 /// bounds the scratch memory.
 pub(super) const PENDING_KEYS_MAX: usize = 4096;
-/// Largest size in bytes of a thread's list of keys that are set aside, which is nearly all of its
-/// scratch memory. docs/architecture.md states this limit.
+/// Largest size in bytes of a thread's list of the keys that are set aside. The list is nearly all
+/// of the thread's scratch memory. docs/architecture.md states this limit.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
 // The vector of keys grows by doubling, so its capacity is a power of two.
 const _: () = assert!(
@@ -53,8 +53,8 @@ pub(crate) struct Scratch {
     pub(super) redo: Vec<u32>,
     /// A copy of a record from the row cache.
     pub(super) cached: Vec<u64>,
-    /// A read buffer that this thread uses in place of a buffer from the pool. Compaction has one,
-    /// because batches that wait for compaction may hold all buffers of the pool.
+    /// A read buffer that this thread uses in place of a buffer from the pool. Compaction has such
+    /// a buffer, because batches may hold all buffers of the pool.
     pub(crate) own_buffer: Option<AlignedBuffer>,
     /// Indices of the keys whose entries are in overflow buckets.
     pub(super) deferred: Vec<u32>,

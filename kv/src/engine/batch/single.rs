@@ -4,11 +4,12 @@
 //! successive operations, but it looks only about 500 instructions ahead, and a batch's bookkeeping
 //! is longer than that.
 //!
-//! So a single key takes this path in two conditions: its table has fixed width, and the first
-//! probe finds the row in memory at a place where it may stay. The work on the row uses the same
-//! code as a batch (`row`). In every other case this path gives up, and the caller runs a batch
-//! from the beginning. No row was changed by then, though a peek may have written to its
-//! destination.
+//! So a single key takes this path under two conditions: its table has fixed width, and the first
+//! probe finds the row in memory at a place where the operation needs no new record. A peek may
+//! find the row anywhere in memory, another operation only in mutable memory. The work on the row
+//! uses the same code as a batch (`row`). In every other case this path gives up, and the caller
+//! runs a batch from the beginning. No row was changed by then, though a peek may have written to
+//! its destination.
 
 use super::row::ValueRoom;
 use super::{Effect, Entry, Work};
@@ -33,7 +34,7 @@ pub(crate) enum Hit {
 }
 
 /// Completes the operation on `key` of a table of fixed width. `None` if this path does not cover
-/// the case: then the row is unchanged.
+/// the case. The row is then unchanged.
 #[inline]
 pub(crate) fn try_single<W: Work>(
     core: &Core,
@@ -44,8 +45,8 @@ pub(crate) fn try_single<W: Work>(
 ) -> Option<Hit> {
     let mut words = [0; WORDS_MAX];
     let _pin = core.gate.enter();
-    // The table is looked up while pinned, because it may be dropped otherwise (see
-    // `Batch::pinned`).
+    // Looks the table up while pinned. Without the pin, another thread could drop the table
+    // afterwards (see `Batch::pinned`).
     let value_bytes = core.value_bytes_if(table, Width::Fixed)?;
     let room = ValueRoom { words: words.get_mut(..value_bytes.div_ceil(8))?, value_bytes };
     let view = core.log.view();

@@ -1,9 +1,9 @@
 //! How a new record replaces an old one, for a row that an operation cannot change in place.
 //!
-//! **Problem.** A row is changed by a new record at the tail if it lies in the read-only region, on
-//! disk or in the row cache. A row whose next value has another length, and a row that is moved,
-//! also get new records. The work decides which value the new record has. All works make the record
-//! visible in the same order of steps.
+//! **Problem.** An operation changes a row in place only in mutable memory. A row in the read-only
+//! region, on disk or in the row cache gets a new record at the tail. So does a row whose next
+//! value has another length, and a row that a job moves. The work decides which value the new
+//! record has. All works make the record visible in the same order of steps.
 //!
 //! **Approach.** The caller makes sure that no other thread changes the old record. Either the
 //! caller holds the record's lock, or the record lies outside mutable memory, where no record
@@ -144,17 +144,18 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(Some(new))
     }
 
-    /// Gives a filled record its clock, and replaces the index entry so that it leads to the new
-    /// record. If the old record was the head of its chain, the chain then skips it. Returns false
-    /// if another thread has changed the chain.
+    /// Gives the filled record `new` its clock, and replaces the index entry so that the entry
+    /// leads to `new`. If the old record was the head of its chain, the chain then skips it.
+    /// Returns false if another thread has changed the chain.
     ///
     /// An old record that is a tombstone must not lie below the log's beginning while the bucket is
     /// locked. Otherwise the key could get two rows, as follows. Once the log's beginning has
     /// passed a tombstone in the middle of a chain, searches no longer meet the tombstone. An
     /// insert then gives the key another entry in the same bucket and leaves this chain unchanged.
-    /// The exchange of this chain's entry would succeed too. The check prevents it: an insert that
-    /// locked the bucket earlier saw the new beginning, so this exchange sees it too. An insert
-    /// that locks the bucket later finds this entry changed.
+    /// The exchange of this chain's entry would succeed too. The check under the bucket's lock
+    /// prevents it. An insert that locked the bucket before this exchange saw the new beginning, so
+    /// this check sees it too and fails. An insert that locks the bucket later finds this entry
+    /// changed.
     fn publish(&self, old: &Predecessor<'_>, new: RecordRef<'_>, word: ClockWord) -> bool {
         let begin = || self.core.log.begin();
         let is_head = old.address == old.entry.address();
@@ -171,7 +172,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         })
     }
 
-    /// Counts a row whose record was replaced, and reports it to the work.
+    /// Counts a row whose record was replaced, and reports the row to the work.
     pub(super) fn note_succession(&mut self, i: usize, old: &Predecessor<'_>, new: RecordRef<'_>) {
         let new_bytes = new.shape().record_bytes();
         if W::EFFECT == Effect::Move {

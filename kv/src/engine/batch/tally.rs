@@ -17,7 +17,7 @@ pub(crate) struct Tally {
     pub(crate) appended: u64,
     pub(crate) copied: u64,
     pub(crate) disk_reads: u64,
-    /// Rows that were read together with another row, by one read.
+    /// Rows that shared a read of the drive with another row.
     pub(crate) disk_reads_joined: u64,
     pub(crate) disk_queue_depth_max: u64,
     pub(crate) disk_read_bytes: u64,
@@ -63,7 +63,8 @@ impl Core {
                 counters.delete_keys.add(keys);
                 tally.deleted
             }
-            // A lookahead is no operation on rows. The rows that it moves are counted as promoted.
+            // These jobs are not operations on rows. The counter `promoted` counts the rows that
+            // lookahead moves.
             Effect::Move | Effect::Locate => 0,
         };
         counters.changed.add(if W::CHANGES { changed } else { 0 });

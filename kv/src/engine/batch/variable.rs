@@ -9,10 +9,10 @@
 //!
 //! A record stores its own length in two parts. Word 3 has the length in units of 8 bytes, which is
 //! fixed when the record is allocated. Word 0 has the number of unused bytes, which changes with
-//! the value while the record is locked. So a value changes in place if its padded length stays
-//! equal. A reader without the lock reads word 0 and the value between two loads of the clock word.
-//! A value of another padded length gets a new record at the tail, and the old record is marked as
-//! replaced.
+//! the value while the record is locked. So a value can change in place only if its length in units
+//! of 8 bytes does not change. Otherwise the value gets a new record at the tail, and the batch
+//! marks the old record as replaced. A reader without the lock reads word 0 and the value between
+//! two loads of the clock word.
 //!
 //! The store counts the rows of a table and the total size of their records. Compaction compares
 //! that size with the size of the log. Reads and prefetches use the mean length of a record until

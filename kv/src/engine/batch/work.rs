@@ -35,7 +35,8 @@ pub(crate) enum Room {
     Ending,
     /// The batch does not wait. It uses the room that is reserved for compaction.
     Compaction,
-    /// The batch does not wait, and uses free room only. The batch within which it runs waits.
+    /// The batch does not wait, and uses free room only. It runs within another batch, which waits
+    /// if room is short.
     Spare,
 }
 
@@ -106,8 +107,8 @@ pub(crate) trait Work {
         let _ = was;
         false
     }
-    /// Tells the work the outstanding Gets of a row that it peeked at or got, without the
-    /// operation's own Get.
+    /// Tells the work the number of outstanding Gets of a row that it peeked at or got. The
+    /// operation's own Get does not count.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
     /// Called when the effect of `Get`, `Update`, `Put` or `Touch` on a row is final.
     fn settled(&mut self, _i: usize, _hint: RowHint) {}
@@ -202,7 +203,7 @@ impl<F: FnMut(usize, RowMark)> Work for Promote<'_, F> {
     }
 }
 
-/// Brings rows to mutable memory whose marks show that no operation has used them since.
+/// Brings rows to mutable memory that no operation has used or moved since `marks` were taken.
 pub(crate) struct PromoteUnused<'a, F> {
     pub(crate) marks: &'a [RowMark],
     pub(crate) marked: &'a mut F,
@@ -216,7 +217,7 @@ impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
         self.marks[i].address == address.raw() && !word.used_since(self.marks[i].uses)
     }
     /// Reports only the rows that this work moved. Other rows may be in mutable memory too, because
-    /// an operation used or retained them.
+    /// an operation used them or retention copied them.
     fn moved(&mut self, i: usize, mark: RowMark) {
         (self.marked)(i, mark);
     }

@@ -1,8 +1,8 @@
 //! Lists what keeps old log on disk: scans, and checkpoints with the processes that read them.
 //!
 //! Compaction moves current rows out of old log. That part of the log is given back to the file
-//! system once no holder needs it. A holder needs all log from its own beginning on, and so also
-//! keeps dead records there.
+//! system once no holder needs it. A holder needs all log from one address on: the beginning of the
+//! log of its checkpoint. So it also keeps the dead records after that address.
 
 use crate::stats::space_holder::SpaceHolder;
 

@@ -16,10 +16,10 @@
 //! below `begin`.
 //!
 //! **Which records are current.** A record is current if a search for its key ends at it. A search
-//! for each record would read one newer record from disk for every dead one. The index saves these
-//! reads, because an entry says whether its record is the only one of its chain (`index::entry`).
-//! The record is current if an entry without a chain has its address. The record is dead if there
-//! is no such entry and no entry with a chain. In the remaining case, compaction walks the chain
+//! for each record would read a newer record from disk for every dead record. The index saves these
+//! reads, because an entry says whether its chain has more than one record (`index::entry`). The
+//! record is current if an entry without a chain has its address. The record is dead if there is no
+//! such entry and no entry with a chain. In the remaining case, compaction walks the chain
 //! (`MoveChained` of `engine::batch`). Chains are rare if there is enough memory.
 //!
 //! **Why it is right, beside all other threads.**
@@ -27,27 +27,28 @@
 //!    never change: an operation that changes the clock of a settled row first copies the row to
 //!    the tail.
 //! 2. `Index::replace` publishes the copy in the same entry that compaction saw, if the entry is
-//!    unchanged. Updates, promotions and deletions do the same. So if two of them work on one row,
-//!    one succeeds and the other searches again.
+//!    unchanged. Updates, promotions and deletions do the same. So if two threads replace the
+//!    record of one row, one succeeds and the other searches again.
 //! 3. `begin` moves after the last row below it was published elsewhere. A thread that sees the new
 //!    `begin` and then reads the index sees the copies (`Log::view`). A thread that searched
 //!    earlier reads the old record, which was current when its search began. If the old record's
 //!    space was given back, that thread searches again (`engine::batch::disk`).
-//! 4. An entry or a link below `begin` counts as empty. Tombstones are not copied: the records that
-//!    they hide lie below them, so these are removed first. The entries of tombstones are removed,
-//!    so that they take no slots. A tombstone also keeps its key from being inserted in another
-//!    entry. It stops doing so when `begin` passes it, and its chain's entry does not change then.
-//!    So an operation that replaces a tombstone by a row checks `begin` again under the bucket's
-//!    lock (`publish` of `engine::batch::succession`). It searches again if `begin` has passed the
-//!    tombstone.
-//! 5. Space that a kept checkpoint names stays until that checkpoint is removed (`pins`). Moved
+//! 4. An entry or a link below `begin` counts as empty. Compaction does not copy tombstones: the
+//!    records that a tombstone hides lie below it, so they are gone first. Compaction removes the
+//!    entries of tombstones, so that they take no slots. While a search for a key meets its
+//!    tombstone, no insert gives the key another entry. When `begin` passes the tombstone, searches
+//!    stop meeting it, but the entry of its chain does not change. So an operation that replaces a
+//!    tombstone by a row checks `begin` again under the bucket's lock (`publish` of
+//!    `engine::batch::succession`). If `begin` has passed the tombstone, the operation searches
+//!    again.
+//! 5. The space that a kept checkpoint needs stays until that checkpoint is removed (`pins`). Moved
 //!    rows are durable with the next checkpoint, and until then recovery from a crash needs the old
 //!    records. A bank without a checkpoint recovers nothing, so its space is given back at once.
 //! 6. No threads wait in a circle. Compaction waits for frames, which the writer thread frees
-//!    without compaction. It waits for pauses of a checkpoint, which waits for no batch. It waits
-//!    for a ring of the device, which batches and scans hold only while they read. A thread that
-//!    waits for compaction holds no ring, no read buffer and no pin (`Core::await_space`,
-//!    `engine::batch::disk`).
+//!    without compaction. It waits for pauses of a checkpoint, and a pause waits only for pinned
+//!    threads. It waits for a ring of the device, which batches and scans hold only while they
+//!    read. A thread that waits for compaction holds no ring, no read buffer and no pin
+//!    (`Core::await_space`, `engine::batch::disk`).
 //!
 //! **Damage.** A page that fails verification stops compaction, and no space at or after that page
 //! is given back. The statistics show the reason, and `Store::compact` returns it.
@@ -76,8 +77,8 @@ pub struct Compacted {
     pub scanned_bytes: u64,
     /// Bytes of rows copied to the tail.
     pub copied_bytes: u64,
-    /// Bytes given back to the file system so far. Space that kept checkpoints name is given back
-    /// after these checkpoints are removed.
+    /// Bytes given back to the file system so far. Space that kept checkpoints need is given back
+    /// only after these checkpoints are removed.
     pub freed_bytes: u64,
     /// True if the pass ended early because the disk has little room. Compaction leaves the room
     /// that the next checkpoint needs. Take a checkpoint, which frees the space that only the
@@ -86,7 +87,7 @@ pub struct Compacted {
 }
 
 impl Core {
-    /// Compacts once all pages of the log that are on the device now.
+    /// Makes one pass of compaction over the pages of the log that are on the device now.
     pub(crate) fn compact_all(&self) -> Result<Compacted> {
         self.log.check_poison()?;
         let end = self.log.flushed();
@@ -96,8 +97,8 @@ impl Core {
         self.space.signal.state.lock().stopped = None;
         // The loop ends: each round moves `begin` by one page towards `end`.
         while self.log.begin() + self.log.page_bytes() <= end {
-            // Copies free no space before the next checkpoint, and that checkpoint must find room
-            // on the disk.
+            // A kept checkpoint or a scan needs the old records, so copies free no space now. The
+            // next checkpoint may free some, and must find room on the disk.
             if self.pinned().is_some() && self.disk_lacks(0).is_some() {
                 done.out_of_room = true;
                 break;
@@ -138,8 +139,8 @@ impl Core {
         self.space.signal.raise();
     }
 
-    /// Called when the bank's directory is found in its place. Compaction continues if it had
-    /// stopped because the directory was moved.
+    /// A checkpoint calls this when it finds the bank's directory in its place. Compaction
+    /// continues if it had stopped because the directory was moved.
     pub(crate) fn is_in_place(&self) {
         let mut state = self.space.signal.state.lock();
         if std::mem::take(&mut state.moved) {
@@ -200,10 +201,11 @@ impl Core {
         }
     }
 
-    /// Measures how full the pages are during one turn of compaction through the log. Rows of
-    /// different lengths may leave gaps in pages. A log without dead records can then be longer
-    /// than the target, and copying it would gain nothing. So the target is computed from the pages
-    /// that the rows really need.
+    /// Adds a page to the counts of the present turn. A turn is one passage of compaction through
+    /// the whole log. At the end of a turn, computes the packing (`pressure`) from these counts.
+    /// Rows of different lengths may leave gaps in pages. A log without dead records can then be
+    /// longer than the target, and copying it would gain nothing. So the target is a multiple of
+    /// the size of the pages that the rows really need.
     fn note_turn(&self, page: Turn) {
         let mut state = self.space.signal.state.lock();
         state.turn.records += page.records;

@@ -1,5 +1,5 @@
-//! Compacts one page at the log's beginning: copies its current rows to the tail, after which its
-//! space is free.
+//! Compacts one page at the log's beginning: copies its current rows to the tail. No row then needs
+//! the page.
 
 use crate::engine::batch::BatchMemory;
 use crate::engine::compaction::space::Pass;
@@ -113,8 +113,8 @@ impl Core {
         pass.dead.clear();
         pass.chained.clear();
         // If the longest record still fits after the used part, a checkpoint ended the page early.
-        // Then only the used part counts. Otherwise the whole page counts, because the free end is
-        // too short for a record.
+        // Then only the used part counts as needed. Otherwise the whole page counts, because the
+        // unused end is too short for a record.
         let room = page.len() - used;
         let taken = if room < self.longest_record() { page.len() } else { used };
         let records = used as u64 - PAGE_HEADER_BYTES;
@@ -269,7 +269,8 @@ impl Core {
         self.counters.disk_reads.add(tally.disk_reads);
         self.counters.disk_read_bytes.add(tally.disk_read_bytes);
         match result {
-            // If the table was dropped meanwhile, the rows that were moved are dead too.
+            // Another thread dropped the table during the batch, so the rows that the batch has
+            // moved are dead.
             Err(Error::NoSuchTable(_)) => Ok(tally.moved_bytes),
             done => done.map(|()| tally.moved_bytes),
         }
@@ -326,8 +327,8 @@ mod tests {
     }
 
     /// Shows that compaction does not copy rows of a table that was dropped after the page was
-    /// listed. Earlier it did. The copies lay behind `records_end`, the address below which all
-    /// records of a dropped table must lie.
+    /// listed. An earlier version copied such rows, to addresses above `records_end`. All records
+    /// of a dropped table must lie below that address.
     #[test]
     fn rows_of_a_table_that_is_dropped_meanwhile_are_not_copied() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Pins keep log space from being given back: for checkpoints that name the space, and for scans
-//! that read it.
+//! Pins keep log space from being given back to the file system, for checkpoints that need the
+//! space and for scans that read it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Drop for CheckpointPin<'_> {
         let mut pins = self.core.space.pins.lock();
         pins.taking = false;
         if !self.on_disk {
-            // The space is given back with the next page of compaction or with the next checkpoint.
+            // Compaction gives the space back after its next page, or the next checkpoint does.
             pins.checkpoints.retain(|&(number, _)| number != self.number);
         }
         drop(pins);
@@ -78,8 +78,8 @@ impl Core {
         self.space.pins.lock().checkpoints.retain(|(number, _)| !removed.contains(number));
     }
 
-    /// Keeps the log from `begin` on until the pin is dropped. A checkpoint on disk must name
-    /// `begin`.
+    /// Keeps the log from `begin` on until the pin is dropped. `begin` must be the beginning of the
+    /// log of a checkpoint on disk.
     pub(crate) fn pin_log(self: &Arc<Self>, begin: u64) -> LogPin {
         self.space.pins.lock().scans.push(begin);
         LogPin { core: Arc::clone(self), begin }

@@ -3,19 +3,20 @@
 //!
 //! The log's length is compared with the size that its current rows need. That size is their
 //! *footprint* times the *packing*. The footprint is the size of the pages that the rows of each
-//! table would fill by themselves. The packing is the ratio of the pages that the rows needed in
-//! the last turn of compaction to the footprint. It exceeds 1 because long and short rows in one
-//! page may leave gaps.
+//! table would fill by themselves. The packing is the size of the pages that the rows really need,
+//! divided by the footprint. Compaction measures it in each turn through the log. It exceeds 1
+//! because long and short rows in one page may leave gaps.
 //!
-//! Compaction begins at 1.4 times that size (the target). A writer waits at its next page turn if
-//! the log is a little above the target. The writer waits until compaction has passed some pages:
-//! more pages the further the log is above the target ([`pages_to_await`]). So the log stays near
-//! its target at any rate of writing. No writer waits until compaction has passed everything that a
-//! checkpoint has settled.
+//! Compaction begins at 1.4 times that size (the target). If the log is longer than
+//! `bytes_before_waiting`, which is a little above the target, a writer waits at its next page
+//! turn. It waits until compaction has passed some pages: the longer the log, the more pages
+//! ([`pages_to_await`]). So the log stays near its target at any rate of writing. The number of
+//! pages has a limit. So no writer waits until compaction has passed all pages that a checkpoint
+//! has settled.
 //!
 //! Kept checkpoints also hold log below `begin`. That log takes disk space, but it does not count
-//! in the log's length. Compaction cannot make up for it: until the next checkpoint every copy
-//! makes the log longer, and the old record's space is still held.
+//! in the log's length. Compaction cannot reduce it: until the next checkpoint, every copy makes
+//! the log longer, and a checkpoint still holds the space of the old record.
 
 use crate::engine::signal::CompactorState;
 use std::time::{Duration, Instant};
@@ -34,8 +35,8 @@ const SLACK_PAGES: u64 = 2;
 /// Writers wait if the log exceeds this multiple of its target by more than `2 * SLACK_PAGES`
 /// pages.
 const BEHIND: f64 = 1.03;
-/// A writer waits for one more page of compaction for each hundredth by which the log exceeds the
-/// longest log without waits.
+/// A writer waits for one more compacted page for each hundredth by which the log exceeds the
+/// length up to which no writer waits (`bytes_before_waiting`).
 const PAGES_PER_EXCESS: f64 = 100.0;
 /// Smallest and largest number of compacted pages that a writer waits for. With two pages, a log
 /// with evenly spread rewrites keeps its length.
@@ -91,7 +92,7 @@ impl Live {
 }
 
 /// Returns how many pages compaction must pass before a waiting writer may take another page.
-/// `length` is the log's length divided by the largest length without waits.
+/// `length` is the log's length divided by the length up to which no writer waits.
 fn pages_to_await(length: f64) -> u64 {
     let (least, most) = AWAITED_PAGES;
     (least + (length - 1.0) * PAGES_PER_EXCESS).clamp(least, most) as u64
@@ -104,8 +105,8 @@ impl Core {
         let page_bytes = self.log.page_bytes();
         let mut live = Live::default();
         for table in self.tables.read().iter().filter(|table| !table.entry.dropped) {
-            // A thread's deletion may be counted before another thread's insertion of the row. So
-            // the sum may be negative.
+            // The count of a deletion may arrive before the count of another thread's insertion of
+            // the row. So the sum may be negative.
             let rows = table.rows.load(Ordering::Relaxed).cast_signed().max(0).cast_unsigned();
             if rows == 0 {
                 continue;
@@ -147,16 +148,16 @@ impl Core {
         self.log.flushed().saturating_sub(self.space.freed())
     }
 
-    /// Returns the smallest number of bytes that is given back at once. A system call for each
-    /// small page would cost more than it gains.
+    /// Returns the smallest number of bytes that compaction gives back to the file system in one
+    /// call. A system call for each small page would cost more than it gains.
     pub(super) fn free_stride(&self) -> u64 {
         let page_bytes = self.log.page_bytes();
         let urgent = self.space.quota_bytes.is_some() || self.was_short_of_room();
         if urgent { 0 } else { (self.live().footprint / 64).min(1 << 20).max(page_bytes) }
     }
 
-    /// True if the compaction thread should compact a page. If this is false, `can_make_room` must
-    /// be false too, or a writer waits forever.
+    /// True if the compaction thread should compact a page. See `can_make_room` for the rule that
+    /// connects both functions.
     pub(super) fn compaction_wanted(&self, state: &CompactorState) -> bool {
         if state.stopped.is_some() || self.log.check_poison().is_err() {
             return false;
@@ -164,8 +165,8 @@ impl Core {
         if state.urgent && self.has_unneeded() {
             return true;
         }
-        // True if compaction cannot free space: there is no room, so copies make the log longer,
-        // and a checkpoint holds the old space.
+        // True if compaction cannot free space now: there is no room for a longer log, and a
+        // checkpoint or a scan holds the space that copied rows leave.
         let in_vain = || self.pinned().is_some() && self.lacks_room().is_some();
         self.has_cold_page()
             && (state.urgent && self.has_dead_space(state)
@@ -258,16 +259,16 @@ impl Core {
     /// and compaction need together. With that room, a bank on a full disk can still compact and
     /// take checkpoints in turn.
     ///
-    /// The file system is asked once for each page of the log, and on every call while there is no
-    /// room.
+    /// The function asks the file system once for each page of the log, and on every call while
+    /// there is no room.
     fn lacks_disk(&self) -> Option<Lack> {
         let page = self.log.tail_address() / self.log.page_bytes();
         // Relaxed: if two threads check for the same page, both may ask the file system.
         if self.space.page_with_room.load(Ordering::Relaxed) == page {
             return None;
         }
-        // At least the size of the index. So after the first checkpoint with a whole image of the
-        // index, there is still room for the next one.
+        // This is at least the size of the index. So after a checkpoint that writes a whole image
+        // of the index, there is still room for the next checkpoint.
         let working_bytes = (WORKING_PAGES * self.log.page_bytes())
             .max(self.budget.total_bytes() / WORKING_BUDGET_PART)
             .max(self.budget.index_bytes());
@@ -353,8 +354,10 @@ impl Core {
         done
     }
 
-    /// True if compaction may make room, so that a writer without room should wait. Must be false
-    /// if `compaction_wanted` is false, or the writer waits forever.
+    /// True if room may come, so that a writer without room should wait. If this is true while
+    /// `compaction_wanted` is false, an event in progress must raise the signal: the end of a
+    /// checkpoint, or a page that the log's writer writes. Otherwise the waiting writer would sleep
+    /// although no room comes.
     fn can_make_room(&self, state: &CompactorState) -> bool {
         self.space.options.background
             && state.stopped.is_none()
@@ -362,7 +365,7 @@ impl Core {
             && self.log.check_poison().is_ok()
             && (self.has_unneeded()
                 // At its end, the checkpoint that is being taken releases older checkpoints, and so
-                // frees space. It waits only for the log's writer.
+                // frees space. The checkpoint itself waits only for the log's writer.
                 || self.is_taking_checkpoint()
                 // Copying rows frees no space while a checkpoint holds the old records.
                 || self.has_dead_space(state)

@@ -1,4 +1,4 @@
-//! The state of a store's disk space: limits, pins and freed addresses. Part of `engine::core`.
+//! The state of a store's disk space: limits, pins and freed addresses. It is a field of `Core`.
 
 use crate::checkpoint::Checkpoints;
 use crate::device::AlignedBuffer;
@@ -25,13 +25,13 @@ pub(crate) struct Space {
     /// The thread that compacts holds this lock while it compacts a page.
     pub(crate) pass: Mutex<Pass>,
     pub(crate) pins: Mutex<Pins>,
-    /// Gives the processes that read a checkpoint, and the files that could not be removed. `None`
-    /// in a read-only store, which holds no log.
+    /// The bank's checkpoints, for the statistics: which processes read a checkpoint, and which
+    /// files could not be removed. `None` in a read-only store.
     pub(crate) checkpoints: Option<Checkpoints>,
     /// The address below which all space has been given back.
     pub(crate) freed: AtomicU64,
-    /// The address below which the device was asked to give back all space. Some of it, such as
-    /// part of a segment, may only go together with later space.
+    /// The address below which the device was asked to give back all space. Some of this space may
+    /// not be free yet: without holes, the device gives back a segment only as a whole.
     pub(crate) tried: AtomicU64,
     /// The thread that gives space back holds this lock.
     pub(crate) freeing: Mutex<()>,
@@ -65,8 +65,8 @@ impl Space {
         }
     }
 
-    /// Notes that no space below `begin` is to be given back. It was given back earlier, or it
-    /// belongs to another store.
+    /// Notes that this store must give back no space below `begin`. This space was given back
+    /// earlier, or it belongs to another store.
     pub(crate) fn leave_below(&self, begin: u64) {
         self.freed.store(begin, Ordering::Relaxed);
         self.tried.store(begin, Ordering::Relaxed);
@@ -107,7 +107,7 @@ pub(crate) struct Pass {
     pub(crate) chained: BTreeMap<TableNumber, (Vec<u64>, Vec<Address>)>,
     pub(crate) candidates: Candidates,
     pub(crate) scratch: Box<Scratch>,
-    /// Counts that say how full the page is.
+    /// The size of the page and of its records, for `note_turn`.
     pub(crate) fill: Turn,
     /// The bucket at which the sweep of the index continues.
     pub(crate) sweep: u64,

@@ -1,18 +1,18 @@
 //! Retention: rows that are used often stay in memory when their page is evicted.
 //!
-//! **Problem.** The log evicts its oldest page, whatever rows are in it. A row that is used while
-//! its page is in the read-only region goes to the tail and stays in memory. Another row may be
-//! used often, but not during that time. It leaves memory together with the rows that were used
-//! once, and is soon read from disk again.
+//! **Problem.** The log evicts its oldest page, whatever rows are in it. If an operation uses a row
+//! while its page is in the read-only region, the row goes to the tail and stays in memory. Another
+//! row may be used often, but not while its page is in that region. It leaves memory together with
+//! the rows that were used once, and is soon read from disk again.
 //!
 //! **Approach.** The rows of the page that will be evicted next are at their *last call*: retention
 //! copies the most used of these rows to the tail. The clock word of a record counts its uses
 //! (changes of its value, and Gets that await a change). A copy inherits the count of its record,
 //! also when the row comes from disk. The count loses half of its weight after the log has grown by
 //! [`HALF_LIFE_ROUNDS`] times the most memory that rows can have. So the count is a frequency of
-//! use. It is known even for rows that left memory long ago, and it takes no extra byte. The row
-//! cache does not keep the count, so a row from there gets the mean count of the recently evicted
-//! rows. A new row begins at 0.
+//! use. It is known even for rows that left memory long ago, and it takes no bytes beyond the clock
+//! word. The row cache does not keep the count, so a row from there gets the mean count of the
+//! recently evicted rows. A new row begins at 0.
 //!
 //! **Limits.** At most one in [`RETAINED_SHARE`] of the rows at their last call is retained. This
 //! bounds the extra bytes written. No row is retained if the counts vary only as much as they would
@@ -27,8 +27,8 @@
 //!
 //! The inspecting batch may be in the middle of its reads. Its copies wait only for a memory frame
 //! when they turn a page, and the log's writer frees that frame. Retention does not wait for space
-//! on disk. At the quota it retains nothing. If compaction is behind, the batch that runs retention
-//! waits afterwards.
+//! on disk. If the log has reached its quota, retention copies no row. If compaction is behind, the
+//! batch that runs retention waits afterwards.
 //!
 //! A page can be evicted without a last call in two cases. The log may grow faster than pages
 //! settle. Or memory has fewer than 12 pages, so the read-only region is too small.
@@ -102,8 +102,8 @@ impl Core {
         }
         let Some(mut state) = self.retention.state.try_lock() else { return };
         let mut left = records;
-        // The copies may turn pages themselves. Later batches inspect the pages that are then
-        // evicted.
+        // The copies below may turn pages, and more pages then reach their last call. Later batches
+        // inspect these pages.
         let end = self.log.last_call();
         // The loop ends: each round has fewer records to inspect.
         while left > 0 && !self.has_no_room() {
@@ -180,7 +180,8 @@ impl Core {
         let mut tally = Tally::default();
         let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };
         // The job fails if the log is poisoned or if there is no space. The next batch that writes
-        // reports that error. The rows then leave memory, but they are on disk already.
+        // reports such an error. The rows that were not copied leave memory, but they are on disk
+        // already.
         let _ = self.run_job(table, keys, &mut Retain(addresses), memory);
         self.counters.records_appended.add(tally.appended);
         self.counters.retained.add(tally.moved);

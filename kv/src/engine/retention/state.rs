@@ -17,7 +17,8 @@ pub(crate) const USES_MIN: usize = 3;
 /// At most one in `RETAINED_SHARE` of the rows at their last call is retained. This bounds the
 /// extra bytes written.
 pub(crate) const RETAINED_SHARE: u64 = 4;
-/// Number of rows at their last call after which the limit of uses is set again.
+/// Retention sets the limit of uses again each time it has recorded this number of rows at their
+/// last call.
 pub(crate) const JUDGED_ROWS: u64 = 1024;
 /// Each time the limit is set, the histogram loses one part in `FORGOTTEN_SHARE` of its weight. So
 /// it shows the last few thousand rows.
@@ -25,8 +26,9 @@ pub(crate) const FORGOTTEN_SHARE: u64 = 8;
 /// Weight of one row in the histogram. It is large enough that rounding does not remove rare counts
 /// first.
 pub(crate) const ROW: u64 = 64;
-/// Smallest ratio of the variance of the use counts to their mean, as a fraction, at which rows are
-/// retained. The ratio is 1 if the uses fall on rows by chance.
+/// Retention copies rows only if the variance of the use counts is at least this multiple of their
+/// mean. The two numbers are numerator and denominator. The ratio is 1 if the uses fall on rows by
+/// chance.
 pub(crate) const DISPERSION_MIN: (u64, u64) = (5, 4);
 
 /// The inspection of the oldest pages: its position, and the values that all batches read.
@@ -103,7 +105,8 @@ pub(crate) struct Uses {
     pub(crate) rows: [u64; USES_MAX + 1],
     /// Number of rows recorded since the limit was last set.
     pub(crate) noted: u64,
-    /// The limit: a row with this many uses or more is retained. `None` if no row is retained.
+    /// The limit: a row with at least this number of uses is retained. `None` if no row is
+    /// retained.
     pub(crate) at_least: Option<u32>,
     /// Mean use count when the limit was last set.
     pub(crate) mean: u64,
