@@ -5,7 +5,8 @@ use crate::hints::{Hints, RowHint};
 /// What an operation does to a row that it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reads the row. Moves and writes nothing, leaves the staleness clock, and takes no lock.
+    /// Reads the row. Moves and writes nothing, does not change the staleness clock, and takes no
+    /// lock.
     Peek,
     /// Reads the row, and brings it into mutable memory, where a later update can change it in
     /// place.
@@ -14,7 +15,7 @@ pub enum Access {
     Update,
     /// Replaces the whole value.
     Put,
-    /// Leaves the value and changes only the clock. A caller that ends a lease without an update
+    /// Keeps the value and changes only the clock. A caller that ends a lease without an update
     /// uses this access. The store calls no method of the operation except
     /// [`settled`](Operation::settled).
     Touch,

@@ -387,9 +387,10 @@ fn a_client_that_stands_still_holds_the_run_back() {
         drop(batches);
         let pipeline = server.stop().unwrap();
         let (_, values) = pipeline.vocabularies().next().unwrap();
-        // A batch has 88 KB. Seven may exist outside the connection: two taken, two in the feed,
-        // one being sent to it, one encoded, one in the channel. The connection's buffers hold some
-        // hundred KiB more.
+        // A batch has 88 KB. Seven may exist outside the connection. The client has taken two, and
+        // two are in the feed. The run waits to put another one into the feed. The server's thread
+        // has encoded one, and one is in the channel. The connection's buffers hold some hundred
+        // KiB more.
         assert!((4000..=20 * 2000).contains(&values.len()), "{} rows", values.len());
     });
 }

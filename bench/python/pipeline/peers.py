@@ -219,7 +219,7 @@ class Ways:
             ids = np.empty((len(CATEGORIES), len(batch)), dtype=np.int64)
             for column, name in enumerate(CATEGORIES):
                 values = batch[name].to_numpy()
-                # # With the mode "clip", `take` needs no copy. No value is out of range, so none is
+                # With the mode "clip", `take` needs no copy. No value is out of range, so none is
                 # clipped.
                 np.take(tables[column], values, out=ids[column], mode="clip")
                 unknown = np.flatnonzero(ids[column] < 0)
@@ -257,7 +257,7 @@ class Ways:
         """
         import polars as pl
 
-        # # Collects the query once. Otherwise each join would read the file again for its values.
+        # Collects the query once. Otherwise each join would read the file again for its values.
         rows = self.scanned().collect(engine="streaming").lazy()
         joined = rows
         for name in CATEGORIES:

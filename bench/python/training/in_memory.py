@@ -134,9 +134,8 @@ class EmbankTable:
     def __init__(self, name: str, case: Case, start: torch.Tensor, optimizer: Any, folder: Path,
                  given: argparse.Namespace) -> None:
         self.name = name
-        # # The budget is one and a half times the memory of the values, of a state of equal length,
-        # and of
-        # # the records' headers. The unused part is not resident.
+        # The budget is one and a half times the memory of the values, of a state of equal length,
+        # and of the records' headers. The unused part is not resident.
         budget = case.rows * (8 * case.dim + RECORD_EXTRA_BYTES) * 3 // 2 + (64 << 20)
         self.bank = embank.Bank(folder, memory_budget=budget, device=given.device,
                                 threads=given.threads)
@@ -272,7 +271,7 @@ class Keys:
         if self._shares is None:
             return self._random.integers(0, self._case.rows, self._case.keys)
         ranks = np.searchsorted(self._shares, self._random.random(self._case.keys))
-        # # The last cumulative share may be slightly below 1, because the sums were rounded.
+        # The last cumulative share may be slightly below 1, because the sums were rounded.
         return self._scattered[np.minimum(ranks, self._case.rows - 1)]
 
 
@@ -281,7 +280,7 @@ def main() -> int:
     if given.rounds is not None and given.rounds < 2:
         raise SystemExit("--rounds must be at least 2: a spread needs two turns")
     torch.set_num_threads(given.threads)
-    # # torch's own Adagrad makes sparse tensors, and torch warns about the way in which it does so.
+    # torch's own Adagrad makes sparse tensors, and torch warns about the way in which it does so.
     warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
     with_fbgemm = importlib.util.find_spec("fbgemm_gpu") is not None
     if not with_fbgemm:

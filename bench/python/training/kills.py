@@ -100,9 +100,8 @@ def killed_and_resumed(
             raise RuntimeError(
                 f"the training process failed with status {child.returncode} before its kill"
             )
-        # # The run ended before its kill, so the machine is now faster than in the undisturbed run.
-        # The next
-        # # attempt kills earlier.
+        # The run ended before its kill, so the machine is now faster than in the undisturbed run.
+        # The next attempt kills earlier.
         latest = moment
     raise RuntimeError(f"{ATTEMPTS_MAX} runs in a row ended before their kill")
 

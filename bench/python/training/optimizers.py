@@ -148,7 +148,7 @@ def largest_difference(case: Case, steps: int, seed: int, device: str) -> float:
     random = np.random.default_rng(seed)
     start = random.normal(size=(ROWS, DIM)).astype(np.float32)
     keys = random.integers(0, 2**63, ROWS)
-    # # The slope is drawn once and used for both, so the store and the peer get equal gradients.
+    # The slope is drawn once and used for both, so the store and the peer get equal gradients.
     slope = random.normal(size=(ROWS, DIM)).astype(np.float32)
     peer = case.peer(start)
     scale = np.abs(start.astype(np.float64))
@@ -193,7 +193,7 @@ def main() -> int:
             largest_difference(case, steps, seed, given.device)
             for seed in range(given.seed, given.seed + seeds)
         ]
-        # # The report has six decimals, so the differences are given in units of 1e-9.
+        # The report has six decimals, so the differences are given in units of 1e-9.
         figure = Figure(f"{name}, largest difference", max(found) * 1e9, "e-9", case.against)
         spread = (max(found) - min(found)) * 1e9
         rows.append(Measured(figure, spread, max(found) <= DIFFERENCE_MAX))

@@ -98,8 +98,8 @@ class RocksBank:
             parts = max(1, min(READERS, len(whole) // READER_KEYS_MIN))
             size = -(-len(whole) // parts)
             split = [whole[at : at + size] for at in range(0, len(whole), size)]
-        # # From here on, RocksDB and its package (which makes a list of bytes) take the time, not
-        # the shim.
+        # From here on, RocksDB and its package (which makes a list of bytes) take the time, not the
+        # shim.
         if parts == 1:
             values = self.database.get(whole) if whole else []
         else:

@@ -209,9 +209,8 @@ def in_turns(
         one.rates_with.clear()
         one.shim_shares_with.clear()
     for turn in range(turns):
-        # # The order of the numbers of threads is reversed in every other round, so that neither
-        # end of the
-        # # list is always first.
+        # The order of the numbers of threads is reversed in every other round, so that neither end
+        # of the list is always first.
         for count in threads if turn % 2 == 0 else threads[::-1]:
             for one in seen:
                 one.take(steps, work.batch, count)

@@ -66,7 +66,7 @@ class Kind:
     same_object: bool = True
     """Whether the loader that was stopped can be resumed itself. If not, that may be refused."""
     same_process: bool = True
-    """Whether the order is one of the process. If so, another process may refuse it."""
+    """Whether another process draws the same order. If not, it may refuse to resume."""
     first_stop: int = 1
     """The least number of batches before a stop. Fewer may agree by chance between two orders."""
 

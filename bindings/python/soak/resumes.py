@@ -112,7 +112,7 @@ def case_of(seed: int, names: list[str]) -> Case:
     case = Case(seed, name, shape, draws, (), (), where, rng.random() < 0.5)
     batches = -(-shape.samples // shape.batch_size)
     # A kind that may be refused has all its stops in one pass. A refusal ends the case, and the
-    # order of a later pass may be one of the process.
+    # order of a later pass may depend on the process that draws it.
     passes = range(kind.passes)
     if case.may_be_refused:
         passes = range(kind.passes)[-1:] if rng.random() < 0.6 else range(1)
@@ -321,7 +321,8 @@ def check(case: Case, wanted: Record, found: Record) -> None:
     """Raises `Failure` unless the run with stops equals the unbroken one."""
     compared = range(case.kind.passes)
     if case.may_be_refused:
-        # The order of a later pass may be one of the process.
+        # Compares only the pass of the last stop. The order of a later pass may depend on the
+        # process that draws it, and the unbroken run is another process.
         compared = range(case.stops[-1][0], case.stops[-1][0] + 1)
     for number in range(case.kind.passes):
         samples = [sample for batch in found.batches[number] for sample in batch]

@@ -104,7 +104,7 @@ impl Drop for LeasedRows {
 
 /// Rows that `Table.get` read for training, one for each key. The caller owes them an update.
 ///
-/// The lease counts on every row's staleness clock until it ends: `apply` or `put` consumes it,
+/// Every row's staleness clock counts the lease until it ends: `apply` or `put` consumes it,
 /// `release` or the end of a `with` block gives it back, or it is garbage collected. `rows` is a
 /// copy and stays valid after that. Threads may share a lease; one of them consumes it.
 ///
@@ -131,7 +131,7 @@ impl PyLease {
         self.0.rows.clone_ref(py)
     }
 
-    /// True if the lease counts on its rows' clocks and can be consumed.
+    /// True if the lease can be consumed: its rows' clocks count it, and its bank is open.
     #[getter]
     fn held(&self) -> bool {
         self.0.is_held()
@@ -286,7 +286,7 @@ impl PyDistinctLease {
         self.inverse.clone_ref(py)
     }
 
-    /// True if the lease counts on its rows' clocks and can be consumed.
+    /// True if the lease can be consumed: its rows' clocks count it, and its bank is open.
     #[getter]
     fn held(&self) -> bool {
         self.leased.is_held()
@@ -409,8 +409,8 @@ impl PyDistinctLease {
 
 /// Bags that `Table.get_bags` read for training. The caller owes their rows an update.
 ///
-/// A bag is the sum or the mean of several rows. The lease counts on the staleness clock of every
-/// row of the batch until it ends: `apply` consumes it, `release` or the end of a `with` block
+/// A bag is the sum or the mean of several rows. The staleness clock of every row of the batch
+/// counts the lease until it ends: `apply` consumes it, `release` or the end of a `with` block
 /// gives it back, or it is garbage collected.
 ///
 /// >>> import embank, numpy as np
@@ -449,7 +449,7 @@ impl PyBagLease {
         self.leased.keys(py)
     }
 
-    /// True if the lease counts on its rows' clocks and can be consumed.
+    /// True if the lease can be consumed: its rows' clocks count it, and its bank is open.
     #[getter]
     fn held(&self) -> bool {
         self.leased.is_held()

@@ -466,7 +466,8 @@ impl Index {
     fn first_match_slowly(&self, hash: u64) -> Entry {
         let (_, bucket, meta) = self.find_bucket(hash);
         let probe = Probe::new(hash, meta.depth());
-        // Acquire: pairs with the Release store in `unlock`, and so sees the slots of this version.
+        // Acquire: pairs with the Release store of the slot, so the caller sees the record that the
+        // store published.
         let slots = bucket.slots().iter().map(|slot| Entry(slot.load(Ordering::Acquire)));
         { slots }.find(|entry| entry.matches(probe)).unwrap_or_else(|| self.after_bucket(meta))
     }

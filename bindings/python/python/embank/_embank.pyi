@@ -891,7 +891,9 @@ class Feed:
 
 @final
 class Pipeline:
-    """Turns text into numbers in one pass: decodes, fills, scales, hashes, numbers categories."""
+    """Turns text into numbers in one pass, with all cores. It decodes fields, fills missing
+    values, scales, hashes, and gives each category a number.
+    """
 
     def __new__(
         cls,

@@ -32,8 +32,8 @@ pub(crate) mod report;
 mod running;
 mod slot;
 
-/// Turns text into numbers in one pass: decodes, fills, scales, hashes and numbers categories, with
-/// all cores.
+/// Turns text into numbers in one pass, with all cores. It decodes fields, fills missing values,
+/// scales, hashes, and gives each category a number.
 ///
 /// Args:
 ///     spec: What the pipeline does: a `Spec`, or its content as a dict or as JSON.
