@@ -43,6 +43,7 @@
 
 mod disk;
 mod hinted;
+mod lines;
 mod new_record;
 mod reads;
 mod row;
@@ -55,6 +56,7 @@ mod variable;
 mod work;
 
 use crate::engine::batch::scratch::CHUNK_KEYS;
+use lines::RecordLines;
 use scratch::{PENDING_KEYS_MAX, Pending};
 pub(crate) use scratch::{Scratch, give_back_scratch, take_scratch};
 pub(crate) use single::{Hit, try_single};
@@ -79,10 +81,6 @@ use crate::record::layout::{RecordRef, record_bytes};
 /// Number of keys that pass a stage together. A smaller group hides less latency. If the batch
 /// prefetches into the first-level cache, the records of two larger groups do not fit it.
 const GROUP_KEYS: usize = 32;
-/// The batch prefetches at most this number of cache lines of one record. The processor's own
-/// prefetcher loads the remaining lines.
-const LINES_AHEAD_MAX: usize = 8;
-const LINE_BYTES: usize = 64;
 /// A batch measures the processor time of its growth step only if it has inserted at least this
 /// number of rows. Reading the processor time costs as much as one row.
 const CPU_TIMED_ROWS_MIN: u64 = 64;
@@ -184,11 +182,8 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     scratch: &'a mut Scratch,
     /// Number of bytes that the first read of a record on disk brings.
     read_bytes: usize,
-    /// The batch prefetches the lines of a record below this offset. It prefetches the last line,
-    /// which contains `last_byte`, separately.
-    prefetch_bytes: usize,
-    /// The offset of a record's last byte.
-    last_byte: usize,
+    /// The lines of the table's records that the batch prefetches.
+    lines: RecordLines,
     /// The part of the batch's row count (rows inserted minus rows deleted) that the table's row
     /// count already includes.
     rows_noted: u64,
@@ -254,8 +249,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             work,
             scratch,
             read_bytes,
-            prefetch_bytes: (record_bytes / LINE_BYTES).min(LINES_AHEAD_MAX) * LINE_BYTES,
-            last_byte: record_bytes - 1,
+            lines: RecordLines::of(record_bytes),
             rows_noted: 0,
             streaming: false,
             owes_wait: false,

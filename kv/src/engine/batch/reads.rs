@@ -15,8 +15,9 @@
 //! between them.
 
 use super::disk::Found;
+use super::lines::LINE_BYTES;
 use super::succession::Old;
-use super::{Batch, LINE_BYTES, Pending, Work};
+use super::{Batch, Pending, Work};
 use crate::cache::Demand;
 use crate::device::{BLOCK_BYTES, Priority, ReadStream};
 use crate::error::Result;

@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use super::{Batch, Effect, GROUP_KEYS, LINE_BYTES, Pending, Place, Step, Work};
+use super::{Batch, Effect, GROUP_KEYS, Pending, Place, Step, Work};
 use crate::index::{Candidates, Entry};
 use crate::log::PageFull;
 use crate::log::view::View;
@@ -226,15 +226,9 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if place.is_null() || W::HEADERS_ALONE {
             return;
         }
-        // Prefetches only the lines that the record touches, because each prefetch takes a fill
-        // buffer. The last line is found by the record's last byte. If the loop has prefetched that
-        // line already, the second prefetch costs nothing.
-        let mut line = LINE_BYTES;
-        while line < self.prefetch_bytes {
-            cpu_hint::line_into::<NEAR, _>(place.wrapping_add(line));
-            line += LINE_BYTES;
-        }
-        cpu_hint::line_into::<NEAR, _>(place.wrapping_add(self.last_byte));
+        self.lines.each_after_first(|offset| {
+            cpu_hint::line_into::<NEAR, _>(place.wrapping_add(offset));
+        });
     }
 
     /// Works on one key. `entry` is the key's first matching entry, as it was when the index was
