@@ -3,11 +3,12 @@
 //! **Problem.** A training loop calls a table from one thread. Without a pool, its batches run on
 //! only one processor of the machine.
 //!
-//! **Approach.** A batch is divided if each part has at least 1,024 keys. The parts are consecutive
-//! ranges of keys, one per thread. The calling thread works on one part and then waits for the
-//! others. The store executes each part as if it were a whole batch. The calling thread joins the
-//! results in the order of the parts. The caller therefore sees the rows, clocks, counters and
-//! errors of one undivided batch.
+//! **Approach.** A batch is divided if there are at least 1,024 keys per thread. The parts are
+//! consecutive ranges of keys, four per thread. The calling thread and the threads of the pool each
+//! take the next part whenever they have finished one. A thread that starts late, because it had to
+//! be woken or its processor was busy, therefore does less. The store executes each part as if it
+//! were a whole batch. The calling thread joins the results in the order of the parts. The caller
+//! therefore sees the rows, clocks, counters and errors of one undivided batch.
 //!
 //! **One batch at a time.** While one batch uses the pool, other batches are not divided. Several
 //! calling threads already keep the processors busy. A part never waits for the parts of another
@@ -31,9 +32,12 @@ use std::thread::{self, JoinHandle};
 use embank_kv::locks::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Least number of keys per part. Only the last part may be smaller, because the others are rounded
-/// up. A smaller part would take less time than waking the thread that runs it.
-const PART_KEYS_MIN: usize = 1024;
+/// Least number of keys per thread of a divided batch. With fewer keys, the calling thread would
+/// finish the batch before the other threads are awake.
+const THREAD_KEYS_MIN: usize = 1024;
+/// Number of parts per thread. With fewer parts, the calling thread waits longer for the last one.
+/// More parts cost more than they gain.
+const PARTS_PER_THREAD: usize = 4;
 /// Default limit on a bank's threads. More threads gain little, because they saturate the memory of
 /// a socket.
 const THREADS_MAX_DEFAULT: usize = 16;
@@ -50,9 +54,9 @@ pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX_DEFAULT)
 }
 
-/// Returns [`PART_KEYS_MIN`]. In a build for tests, the variable `EMBANK_TEST_PART_KEYS` replaces
+/// Returns [`THREAD_KEYS_MIN`]. In a build for tests, the variable `EMBANK_TEST_PART_KEYS` replaces
 /// it: with 64, whole test suites run with divided batches.
-fn part_keys_min() -> usize {
+fn thread_keys_min() -> usize {
     #[cfg(feature = "testing")]
     {
         static SET: OnceLock<Option<usize>> = OnceLock::new();
@@ -61,13 +65,13 @@ fn part_keys_min() -> usize {
             return *keys.max(&1);
         }
     }
-    PART_KEYS_MIN
+    THREAD_KEYS_MIN
 }
 
 /// The thread pool of a bank.
 #[derive(Debug)]
 pub(crate) struct BatchPool {
-    /// Largest number of parts of a batch, including the calling thread's part.
+    /// Largest number of threads that work on a batch, including the calling thread.
     threads: usize,
     /// Set when the first batch is divided. `None` inside if the system refused the threads.
     running: OnceLock<Option<Running>>,
@@ -121,22 +125,23 @@ fn join(handles: Vec<JoinHandle<()>>) {
 }
 
 impl BatchPool {
-    /// `threads` is the largest number of parts of a batch; 0 counts as 1.
+    /// `threads` is the largest number of threads that work on a batch, including the calling
+    /// thread; 0 counts as 1.
     pub(crate) fn new(threads: usize) -> Self {
         Self { threads: threads.max(1), running: OnceLock::new(), busy: AtomicBool::new(false) }
     }
 
     /// Reserves the pool for a batch of `keys` keys. `None` if the batch must not be divided.
     pub(crate) fn turn(&self, keys: usize) -> Option<Turn<'_>> {
-        let parts = self.threads.min(keys / part_keys_min());
-        if parts < 2 || u32::try_from(keys).is_err() || rayon::current_thread_index().is_some() {
+        let threads = self.threads.min(keys / thread_keys_min());
+        if threads < 2 || u32::try_from(keys).is_err() || rayon::current_thread_index().is_some() {
             return None;
         }
         // Acquire: pairs with the Release in `Turn::drop`. It only orders the turns.
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
-        let turn = Turn { pool: self, parts };
+        let turn = Turn { pool: self, threads };
         let running = self.running.get_or_init(|| Running::start(self.threads - 1));
         running.is_some().then_some(turn)
     }
@@ -146,31 +151,44 @@ impl BatchPool {
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     pool: &'a BatchPool,
-    parts: usize,
+    /// Number of threads that work on the batch, including the calling thread.
+    threads: usize,
 }
 
 impl Turn<'_> {
     /// Divides `places` places into ranges of about equal length.
     pub(crate) fn ranges(&self, places: usize) -> Vec<Range<usize>> {
-        let each = places.div_ceil(self.parts).next_multiple_of(PART_KEYS_STEP);
+        let least = thread_keys_min() * 2 / PARTS_PER_THREAD;
+        let each = places.div_ceil(self.threads * PARTS_PER_THREAD).max(least);
+        let each = each.next_multiple_of(PART_KEYS_STEP);
         (0..places).step_by(each).map(|start| start..places.min(start + each)).collect()
     }
 
-    /// Runs `work` on each part, each on its own thread. Returns when all parts are done.
+    /// Runs `work` on each part, in ascending order but several at a time. Returns when all parts
+    /// are done.
     ///
     /// # Panics
-    /// If `work` panics for a part. The other parts still complete.
+    /// If `work` panics for a part. The other parts still complete, unless `work` panics on each
+    /// thread.
     pub(crate) fn run<T: Send>(&self, parts: &mut [T], work: impl Fn(&mut T) + Sync) {
-        let Some((own, others)) = parts.split_first_mut() else { return };
         let running = self.pool.running.get().and_then(Option::as_ref);
         let pool = running.and_then(|running| running.pool.as_ref());
         let pool = pool.expect("a turn is given once the threads are there");
-        let work = &work;
-        pool.in_place_scope(|scope| {
-            for part in others {
-                scope.spawn(move |_| work(part));
+        let others = self.threads.min(parts.len()).saturating_sub(1);
+        let left = Mutex::new(parts.iter_mut());
+        // A function of its own, so that the lock is released before the work begins.
+        let next = || left.lock().next();
+        let run = || {
+            while let Some(part) = next() {
+                work(part);
             }
-            work(own);
+        };
+        let run = &run;
+        pool.in_place_scope(|scope| {
+            for _ in 0..others {
+                scope.spawn(move |_| run());
+            }
+            run();
         });
     }
 }
@@ -190,7 +208,7 @@ mod tests {
 
     #[test]
     fn small_batches_and_single_threads_are_not_cut() {
-        assert!(BatchPool::new(4).turn(2 * part_keys_min() - 1).is_none());
+        assert!(BatchPool::new(4).turn(2 * thread_keys_min() - 1).is_none());
         assert!(BatchPool::new(1).turn(1 << 20).is_none());
         assert!(BatchPool::new(0).turn(1 << 20).is_none());
     }
@@ -211,10 +229,10 @@ mod tests {
     #[test]
     fn parts_cover_all_places_and_begin_at_whole_words() {
         let pool = BatchPool::new(3);
-        for keys in [2 * part_keys_min(), 4000, 4001, 100_000] {
+        for keys in [2 * thread_keys_min(), 4000, 4001, 100_000] {
             let turn = pool.turn(keys).unwrap();
             let ranges = turn.ranges(keys);
-            assert!(ranges.len() <= 3);
+            assert!(ranges.len() <= 3 * PARTS_PER_THREAD && ranges.len() > 1);
             assert_eq!((ranges[0].start, ranges.last().unwrap().end), (0, keys));
             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
             assert!(ranges.iter().all(|range| range.start % PART_KEYS_STEP == 0));
@@ -243,6 +261,23 @@ mod tests {
             *part = Some(thread::current().id());
         });
         assert_eq!(parts.iter().flatten().collect::<HashSet<_>>().len(), 3);
+    }
+
+    #[test]
+    fn a_slow_part_does_not_hold_up_the_parts_behind_it() {
+        let pool = BatchPool::new(2);
+        let turn = pool.turn(1 << 20).unwrap();
+        let (done, all_others_done) = std::sync::mpsc::channel();
+        let all_others_done = Mutex::new(all_others_done);
+        let mut parts: Vec<(usize, bool)> = (0..8).map(|i| (i, false)).collect();
+        turn.run(&mut parts, |(i, has_run)| {
+            match *i {
+                0 => (1..8).for_each(|_| all_others_done.lock().recv().unwrap()),
+                _ => done.send(()).unwrap(),
+            }
+            *has_run = true;
+        });
+        assert!(parts.iter().all(|(_, has_run)| *has_run));
     }
 
     #[test]
