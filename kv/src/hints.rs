@@ -138,6 +138,17 @@ impl RowHints {
         self.addresses[start..][..part.addresses.len()].copy_from_slice(&part.addresses);
     }
 
+    /// Replaces the hints by those of the keys at the indices `places` of the batch of `from`. An
+    /// index may appear more than once.
+    ///
+    /// # Panics
+    /// Panics if a place is beyond the batch of `from`.
+    pub fn pick(&mut self, from: &Self, places: &[u32]) {
+        self.store = from.store;
+        self.addresses.clear();
+        self.addresses.extend(places.iter().map(|&place| from.addresses[place as usize]));
+    }
+
     /// Returns the hints of the whole batch.
     #[must_use]
     pub fn all(&self) -> Hints<'_> {

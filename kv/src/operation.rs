@@ -137,6 +137,12 @@ pub trait Operation {
         let _ = (i, value);
     }
 
+    /// False if a `Get` does not look at the values. The store then prefetches only the headers of
+    /// the records. Default: true.
+    fn reads_values(&self) -> bool {
+        true
+    }
+
     /// Returns the place for a `Peek` to copy the row's value to, in place of a call of `read`. The
     /// store copies the first bytes of the value, as many as fit. The content of the place is
     /// unspecified if the row is reported as missing. Default: `None`, and `read` is called with a
@@ -174,7 +180,7 @@ pub trait Operation {
     }
 
     /// Where the rows of the batch lay after an earlier batch over the same keys. The store asks
-    /// for `Update`, `Put` and `Touch` in a table of fixed width. It looks up the keys whose hints
+    /// for `Peek`, `Update`, `Put` and `Touch` in a table of fixed width. It looks up the keys whose hints
     /// are out of date. The answer must stay equal during a batch. Default: `None`, and it looks up
     /// all keys.
     fn hints(&self) -> Option<Hints<'_>> {

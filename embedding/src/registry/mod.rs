@@ -84,6 +84,12 @@ impl LeaseEntry {
         self.keys().contains(&key) && !self.struck.lock().contains(&key)
     }
 
+    /// The places of the distinct keys' rows in the store after the Get. A key whose row was not
+    /// admitted has no hint.
+    pub(crate) fn hints(&self) -> &RowHints {
+        &self.hints
+    }
+
     /// Records that another thread will end the lease.
     pub(crate) fn hand_over(&self) {
         // Relaxed: no other data depends on the flag, and the taker sees its own store.

@@ -5,14 +5,15 @@
 //!
 //! **Approach.** A Get of bags first acquires the rows of the distinct keys, without copying their
 //! vectors. Then it reads the rows of all places into a buffer, a few hundred at a time, and adds
-//! them to their bags in the order of the places. The buffer stays in the processor's cache.
+//! them to their bags in the order of the places. The buffer stays in the processor's cache. The
+//! second step finds the rows without the index, because the first one has noted where they are.
 //! Because the order of additions is fixed, the sums do not depend on the number of threads. The
 //! lease takes one gradient per bag. A row's gradient is the sum of the gradients of its places
 //! ([`gradients`](crate::table::gradients)).
 
 use std::ops::Range;
 
-use embank_kv::{CallState, Clock};
+use embank_kv::{CallState, Clock, RowHints};
 
 use crate::error::{Error, Result};
 use crate::lease::Lease;
@@ -135,7 +136,7 @@ impl Table {
         self.check_bags(keys.len(), &bags)?;
         self.check_shape("pooled", bags.len(), pooled.len())?;
         let lease = self.get_unread(self.unique_keys(keys))?;
-        self.pool_bags(keys, &bags, pooled)?;
+        self.pool_bags(keys, Some(&lease), &bags, pooled)?;
         Ok(lease)
     }
 
@@ -165,7 +166,7 @@ impl Table {
         self.check_shape("pooled", bags.len(), pooled.len())?;
         self.check_numbering()?;
         let counters = &self.shared.counters;
-        self.pool_bags(keys, &bags, pooled)?;
+        self.pool_bags(keys, None, &bags, pooled)?;
         counters.peeks.add(1);
         counters.peek_rows.add(keys.len() as u64);
         Ok(())
@@ -175,13 +176,20 @@ impl Table {
         bags.check(self.name(), keys)
     }
 
-    /// Reads the rows of `keys` and pools them.
-    fn pool_bags(&self, keys: &[u64], bags: &Bags<'_>, pooled: &mut [f32]) -> Result<()> {
+    /// Reads the rows of `keys` and pools them. `lease` is the lease on these keys, if there is one;
+    /// it knows where the rows are in the store.
+    fn pool_bags(
+        &self,
+        keys: &[u64],
+        lease: Option<&Lease>,
+        bags: &Bags<'_>,
+        pooled: &mut [f32],
+    ) -> Result<()> {
         // All parts read the state of the store at the start of the call, even if a read-only bank
         // is refreshed meanwhile.
         let state = &self.context().store.call_state();
         let Some(turn) = self.context().pool.turn(keys.len()) else {
-            return self.pool_some(state, keys, bags, 0..bags.len(), pooled);
+            return self.pool_some(state, keys, lease, bags, 0..bags.len(), pooled);
         };
         // Each part gets about the same number of keys. A bag is never divided between two parts.
         let starts = turn.ranges(keys.len()).into_iter().map(|range| range.start as u64);
@@ -195,7 +203,7 @@ impl Table {
             .map(|(pooled, (&start, end))| (start..end, pooled, Ok(())))
             .collect();
         turn.run(&mut parts, |(some, pooled, done)| {
-            *done = self.pool_some(state, keys, bags, some.clone(), pooled);
+            *done = self.pool_some(state, keys, lease, bags, some.clone(), pooled);
         });
         parts.into_iter().try_for_each(|(_, _, done)| done)
     }
@@ -205,6 +213,7 @@ impl Table {
         &self,
         state: &CallState<'_>,
         keys: &[u64],
+        lease: Option<&Lease>,
         bags: &Bags<'_>,
         some: Range<usize>,
         pooled: &mut [f32],
@@ -220,10 +229,17 @@ impl Table {
         let mut bag = some.start;
         let mut place = bags.places(bag).start;
         let mut buffer = vec![0.0; rows_read.min(end - place) * dim];
+        let mut hints = RowHints::default();
         while place < end {
-            let keys = &keys[place..end.min(place + rows_read)];
+            let places = place..end.min(place + rows_read);
+            let keys = &keys[places.clone()];
             let rows = &mut buffer[..keys.len() * dim];
-            let mut peek = PeekRows { layout, rows };
+            let hints = lease.map(|lease| {
+                let numbers = &lease.unique().inverse()[places];
+                hints.pick(lease.entry.what().hints(), numbers);
+                hints.all()
+            });
+            let mut peek = PeekRows { layout, rows, hints };
             let outcome = self.execute_in(state, keys, Clock::Keep, &mut peek)?;
             self.shared.counters.disk_reads.add(outcome.disk_reads);
             let key_at = |place: u32| keys[place as usize];

@@ -60,6 +60,8 @@ pub(crate) struct PeekRows<'a> {
     pub(crate) layout: &'a RowLayout,
     /// One row per key.
     pub(crate) rows: &'a mut [f32],
+    /// The places of the rows in the store, if a lease knows them.
+    pub(crate) hints: Option<Hints<'a>>,
 }
 
 impl Operation for PeekRows<'_> {
@@ -80,6 +82,10 @@ impl Operation for PeekRows<'_> {
         let dim = self.layout.dim;
         self.layout.read_vector(value, &mut self.rows[i * dim..][..dim]);
     }
+
+    fn hints(&self) -> Option<Hints<'_>> {
+        self.hints
+    }
 }
 
 impl Divisible for PeekRows<'_> {
@@ -92,7 +98,15 @@ impl Divisible for PeekRows<'_> {
     fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<PeekRows<'_>> {
         let layout = self.layout;
         let starts = ranges.iter().map(|range| range.start * layout.dim);
-        cut(self.rows, starts).into_iter().map(|rows| PeekRows { layout, rows }).collect()
+        let parts = cut(self.rows, starts).into_iter().zip(ranges);
+        let hints = self.hints;
+        parts
+            .map(|(rows, range)| PeekRows {
+                layout,
+                rows,
+                hints: hints.map(|hints| hints.part(range.clone())),
+            })
+            .collect()
     }
 
     fn found(_: PeekRows<'_>) {}
@@ -192,6 +206,10 @@ impl GotRows<'_> {
 
 impl Operation for GetRows<'_> {
     const ACCESS: Access = Access::Get;
+
+    fn reads_values(&self) -> bool {
+        !matches!(self.rows, GotRows::Nowhere)
+    }
 
     #[inline]
     fn read(&mut self, i: usize, value: &[u8]) {

@@ -55,7 +55,7 @@ impl Table {
         self.check_shape("rows", keys.len(), rows.len())?;
         let layout = &self.shared.layout;
         let counters = &self.shared.counters;
-        let mut peek = PeekRows { layout, rows };
+        let mut peek = PeekRows { layout, rows, hints: None };
         let places = self.find(keys, &mut peek)?;
         counters.peeks.add(1);
         counters.peek_rows.add(keys.len() as u64);

@@ -150,7 +150,7 @@ impl PrefetchJob {
         }
         let end = keys.len().min(self.read + keys_max);
         let rows = &mut self.rows[self.read * layout.dim..end * layout.dim];
-        let mut peek = PeekAhead(PeekRows { layout, rows });
+        let mut peek = PeekAhead(PeekRows { layout, rows, hints: None });
         let outcome =
             store.execute(self.table.id, &keys[self.read..end], Clock::Keep, &mut peek)?;
         let first = self.read as u32;

@@ -41,6 +41,22 @@ impl Operation for AddOne<'_> {
     }
 }
 
+/// Reads rows. A row stays `None` if the store does not read it.
+pub(crate) struct PeekBy<'a> {
+    pub(crate) hints: Hints<'a>,
+    pub(crate) values: Vec<Option<Vec<u8>>>,
+}
+
+impl Operation for PeekBy<'_> {
+    const ACCESS: Access = Access::Peek;
+    fn read(&mut self, i: usize, value: &[u8]) {
+        self.values[i] = Some(value.to_vec());
+    }
+    fn hints(&self) -> Option<Hints<'_>> {
+        Some(self.hints)
+    }
+}
+
 /// Moves clocks.
 struct Touch<'a>(Hints<'a>);
 
@@ -74,8 +90,17 @@ impl Test {
         Self { store, table, keys, values, hints: get.0, _dir: dir }
     }
 
-    /// Adds 1 to all rows with `hints`, and checks all rows.
+    /// Reads all rows with `hints`, and checks them.
+    fn peek_by(&self, hints: Hints<'_>) {
+        let mut peek = PeekBy { hints, values: vec![None; self.keys.len()] };
+        let outcome = self.store.execute(self.table, &self.keys, Clock::Keep, &mut peek).unwrap();
+        assert_eq!(peek.values, self.values);
+        assert_eq!(outcome.missing.len(), self.values.iter().filter(|row| row.is_none()).count());
+    }
+
+    /// Reads all rows with `hints`, adds 1 to them with `hints`, and checks all rows.
     fn add_by(&mut self, hints: Hints<'_>) {
+        self.peek_by(hints);
         let mut add = AddOne { hints, settled: vec![0; self.keys.len()] };
         let outcome = self.store.execute(self.table, &self.keys, Clock::Keep, &mut add).unwrap();
         for (i, row) in self.values.iter_mut().enumerate() {
@@ -87,6 +112,7 @@ impl Test {
         }
         assert_eq!(peek(&self.store, self.table, &self.keys).unwrap(), self.values);
         assert_eq!(self.store.stats().live_rows, self.values.iter().flatten().count() as u64);
+        self.peek_by(hints);
     }
 
     fn add(&mut self) {
@@ -221,6 +247,24 @@ fn hints_of_parts_come_together() {
     whole.clear();
     assert_eq!(whole.get(4), None);
     test.add_by(whole.all());
+}
+
+/// The keys of the second batch are some of the first, in another order, and one of them twice.
+#[test]
+fn hints_of_some_keys_are_picked() {
+    let test = Test::new();
+    let places = [2999, 7, 7, 0];
+    let keys = places.map(u64::from);
+    let mut picked = RowHints::default();
+    picked.pick(&test.hints, &places);
+    for (i, &place) in places.iter().enumerate() {
+        assert_eq!(picked.get(i), test.hints.get(place as usize));
+    }
+    let mut peek = PeekBy { hints: picked.all(), values: vec![None; keys.len()] };
+    test.store.execute(test.table, &keys, Clock::Keep, &mut peek).unwrap();
+    let expected = keys.map(|key| test.values[key as usize].clone());
+    assert_eq!(peek.values, expected);
+    assert_eq!(test.store.stats().hits_mutable, (ROWS + 4) as u64);
 }
 
 #[test]

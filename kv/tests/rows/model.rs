@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::common::{
     Add, GetAll, GetEach, PutAll, PutEach, Turn, options, peek, peek_each, rows, turned, value,
 };
-use crate::hints::NoteHints;
+use crate::hints::{NoteHints, PeekBy};
 use embank_kv::{
     Access, Clock, DeviceChoice, Hints, Operation, RowHints, Store, StoreOptions, TableId,
 };
@@ -274,6 +274,9 @@ impl Pair {
             Step::AddByHints { which } => {
                 let Some(Hinted { table, keys, hints }) = self.hinted.get(which) else { return };
                 let id = self.tables[*table];
+                let mut peek = PeekBy { hints: hints.all(), values: vec![None; keys.len()] };
+                store.execute(id, keys, Clock::Keep, &mut peek).unwrap();
+                assert_eq!(peek.values, self.expected(*table, keys));
                 let mut add = AddByHints(hints.all());
                 let outcome = store.execute(id, keys, Clock::Keep, &mut add).unwrap();
                 let missing = |key: &u64| !self.rows.contains_key(&(*table, *key));

@@ -6,8 +6,8 @@
 use std::ops::Range;
 use std::ptr;
 
-use super::row::{self, InPlace, ValueRoom};
-use super::{Batch, GROUP_KEYS, Work};
+use super::row::{self, InPlace, Peeked, ValueRoom};
+use super::{Batch, Effect, GROUP_KEYS, Work};
 use crate::hints::RowHint;
 use crate::log::PageFull;
 use crate::log::view::View;
@@ -32,7 +32,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let first = if planted(Planted::HintUnchecked) { view.head } else { view.read_only };
         // A hint of 0 means "no hint".
         let first = first.max(1);
-        W::IN_PLACE
+        (W::IN_PLACE || W::EFFECT == Effect::Peek)
             && !VARIABLE
             && self.hints().is_some_and(|all| all[places].iter().all(|&at| at >= first))
     }
@@ -124,6 +124,17 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             if record.has(shape, self.keys[i]) {
                 let room =
                     ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
+                if W::EFFECT == Effect::Peek {
+                    // A deleted row may have a newer record that this one does not lead to, so the
+                    // batch searches for it.
+                    return match row::peek::<W, VARIABLE>(self.work, i, record, room) {
+                        Peeked::Row => {
+                            self.tally.hits_mutable += 1;
+                            Ok(())
+                        }
+                        Peeked::Moved | Peeked::Missing => self.search(i, view),
+                    };
+                }
                 let hint = RowHint::new(self.core.store, address);
                 // If the outcome is `Tombstone`, dropping it unlocks the record.
                 let done =

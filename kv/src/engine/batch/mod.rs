@@ -76,7 +76,7 @@ use crate::log::{PageFull, TurnFor};
 use crate::operation::{Clock, Outcome, Shortage, Width};
 use crate::process::cpu_time;
 use crate::record::address::{Address, TableId};
-use crate::record::layout::{RecordRef, record_bytes};
+use crate::record::layout::{HEADER_BYTES, RecordRef, record_bytes};
 
 /// Number of keys that pass a stage together. A smaller group hides less latency. If the batch
 /// prefetches into the first-level cache, the records of two larger groups do not fit it.
@@ -182,7 +182,7 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     scratch: &'a mut Scratch,
     /// Number of bytes that the first read of a record on disk brings.
     read_bytes: usize,
-    /// The lines of the table's records that the batch prefetches.
+    /// The lines of each record that the batch prefetches.
     lines: RecordLines,
     /// The part of the batch's row count (rows inserted minus rows deleted) that the table's row
     /// count already includes.
@@ -240,6 +240,10 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         } else {
             (record_bytes(value_bytes), record_bytes(value_bytes))
         };
+        let prefetched_bytes = match work.reads_headers_alone() {
+            true => HEADER_BYTES,
+            false => record_bytes,
+        };
         Batch {
             core,
             table,
@@ -249,7 +253,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             work,
             scratch,
             read_bytes,
-            lines: RecordLines::of(record_bytes),
+            lines: RecordLines::of(prefetched_bytes),
             rows_noted: 0,
             streaming: false,
             owes_wait: false,

@@ -223,7 +223,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// Prefetches the other lines of a record.
     #[inline]
     pub(super) fn prefetch_rest<const NEAR: bool>(&self, place: *const u8) {
-        if place.is_null() || W::HEADERS_ALONE {
+        if place.is_null() {
             return;
         }
         self.lines.each_after_first(|offset| {

@@ -65,14 +65,16 @@ pub(crate) trait Work {
         Self::EFFECT,
         Effect::Get | Effect::Update | Effect::Put | Effect::Touch | Effect::Delete
     );
-    /// True if the work reads only the header of a record in mutable memory.
-    const HEADERS_ALONE: bool = matches!(Self::EFFECT, Effect::Locate | Effect::Touch);
     /// True if the work may insert a row that is missing.
     const INSERTS: bool = matches!(Self::EFFECT, Effect::Get | Effect::Update | Effect::Put);
 
     /// See [`Operation::shortage`].
     fn shortage(&self) -> Shortage {
         Shortage::Stops
+    }
+    /// True if the work reads only the header of a record in mutable memory.
+    fn reads_headers_alone(&self) -> bool {
+        matches!(Self::EFFECT, Effect::Locate | Effect::Touch)
     }
     fn read(&mut self, _i: usize, _value: &[u8]) {}
     fn destination(&mut self, _i: usize) -> Option<&mut [u8]> {
@@ -131,6 +133,13 @@ impl<O: Operation> Work for O {
     fn shortage(&self) -> Shortage {
         Operation::shortage(self)
     }
+    fn reads_headers_alone(&self) -> bool {
+        match O::ACCESS {
+            Access::Touch => true,
+            Access::Get => !self.reads_values(),
+            Access::Peek | Access::Update | Access::Put => false,
+        }
+    }
     fn read(&mut self, i: usize, value: &[u8]) {
         Operation::read(self, i, value);
     }
@@ -159,8 +168,8 @@ impl<O: Operation> Work for O {
     #[inline]
     fn hints(&self) -> Option<Hints<'_>> {
         match O::ACCESS {
-            Access::Update | Access::Put | Access::Touch => Operation::hints(self),
-            Access::Peek | Access::Get => None,
+            Access::Peek | Access::Update | Access::Put | Access::Touch => Operation::hints(self),
+            Access::Get => None,
         }
     }
 }

@@ -86,6 +86,23 @@ impl Operation for GetHints {
     }
 }
 
+/// As [`Peek`], with hints. The value stays `None` if the store does not read the row.
+struct PeekBy<'a> {
+    hints: Hints<'a>,
+    value: Option<u64>,
+}
+impl Operation for PeekBy<'_> {
+    const ACCESS: Access = Access::Peek;
+    fn read(&mut self, i: usize, value: &[u8]) {
+        let mut peek = Peek(0);
+        peek.read(i, value);
+        self.value = Some(peek.0);
+    }
+    fn hints(&self) -> Option<Hints<'_>> {
+        Some(self.hints)
+    }
+}
+
 /// As [`Add`], with hints.
 struct AddBy<'a>(Hints<'a>);
 impl Operation for AddBy<'_> {
@@ -183,6 +200,13 @@ impl Bank {
     fn train_by(&self, key: u64, hints: &RowHints) {
         let state = self.store.call_state();
         state.execute(self.rows, &[key], Clock::Release, &mut AddBy(hints.all())).unwrap();
+    }
+
+    /// Reads a row with the hints of a get.
+    fn peek_by(&self, key: u64, hints: &RowHints) -> u64 {
+        let mut peek = PeekBy { hints: hints.all(), value: None };
+        self.store.call_state().execute(self.rows, &[key], Clock::Keep, &mut peek).unwrap();
+        peek.value.expect("no thread deletes the row")
     }
 
     /// Answers a get of the row and adds 1 to its value.
@@ -384,6 +408,8 @@ fn training_by_hints_while_pages_leave() {
             let hints: Vec<_> = (0..ROWS).map(|key| bank.get_hints(key, 1).unwrap()).collect();
             bank.fill([100 + fills, 200 + fills]);
             (0..ROWS).zip(&hints).for_each(|(key, hints)| bank.train_by(key, hints));
+            // The hint may lead to a record that was replaced before this thread's update.
+            assert!(bank.peek_by(0, &hints[0]) > 0, "the peek reads an old record");
         })
     };
     let threads =
