@@ -69,17 +69,24 @@ pub(super) fn each_value<const STATES: usize>(
 #[inline(always)]
 pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
     let (chunks, rest) = values.as_chunks::<LANES>();
-    let mut sums = [0.0_f64; LANES];
+    // Two arrays of half the lanes: from one array the compiler makes vectors of lanes that are not
+    // neighbours, because the last sum combines these, and such vectors are slow to load.
+    let (mut low, mut high) = ([0.0_f64; LANES / 2], [0.0_f64; LANES / 2]);
     for chunk in chunks {
-        for lane in 0..LANES {
+        for lane in 0..LANES / 2 {
             let value = f64::from(chunk[lane]);
-            sums[lane] += value * value;
+            low[lane] += value * value;
+        }
+        for lane in 0..LANES / 2 {
+            let value = f64::from(chunk[LANES / 2 + lane]);
+            high[lane] += value * value;
         }
     }
     for (lane, &value) in rest.iter().enumerate() {
         let value = f64::from(value);
-        sums[lane] += value * value;
+        let half = if lane < LANES / 2 { &mut low } else { &mut high };
+        half[lane % (LANES / 2)] += value * value;
     }
-    let halves: [f64; 4] = std::array::from_fn(|i| sums[i] + sums[i + 4]);
+    let halves: [f64; LANES / 2] = std::array::from_fn(|i| low[i] + high[i]);
     (halves[0] + halves[2]) + (halves[1] + halves[3])
 }
