@@ -637,7 +637,7 @@ typedef struct embank_imported {
   uint64_t with_state;
 } embank_imported;
 
-// What a bank has done since it was opened. docs/python.md and docs/staleness.md say more of each.
+// What a bank has done since it was opened. docs/python.md explains the main counters.
 typedef struct embank_bank_stats {
   // sizeof(embank_bank_stats), as it was passed.
   size_t size;

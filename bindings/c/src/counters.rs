@@ -6,7 +6,7 @@
 use bytemuck::{Pod, Zeroable};
 use embank::{BankStats, TableStats};
 
-/// What a bank has done since it was opened. docs/python.md and docs/staleness.md say more of each.
+/// What a bank has done since it was opened. docs/python.md explains the main counters.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_bank_stats {

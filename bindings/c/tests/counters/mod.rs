@@ -18,7 +18,7 @@ pub(crate) fn source(found: &str) -> String {
     let bank = Struct {
         name: "embank_bank_stats",
         snapshot: "BankStats",
-        docs: "What a bank has done since it was opened. docs/python.md and docs/staleness.md say more of each.",
+        docs: "What a bank has done since it was opened. docs/python.md explains the main counters.",
         fields: bank_fields(),
     };
     let table = Struct {
