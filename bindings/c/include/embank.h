@@ -389,7 +389,7 @@ typedef struct embank_optimizer {
   uint32_t kind;
   // SGD: 0 or 1. With 1, momentum is Nesterov's.
   uint32_t nesterov;
-  // The learning rate: not negative, and above 0 for FTRL.
+  // The learning rate: not negative. FTRL takes 0 or at least 3e-39.
   double learning_rate;
   // The weight decay of every kind but FTRL.
   double weight_decay;

@@ -38,7 +38,7 @@ pub struct embank_optimizer {
     pub kind: u32,
     /// SGD: 0 or 1. With 1, momentum is Nesterov's.
     pub nesterov: u32,
-    /// The learning rate: not negative, and above 0 for FTRL.
+    /// The learning rate: not negative. FTRL takes 0 or at least 3e-39.
     pub learning_rate: f64,
     /// The weight decay of every kind but FTRL.
     pub weight_decay: f64,

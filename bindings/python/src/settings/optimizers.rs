@@ -268,7 +268,7 @@ optimizers! {
     /// their values.
     ///
     /// Args:
-    ///     lr: The learning rate, above 0; the paper's alpha. Default: 0.001, as in Keras.
+    ///     lr: The learning rate, 0 or at least 3e-39; the paper's alpha. Default: 0.001, as in Keras.
     ///         `Table.learning_rate` changes it later.
     ///     beta: A larger value makes the first steps smaller; the paper suggests 1.
     ///     l1: The factor of the L1 penalty, which keeps values at zero.
