@@ -17,13 +17,13 @@ const SPLITS_PER_CALL: usize = 4096;
 const LOCK_TRIES: usize = 7;
 /// Most records of a chain that a split reads to find their sides.
 const RECORDS_SEEN_MAX: usize = 32;
-/// Overflow buckets are charged ahead by at least one part in this number of a full unit. An insert
-/// without an overflow bucket must share a slot for good, but a split without memory only comes
-/// later.
+/// The index charges overflow buckets before it needs them: at least one part in this number of a
+/// full unit. A key that finds no free overflow bucket shares a slot with other keys for good. A
+/// split that finds no memory is only delayed.
 const HEADROOM_PART_OF_UNIT: u64 = 4;
-/// Overflow buckets are charged ahead by at least one part in this number of a page. While frames
-/// shrink for the row cache or a scan, the budget refuses the index, and a page may still be
-/// filled.
+/// The index charges overflow buckets before it needs them: at least one part in this number of a
+/// page. While the log releases frames for the row cache or a scan, the budget gives the index no
+/// memory, and batches may still insert the rows of one page.
 const HEADROOM_PART_OF_PAGE: u64 = 16;
 
 /// The state of the thread that splits buckets.
