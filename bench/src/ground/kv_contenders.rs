@@ -6,7 +6,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use embank_kv::{Access, Clock, CompactionOptions, Operation, Store, StoreOptions, TableId};
+use embank_kv::{
+    Access, Clock, CompactionOptions, Hints, Operation, RowHint, RowHints, Store, StoreOptions,
+    TableId,
+};
 
 use crate::ground::contenders::Flips;
 use crate::ground::content;
@@ -56,7 +59,12 @@ impl KvRows {
         let table = store.create_table("rows", value_bytes, &[])?;
         for_all_rows("loading a store", rows, dim, |keys, values| {
             content::fill(keys, dim, values);
-            store.execute(table, keys, Clock::Keep, &mut WriteRows { rows: values, dim })?;
+            store.execute(
+                table,
+                keys,
+                Clock::Keep,
+                &mut WriteRows { rows: values, dim, hints: None },
+            )?;
             Ok(())
         })?;
         Ok(Self { store, table, rows, dim })
@@ -67,8 +75,21 @@ impl KvRows {
     /// # Errors
     /// Fails if the store fails or a row is missing.
     pub(crate) fn read(&self, keys: &[u64], clock: Clock, rows: &mut [f32]) -> Result<()> {
-        let outcome =
-            self.store.execute(self.table, keys, clock, &mut GetRows { rows, dim: self.dim })?;
+        self.get(keys, clock, GetRows { rows, dim: self.dim, noted: None })
+    }
+
+    /// Reads rows like [`read`](Self::read), and returns where they are in the store.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    fn read_noting(&self, keys: &[u64], clock: Clock, rows: &mut [f32]) -> Result<RowHints> {
+        let mut noted = RowHints::none_of(keys.len());
+        self.get(keys, clock, GetRows { rows, dim: self.dim, noted: Some(&mut noted) })?;
+        Ok(noted)
+    }
+
+    fn get(&self, keys: &[u64], clock: Clock, mut operation: GetRows<'_>) -> Result<()> {
+        let outcome = self.store.execute(self.table, keys, clock, &mut operation)?;
         ensure!(outcome.missing.is_empty(), "wrong answer: {} rows missing", outcome.missing.len());
         ensure!(outcome.blocked.is_empty(), "{} rows are blocked", outcome.blocked.len());
         Ok(())
@@ -90,7 +111,11 @@ impl KvRows {
     /// # Errors
     /// Returns the store's error.
     pub(crate) fn write(&self, keys: &[u64], clock: Clock, rows: &[f32]) -> Result<()> {
-        self.store.execute(self.table, keys, clock, &mut WriteRows { rows, dim: self.dim })?;
+        self.put(keys, clock, WriteRows { rows, dim: self.dim, hints: None })
+    }
+
+    fn put(&self, keys: &[u64], clock: Clock, mut operation: WriteRows<'_>) -> Result<()> {
+        self.store.execute(self.table, keys, clock, &mut operation)?;
         Ok(())
     }
 
@@ -129,10 +154,19 @@ fn read_row(rows: &mut [f32], dim: usize, i: usize, value: &[u8]) {
 struct GetRows<'a> {
     rows: &'a mut [f32],
     dim: usize,
+    /// Receives where the rows are, for a later put of the same keys.
+    noted: Option<&'a mut RowHints>,
 }
 
 impl Operation for GetRows<'_> {
     const ACCESS: Access = Access::Get;
+
+    #[inline]
+    fn settled(&mut self, i: usize, hint: RowHint) {
+        if let Some(noted) = &mut self.noted {
+            noted.note(i, hint);
+        }
+    }
 
     #[inline]
     fn read(&mut self, i: usize, value: &[u8]) {
@@ -159,10 +193,15 @@ impl Operation for PeekRows<'_> {
 struct WriteRows<'a> {
     rows: &'a [f32],
     dim: usize,
+    hints: Option<Hints<'a>>,
 }
 
 impl Operation for WriteRows<'_> {
     const ACCESS: Access = Access::Put;
+
+    fn hints(&self) -> Option<Hints<'_>> {
+        self.hints
+    }
 
     #[inline]
     fn update(&mut self, i: usize, value: &mut [u8]) {
@@ -221,7 +260,8 @@ impl Contender for KvPeek<'_> {
     }
 }
 
-/// A batch of gets, then a batch of puts of the negated rows. Negating them is not timed.
+/// A batch of gets, then a batch of puts of the negated rows. Negating them is not timed. The put
+/// uses the hints of the get, as the lease of a table does.
 #[derive(Debug)]
 pub(crate) struct KvGetPut<'a> {
     pub(crate) name: String,
@@ -242,11 +282,12 @@ impl Contender for KvGetPut<'_> {
         let (up, down) =
             if self.clock { (BOUND, Clock::Release) } else { (Clock::Keep, Clock::Keep) };
         let started = Instant::now();
-        self.rows.read(keys, up, rows)?;
+        let noted = self.rows.read_noting(keys, up, rows)?;
         let getting = started.elapsed();
         rows.iter_mut().for_each(|cell| *cell = -*cell);
         let started = Instant::now();
-        self.rows.write(keys, down, rows)?;
+        let hints = Some(noted.all());
+        self.rows.put(keys, down, WriteRows { rows, dim: self.rows.dim, hints })?;
         Ok(getting + started.elapsed())
     }
 
