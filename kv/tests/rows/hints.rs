@@ -264,7 +264,7 @@ fn hints_of_some_keys_are_picked() {
     test.store.execute(test.table, &keys, Clock::Keep, &mut peek).unwrap();
     let expected = keys.map(|key| test.values[key as usize].clone());
     assert_eq!(peek.values, expected);
-    assert_eq!(test.store.stats().hits_mutable, (ROWS + 4) as u64);
+    assert_eq!(test.store.stats().hits_mutable, ROWS + 4);
 }
 
 #[test]
