@@ -43,8 +43,8 @@ const EXPIRED: u32 = 2;
 /// let taken = Instant::now();
 /// let batch = leases.register([1, 2, 3], taken, 0);
 /// let expired = leases.expire(taken + Duration::from_secs(1));
-/// assert_eq!(expired.leases[0].what(), &[1, 2, 3]); // whoever called gives these counts back
-/// assert!(!batch.begin_answer()); // and the owner is told
+/// assert_eq!(expired.leases[0].what(), &[1, 2, 3]); // the caller gives these counts back
+/// assert!(!batch.begin_answer()); // the owner must leave the counts alone
 /// ```
 #[derive(Debug)]
 pub struct Leases<T> {
