@@ -179,10 +179,10 @@ pub trait Operation {
         let _ = (i, hint);
     }
 
-    /// Where the rows of the batch lay after an earlier batch over the same keys. The store asks
-    /// for `Peek`, `Update`, `Put` and `Touch` in a table of fixed width. It looks up the keys whose hints
-    /// are out of date. The answer must stay equal during a batch. Default: `None`, and it looks up
-    /// all keys.
+    /// Returns where the rows of the batch were in the store after an earlier batch over the same
+    /// keys. The store calls this method for `Peek`, `Update`, `Put` and `Touch` in a table of
+    /// fixed width. If a hint is out of date, the store looks its key up in the index. Each call
+    /// during a batch must return the same hints. Default: `None`, and the store looks up all keys.
     fn hints(&self) -> Option<Hints<'_>> {
         None
     }

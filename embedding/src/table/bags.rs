@@ -176,8 +176,8 @@ impl Table {
         bags.check(self.name(), keys)
     }
 
-    /// Reads the rows of `keys` and pools them. `lease` is the lease on these keys, if there is one;
-    /// it knows where the rows are in the store.
+    /// Reads the rows of `keys` and pools them. `lease` is the lease on these keys, which has noted
+    /// where their rows are in the store. `None` for an evaluation, which takes no lease.
     fn pool_bags(
         &self,
         keys: &[u64],

@@ -268,8 +268,8 @@ optimizers! {
     /// their values.
     ///
     /// Args:
-    ///     lr: The learning rate, 0 or at least 3e-39; the paper's alpha. Default: 0.001, as in Keras.
-    ///         `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, 0 or at least 3e-39; the paper's alpha. Default: 0.001, as in
+    ///         Keras. `Table.learning_rate` changes it later.
     ///     beta: A larger value makes the first steps smaller; the paper suggests 1.
     ///     l1: The factor of the L1 penalty, which keeps values at zero.
     ///     l2: The factor of the L2 penalty.

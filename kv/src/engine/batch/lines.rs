@@ -21,9 +21,9 @@ impl RecordLines {
         Self { end: lines * LINE_BYTES, last_byte: record_bytes - 1 }
     }
 
-    /// Calls `prefetch` with each offset except 0. The offsets, with 0, touch every line of a record
-    /// of at most 512 bytes. Two offsets may touch one line; the second prefetch of a line costs
-    /// less than a branch that avoids it.
+    /// Calls `prefetch` with each offset except 0. Together with offset 0, the offsets touch every
+    /// line of a record of at most 512 bytes. Two offsets may touch one line. The second prefetch
+    /// of a line costs less than a branch that avoids it.
     #[inline(always)]
     pub(super) fn each_after_first(self, mut prefetch: impl FnMut(usize)) {
         let mut offset = LINE_BYTES;
