@@ -16,9 +16,9 @@
 //! [`salvage`] writes, and it writes to a new bank. A [`TableReader`] holds its checkpoint, as a
 //! read-only store does (`checkpoint::hold`), so the writer keeps that checkpoint.
 //!
-//! [`verify`], [`summary`] and [`salvage`] hold no checkpoint, because the writer could free no
-//! space meanwhile. The writer may therefore remove a checkpoint while one of them reads it. At its
-//! end, [`verify`] checks which checkpoints still exist. It drops the findings about removed
+//! [`verify()`], [`summary()`] and [`salvage()`] hold no checkpoint, because the writer could free
+//! no space meanwhile. The writer may therefore remove a checkpoint while one of them reads it. At
+//! its end, [`verify()`] checks which checkpoints still exist. It drops the findings about removed
 //! checkpoints and reports their removal.
 //!
 //! The functions do not use a store's device or its memory budget. They read files through the

@@ -16,10 +16,11 @@
 //! *Outstanding* is the staleness clock: it counts the gets of the row that no put, gradient or
 //! release has answered yet.
 //!
-//! *Generation* counts changes of the value. A reader without the lock compares generations to
-//! detect a change during its read. The generation wraps within its own bits and can't carry into
-//! the flags. A new record may begin with any generation. If the new record is a copy of an older
-//! record, its generation continues the row's use count (`ClockWord::uses`, `retention`).
+//! *Generation* counts changes of the value. A release counts as a change too. A reader without the
+//! lock compares generations to detect a change during its read. The generation wraps within its
+//! own bits and can't carry into the flags. A new record may begin with any generation. If the new
+//! record is a copy of an older record, its generation continues the row's use count
+//! (`ClockWord::uses`, `retention`).
 //!
 //! *Promoted* marks a row that lookahead (reads before the get) brought into mutable memory and
 //! that no operation has used since.
@@ -73,15 +74,15 @@ impl ClockWord {
     }
 
     /// Returns the record's use count, modulo 2^29: the changes of its value plus its outstanding
-    /// gets. A get adds 1. The update that answers a get leaves the count unchanged, because it
-    /// counts a change and ends a get. A release without an update subtracts 1.
+    /// gets. A get adds 1. The update or release that answers a get leaves the count unchanged: it
+    /// ends a get, and counts as a change of the value.
     pub(crate) fn uses(self) -> u32 {
         let changes = ((self.0 & GENERATION_MASK) >> GENERATION_SHIFT) as u32;
         changes.wrapping_add(self.outstanding()) & USES_MASK
     }
 
-    /// True if the record was used since its use count was `uses`. A release of an earlier get
-    /// lowers the count, and is not a use.
+    /// True if the record was used since its use count was `uses`. A count that is lower than
+    /// `uses` means that gets ended without counting as a change, which is not a use.
     pub(crate) fn used_since(self, uses: u32) -> bool {
         let more = self.uses().wrapping_sub(uses) & USES_MASK;
         more != 0 && more <= USES_MASK / 2

@@ -122,8 +122,8 @@ pub struct Field {
     pub kind: Kind,
     /// Unit of the number.
     pub unit: Unit,
-    /// Position of the number in Python's and C's statistics. `None` for a number that only
-    /// monitoring shows.
+    /// Position of the number in Python's dictionary of statistics. `None` for a number that this
+    /// dictionary does not have.
     pub place: Option<Place>,
     /// Name, label and help text in monitoring. `None` for a number that monitoring does not show,
     /// such as a number of a single table.
