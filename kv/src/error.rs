@@ -46,7 +46,7 @@ pub enum Error {
         offset: u64,
         /// Number of bytes that the store wanted to read.
         expected: u64,
-        /// Number of bytes that the file has at that offset.
+        /// Number of bytes that the file has from that offset on.
         found: u64,
     },
     /// Bytes on disk do not match their checksum or their format.
@@ -112,7 +112,7 @@ pub enum Error {
         /// Names the checkpoint that the delta follows, and the bank's newest checkpoint.
         what: String,
     },
-    /// The memory budget is too small for a necessary part.
+    /// The memory budget is too small for a part of the store, or for the call.
     #[error(
         "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"
     )]

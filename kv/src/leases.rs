@@ -1,9 +1,9 @@
 //! The leases: one for each batch that got rows for training, until the batch's owner puts, updates
 //! or releases the rows (the answer).
 //!
-//! **Problem.** A get adds 1 to the count (staleness clock) of each row. The answer subtracts 1.
-//! If no answer comes, because a thread hangs or a process with a lease has died, the counts never
-//! go down. A row's count does not tell which batches it contains.
+//! **Problem.** A get adds 1 to the count (staleness clock) of each row. The answer subtracts 1. If
+//! no answer comes, because a thread hangs or a process with a lease has died, the counts never go
+//! down. A row's count does not tell which batches it counts.
 //!
 //! **Approach.** A registry has one entry for each batch whose counts are up, with the batch's
 //! keys. A thread that waits for a row (the expirer) may declare old entries expired. It then
@@ -18,9 +18,9 @@
 //!
 //! A thread leaves the state *held* by a compare-and-swap of the state. Of the owner and all
 //! expirers, exactly one therefore succeeds, and only that thread subtracts the counts. An owner
-//! that is too late learns this before it has changed a row. An entry is removed once. If it
-//! expires, the expirer removes it, under the lock of the entry's shard (a part of the registry).
-//! Otherwise the owner removes it.
+//! that is too late learns this from the failed compare-and-swap, before it has changed a row. An
+//! entry is removed once. If it expires, the expirer removes it, under the lock of the entry's
+//! shard (a part of the registry). Otherwise the owner removes it.
 //!
 //! For a batch of any length, an entry costs one allocation, and two short locks of a shard.
 //! Threads rarely use the same shard at the same time.

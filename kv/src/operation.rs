@@ -127,7 +127,7 @@ pub trait Operation {
 
     /// What the store does with the batch if the disk, or the quota, has no room for its records.
     /// Default: `Whole` for an `Update` or `Touch`, `Stops` for other operations. A batch with
-    /// [`Clock::Release`] always completes.
+    /// [`Clock::Release`] is always completed, whatever this method returns.
     fn shortage(&self) -> Shortage {
         match Self::ACCESS {
             Access::Update | Access::Touch => Shortage::Whole,
@@ -178,9 +178,9 @@ pub trait Operation {
     }
 
     /// Returns the hints of the batch: where its rows lay after an earlier batch over the same
-    /// keys. The store uses them for `Update`, `Put` and `Touch` in a table of fixed width. It
-    /// looks up the keys whose hints are out of date in the index. Each call during a batch must
-    /// return the same hints. Default: `None`, and the store looks up all keys.
+    /// keys. The store uses them for `Update`, `Put` and `Touch` in a table of fixed width. If a
+    /// hint is out of date, the store looks the key up in the index. Each call during a batch must
+    /// return the same hints. Default: `None`, and the store looks all keys up in the index.
     fn hints(&self) -> Option<Hints<'_>> {
         None
     }

@@ -32,8 +32,8 @@ const HEADER_BYTES: usize = 32;
 pub(crate) struct StreamIdentity {
     pub(crate) magic: [u8; 8],
     pub(crate) version: u32,
-    /// Random id of the checkpoint. Files of old format versions have the bank's id here, because
-    /// checkpoints had no id.
+    /// Random id of the checkpoint. In files of old format versions this is the bank's id, because
+    /// checkpoints had no id then.
     pub(crate) owner: u64,
     pub(crate) checkpoint: u64,
 }
@@ -271,8 +271,8 @@ impl CheckedReader {
         Ok(())
     }
 
-    /// Returns the unread bytes of the current chunk, or the next chunk. `None` at the end of the
-    /// stream.
+    /// Returns the unread bytes of the current chunk, or the next chunk if the current chunk has
+    /// none. `None` at the end of the stream.
     pub(crate) fn read_some(&mut self) -> Result<Option<&[u8]>> {
         if self.at == self.chunk.len() && !self.next_chunk()? {
             return Ok(None);

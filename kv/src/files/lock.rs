@@ -17,8 +17,9 @@
 //!
 //! **Why it is right.** A descriptor enters the list before it is locked, and leaves it after it is
 //! unlocked. One gap remains: a fork after a file is opened and before its descriptor is listed.
-//! The child would keep the file open, and so keep a later lock. `LockableFile::open` therefore
-//! opens the file again if the process forked in between.
+//! The child would keep the file open, and a lock that the parent takes later would last until the
+//! child ends. `LockableFile::open` therefore opens the file again if the process forked in
+//! between.
 //!
 //! **The list** consists of atomics, because a fork handler must not take a lock. An entry is
 //! reused for another descriptor, and is never freed.
@@ -56,8 +57,8 @@ static NULL_DEVICE: AtomicI32 = AtomicI32::new(NONE);
 /// Iterates over all entries of the list.
 fn entries() -> impl Iterator<Item = &'static Entry> {
     // Acquire: pairs with the Release of the exchange in `Entry::make`. This thread then sees the
-    // fields of the entry. SAFETY: the pointer is null or leads to an entry, and entries are never
-    // freed.
+    // fields of the entry.
+    // SAFETY: the pointer is null or leads to an entry, and entries are never freed.
     let first = unsafe { ENTRIES.load(Ordering::Acquire).as_ref() };
     std::iter::successors(first, |entry| entry.next)
 }

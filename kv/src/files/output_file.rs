@@ -79,8 +79,10 @@ impl OutputFile {
     /// target.
     ///
     /// # Errors
-    /// `UnusableOutput` if a directory, a device, a pipe or a socket has the name. `Io` if the
-    /// directory does not exist or can't be written, or if the name is too long.
+    /// `UnusableOutput` if the name belongs to a directory, a device, a pipe or a socket. Also if
+    /// `path` does not end with a name, or leads through a symbolic link of another user in a
+    /// directory like `/tmp`. `Io` if the directory does not exist or can't be written, or if the
+    /// name is too long.
     pub fn create(path: &Path) -> Result<Self> {
         Self::create_as(path, may_be_unnamed())
     }

@@ -27,7 +27,7 @@ pub(super) struct BankFiles {
     pub(super) checkpoints: Checkpoints,
     /// The numbers of the checkpoints on disk, oldest first.
     pub(super) numbers: Vec<u64>,
-    /// The readable manifests, oldest first.
+    /// The readable manifests that belong to the bank, oldest first.
     pub(super) manifests: Vec<Manifest>,
     /// Damage of the file `BANK` and of the manifests.
     pub(super) damage: Vec<Damage>,

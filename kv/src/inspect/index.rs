@@ -79,7 +79,7 @@ pub(super) fn damage(
         }
     }
     if found.is_empty() {
-        // Each file is sound. Reading all of them together checks that they belong to one index.
+        // No file is damaged. Reading all files together checks that they belong to one index.
         let fit = for_each_bucket(checkpoints, of, manifest, (0, ADDRESS_LIMIT), |_, _, _| Ok(()));
         match fit {
             Err(Error::Damaged { path, offset, what }) => {

@@ -86,7 +86,7 @@ pub struct Damage {
     pub path: PathBuf,
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Number of the first damaged page, if the file belongs to the log.
+    /// Number of the first damaged page, if the file belongs to the log. Otherwise `None`.
     pub page: Option<u64>,
     /// Number of damaged pages from `page` on, if the file belongs to the log. Otherwise 0.
     pub pages: u64,
@@ -132,7 +132,8 @@ pub struct BankSummary {
     pub bank: Option<u64>,
     /// The checkpoints with a readable manifest, oldest first.
     pub checkpoints: Vec<CheckpointSummary>,
-    /// Bytes of the checkpoints' own files. A file that several checkpoints share counts once.
+    /// Bytes of all files in the checkpoints' directories. A file that several checkpoints share
+    /// counts once.
     pub checkpoint_bytes: u64,
     /// Sum of the lengths of the log's segment files, in bytes.
     pub log_file_bytes: u64,
@@ -146,20 +147,20 @@ pub struct BankSummary {
     /// checkpoint's log has a record of that table. If a manifest can't be read, all numbers in the
     /// other manifests count as occupied.
     pub table_numbers_left: u32,
-    /// Directories of removed checkpoints that still exist, because a file could not be removed.
+    /// Directories of removed or unfinished checkpoints that still exist.
     pub not_removed: Vec<NotRemoved>,
     /// Metadata that can't be read.
     pub damage: Vec<Damage>,
 }
 
-/// A directory of a removed or unfinished checkpoint that still exists. The bank does not use it.
-/// Each checkpoint and each opening for writing tries to remove it.
+/// A directory of a removed or unfinished checkpoint that still exists. The bank does not use the
+/// directory. The store tries to remove it at each checkpoint and at each opening for writing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotRemoved {
     /// Path of the directory.
     pub path: PathBuf,
-    /// Sum of the lengths of its files, in bytes.
+    /// Sum of the lengths of the directory's files, in bytes.
     pub file_bytes: u64,
 }
 

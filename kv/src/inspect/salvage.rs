@@ -94,7 +94,8 @@ pub struct SalvageReport {
     pub tables: Vec<SalvagedTable>,
     /// Tells whether the caller's blob was copied.
     pub blob: Blob,
-    /// Number of index entries that do not lead to a sound record.
+    /// Number of index entries whose chain of records contains a record that can't be read. 0 if
+    /// the rows were copied by the log alone.
     pub entries_lost: u64,
     /// All damage that was found, damaged pages included.
     pub damage: Vec<Damage>,

@@ -76,7 +76,8 @@ pub struct VerifyReport {
     /// Checkpoints without a readable manifest. Verification does not know which part of the log
     /// they use, and checks only their other files.
     pub unchecked: Vec<u64>,
-    /// Number of findings that are not listed because of a limit.
+    /// Number of findings that are not listed, because a report lists at most 10,000 findings about
+    /// index entries.
     pub unlisted: u64,
     /// Number of pages of the log that were read.
     pub pages: u64,
@@ -102,8 +103,8 @@ pub struct CheckpointReport {
     pub indexed: bool,
     /// The checkpoint's tables, without dropped tables.
     pub tables: Vec<CheckedTable>,
-    /// Number of index entries that do not lead to a sound record. At least this number of rows
-    /// can't be read.
+    /// Number of index entries whose chain of records contains a record that can't be read, or a
+    /// record of another table or bucket. Rows of such a chain may be lost.
     pub entries_lost: u64,
 }
 

@@ -214,8 +214,8 @@ impl Budget {
         self.frames.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if the frames or the row cache have more memory than the index and the loans leave
-    /// them.
+    /// True if the frames or the row cache have more memory than the index, and the memory lent to
+    /// scans and prefetches, leave them.
     pub(crate) fn is_over(&self) -> bool {
         self.frames() > self.frames_allowed() || self.cache_bytes_over() > 0
     }
@@ -267,8 +267,8 @@ impl Budget {
         self.cache_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the largest possible result of `frames_allowed`, which is reached if index, cache
-    /// and loans have no memory.
+    /// Returns the largest possible result of `frames_allowed`. This is the result if the index and
+    /// the row cache have no memory, and none is lent.
     pub(crate) fn frames_max(&self) -> u64 {
         self.frames_beside(0)
     }
@@ -289,7 +289,7 @@ impl Budget {
     /// Lends memory of the frames to a scan, which must return it by `take_back`.
     ///
     /// # Errors
-    /// `BudgetTooSmall` if the log would have too little memory left to turn its pages.
+    /// `BudgetTooSmall` if the log would have too few frames left to begin new pages.
     pub(crate) fn lend(&self, bytes: u64) -> Result<()> {
         self.lend_for(bytes, "scanning, with the scans and prefetches that are under way,")
     }
@@ -408,7 +408,7 @@ impl Budget {
     }
 }
 
-/// The memory that a budget must provide in addition to the log's.
+/// The memory that a budget must provide in addition to the memory of the log.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
     buckets_bytes: u64,

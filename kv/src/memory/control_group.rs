@@ -41,7 +41,7 @@ const LIMIT_BYTES_MAX: u64 = 1 << 60;
 
 /// Returns the memory budget, in bytes, of a bank that is opened without a memory budget option. It
 /// is 1 GiB, or a quarter of the memory limit of the process's control group if that is less. It is
-/// at least 512 KiB, the smallest budget with which a bank opens.
+/// at least 512 KiB, which is enough to open a bank.
 ///
 /// Each call reads the limit again, so the result follows changes of the limit.
 ///

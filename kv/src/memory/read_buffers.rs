@@ -47,9 +47,9 @@ impl Buffers {
         self.bytes_each
     }
 
-    /// Takes a buffer. Waits if no buffer is free. The caller must not be pinned and must not hold
-    /// another buffer. A thread that has a buffer therefore never waits for a thread that calls
-    /// `take`, and can always return its buffer.
+    /// Takes a buffer. Waits if no buffer is free. The caller must not be pinned, because a thread
+    /// that has a buffer may wait for pinned threads before it returns the buffer. The caller must
+    /// not hold another buffer, because all buffers could then be held by threads that wait here.
     pub(crate) fn take(&self) -> Buffer<'_> {
         let mut state = self.state.lock();
         loop {

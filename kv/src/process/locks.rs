@@ -71,7 +71,7 @@ impl<T> Mutex<T> {
 
     #[cold]
     fn wait(&self) -> MutexGuard<'_, T> {
-        // Relaxed: only a hint for unlocks.
+        // Relaxed: unlocks use `waiting` only as a hint to yield.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let guard = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl<T> Mutex<T> {
     /// The caller has just released the lock.
     #[cold]
     fn yield_to_waiting(&self) {
-        // Relaxed: only a hint.
+        // Relaxed: `waiting` is only a hint whether to yield.
         let before = self.waiting.load(Ordering::Relaxed);
         for _ in 0..YIELDS_MAX {
             let now = self.waiting.load(Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl<T> MutexGuard<'_, T> {
 
     /// If a thread waits for the lock, lets it have the lock, and then takes the lock again.
     pub fn bump(guard: &mut Self) {
-        // Relaxed: only a hint.
+        // Relaxed: `waiting` is only a hint whether to yield.
         if guard.mutex.waiting.load(Ordering::Relaxed) > 0 {
             let mutex = guard.mutex;
             Self::unlocked(guard, || mutex.yield_to_waiting());
@@ -159,7 +159,7 @@ impl<T> MutexGuard<'_, T> {
 impl<T> Drop for MutexGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Relaxed: only a hint.
+        // Relaxed: `waiting` is only a hint whether to yield.
         if self.mutex.waiting.load(Ordering::Relaxed) > 0 {
             self.unlock_with_waiting();
         }

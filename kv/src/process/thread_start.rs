@@ -31,7 +31,8 @@ mod refusal {
         static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     }
 
-    /// Runs `work`. While it runs, only the first `left` threads that it starts succeed.
+    /// Runs `work`. Meanwhile, only the first `left` attempts of the current thread to start a
+    /// thread succeed.
     pub(crate) fn with_threads_left<T>(left: usize, work: impl FnOnce() -> T) -> T {
         struct Restore(Option<usize>);
         impl Drop for Restore {

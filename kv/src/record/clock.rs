@@ -96,10 +96,10 @@ impl ClockWord {
         ClockWord(self.0 & !OUTSTANDING_MASK | u64::from(outstanding))
     }
 
-    /// Returns the word for a copy of this record, with `outstanding` outstanding gets. `uses` is
-    /// the use count of this record. If the operation that makes the copy begins or ends a get,
-    /// `outstanding` differs from this record's clock by 1, and the copy's use count differs from
-    /// `uses` by the same 1.
+    /// Returns the word for a copy of this record. `outstanding` is the copy's number of
+    /// outstanding gets, and `uses` is the use count that the copy continues. If `outstanding`
+    /// differs from this record's number because a get begins or ends now, the copy's use count
+    /// differs from `uses` by the same number.
     pub(crate) fn inherited(self, outstanding: u32, uses: u32) -> Self {
         let changes = uses.saturating_sub(self.outstanding());
         ClockWord(u64::from(changes & USES_MASK) << GENERATION_SHIFT).with_outstanding(outstanding)

@@ -118,7 +118,7 @@ impl Shape {
 }
 
 /// A record in a page of the log that is in memory. The reference is valid during `'g`, in which
-/// the thread is pinned or the record belongs to the caller.
+/// the page stays in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordRef<'g> {
     words: *const AtomicU64,
@@ -212,9 +212,9 @@ impl<'g> RecordRef<'g> {
         self.clock().store(clock.bits(), Ordering::Relaxed);
     }
 
-    /// Marks a record that could not be published as invalid. The caller writes another record and
-    /// does not use this one again: a record may link only to lower addresses, and other threads
-    /// may have added records with higher addresses to the chain.
+    /// Marks a record that could not be published as invalid. The caller then writes another record
+    /// instead of publishing this record later. A record may link only to lower addresses, and
+    /// other threads may have added records with higher addresses to the chain.
     pub(crate) fn abandon(self) {
         self.set_link(self.link().with_invalid(true));
     }

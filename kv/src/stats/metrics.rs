@@ -9,7 +9,7 @@ use crate::stats::StoreStats;
 /// How a number changes over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows, from 0 at the opening.
+    /// Only grows. It is 0 when the store is opened.
     Counter,
     /// Grows and shrinks.
     Gauge,

@@ -44,7 +44,8 @@ pub(crate) enum Planted {
     MoveAtOnce,
     /// The writer thread does not wake threads that wait for a page to be written.
     FlushUntold,
-    /// The successful write on a full disk does not wake the waiting calls.
+    /// After the disk was full, the first successful write does not wake the calls that wait for
+    /// memory.
     RoomUntold,
     /// A checkpoint's pause of batches does not wait for threads that are pinned, which means that
     /// they work in memory.
