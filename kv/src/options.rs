@@ -31,8 +31,9 @@ pub struct StoreOptions {
     /// fails for a mistyped path or for a file system that is not mounted.
     pub create: bool,
     /// How disk space is freed. Default: only when [`Store::compact`](crate::Store::compact) is
-    /// called. With `background` compaction, its default target and no throttle, the log stays
-    /// below 1.5 times the size of the rows' records, plus the log that kept checkpoints hold.
+    /// called. With `background` compaction, the default target and no throttle, the log has a
+    /// limit. It stays below 1.5 times the size of the rows' records, plus the log that kept
+    /// checkpoints hold.
     pub compaction: CompactionOptions,
     /// Largest size of the log on disk in bytes. `None` sets no limit. Default: `None`. At the
     /// quota, calls that write wait while compaction can free space. If compaction can't free

@@ -12,8 +12,8 @@
 //! one. A `File` that the child inherited would close that other file when it is dropped.
 //!
 //! The process that took a lock also unlocks the file before it closes the file. This ends the lock
-//! even if a child has the file open, because the child was made by a call that runs no fork
-//! handler, such as `vfork`.
+//! even if a child still has the file open. A child has it open if it was made by a call that runs
+//! no fork handler, such as `vfork`.
 //!
 //! **Why it is right.** A descriptor enters the list before it is locked, and leaves it after it is
 //! unlocked. One gap remains: a fork after a file is opened and before its descriptor is listed.

@@ -9,9 +9,10 @@
 //! page of the log. The rows of one page need less than half a page of index. The slack therefore
 //! lasts until the next page begins, even if the disk delays the writer thread.
 //!
-//! The slack can be too small in three cases: batches of many threads insert at once, a unit is as
-//! long as a page, or the row cache or a scan has just taken more than a page. The budget then
-//! refuses the request of the index. The index asks again after the next batch (`Index::grow`).
+//! The slack can be too small in three cases. Batches of many threads insert at once. A unit is as
+//! long as a page. The row cache or a scan has just taken more than a page. In these cases, the
+//! budget refuses the request of the index. The index asks again after the next batch
+//! (`Index::grow`).
 //!
 //! **The process stays inside the budget at every instant.** Frames and index are counted under one
 //! lock. The row cache and scans take memory without that lock. They may therefore overlook one
@@ -232,8 +233,8 @@ impl Budget {
         self.cache_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the largest size that the row cache may have, in bytes, with the present size of the
-    /// index and of the memory lent to scans and prefetches.
+    /// Returns the largest size that the row cache may have now, in bytes. It depends on the size
+    /// of the index and on the memory lent to scans and prefetches.
     pub(crate) fn cache_bytes_max(&self) -> u64 {
         // Memory for one scan stays with the frames, so that a scan need not wait for the cache.
         let lent = self.lent_bytes.load(Ordering::Relaxed).max(SCAN_PAGES * self.page_bytes);

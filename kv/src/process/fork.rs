@@ -10,8 +10,8 @@
 //! atomics, and call `dup2` to replace the descriptors of locked files.
 //!
 //! **Rule.** The handlers take no lock, allocate no memory and call only functions that are safe in
-//! signal handlers. The reason is that a thread of the parent may hold any lock at the fork, for
-//! example the allocator's lock, and the child's copy of that lock then stays locked.
+//! signal handlers. The reason: a thread of the parent may hold any lock at the fork, for example
+//! the allocator's lock. The child's copy of this lock stays locked.
 //!
 //! **Limit.** The standard library of a Rust program has a lock that threads take when they begin
 //! and end (for the message on a stack overflow). If a thread holds this lock during a fork, the

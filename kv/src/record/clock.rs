@@ -25,8 +25,8 @@
 //! *Promoted* marks a row that lookahead (reads before the get) brought into mutable memory and
 //! that no operation has used since.
 //!
-//! A reader without the lock must check the flag *locked* as well as the generation, because the
-//! generation changes only after the lock's holder has changed the value.
+//! A reader without the lock must check the flag *locked* as well as the generation. The generation
+//! alone is not enough: it changes only after the lock's holder has changed the value.
 
 use crate::sync::{AtomicU64, Backoff, Ordering, Planted, planted};
 

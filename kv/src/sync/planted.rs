@@ -34,8 +34,8 @@ pub(crate) enum Planted {
     /// A split does not count the copies that it makes of entries without tag bits, which go into
     /// both buckets.
     SplitUncounted,
-    /// A split moves an entry without tag bits only into the bucket of its chain's newest record,
-    /// although older records of the chain belong to the other bucket.
+    /// A split moves an entry without tag bits only into the bucket of its chain's newest record.
+    /// Older records of the chain may belong to the other bucket.
     SplitByHead,
     /// A thread that begins a new page at the log's tail does not check whether another thread has
     /// done so already.
