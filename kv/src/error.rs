@@ -12,17 +12,19 @@ use crate::files::lock_holders::LockHolders;
 /// The result of a fallible store call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Advice for a refused thread, for the messages of all crates.
+/// Advice for the user if the system refuses a thread, for the error messages of all crates.
 #[doc(hidden)]
 pub const THREADS_ADVICE: &str = "the process is at a limit of threads (or of memory for them): raise that of its \
                                   container (`docker run --pids-limit`, pids.max) or of its user (`ulimit -u`), or run \
                                   fewer threads beside it";
 
-/// Every refusal and failure of the store. A missing row is an outcome, not an error.
+/// Every refusal and failure of a store call. A missing row is not an error: the result of the call
+/// reports it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A system call on a file failed. After a failed write, the store accepts no more writes.
+    /// A system call on a file failed. After a failed write or sync of the log, the store accepts
+    /// no more writes.
     #[error("{operation} {path}: {source}")]
     Io {
         /// The operation: "open", "read", "write", "sync", ...
@@ -32,32 +34,32 @@ pub enum Error {
         /// The system's own error.
         source: io::Error,
     },
-    /// A file is shorter than a checkpoint says.
+    /// A file is shorter than its content, or a checkpoint, says.
     #[error(
         "{path} is cut short: {expected} bytes are wanted at offset {offset}, {found} are there; \
          restore the file from a copy, or open an older checkpoint"
     )]
     Truncated {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Offset where the read began, in bytes.
         offset: u64,
-        /// Bytes wanted.
+        /// Number of bytes that the store wanted to read.
         expected: u64,
-        /// Bytes found.
+        /// Number of bytes that the file has from that offset on.
         found: u64,
     },
     /// Bytes on disk do not match their checksum or their format.
     #[error("{path} is damaged at offset {offset}: {what}")]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Byte offset of the damaged structure in that file.
         offset: u64,
-        /// The checked property, with the expected and the found value.
+        /// The property that is wrong, in most cases with the expected and the found value.
         what: String,
     },
-    /// This process or another one already has the bank open for writing.
+    /// This process, or another process, already has the bank open for writing.
     #[error(
         "bank {path:?} is open for writing in {holders}; close it there, or open it here read-only"
     )]
@@ -67,8 +69,8 @@ pub enum Error {
         /// The processes that have the bank open.
         holders: LockHolders,
     },
-    /// The path of a bank's directory, or of a folder that a call writes to, now leads to another
-    /// directory, or to none.
+    /// The path of a bank's directory, or of a directory that a call writes to, no longer leads to
+    /// the directory that was opened. It leads to another directory, or nowhere.
     #[error(
         "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
          again; or, if it is a bank, close it and open it where it lies now",
@@ -89,7 +91,7 @@ pub enum Error {
         /// The bank's directory.
         path: PathBuf,
     },
-    /// A checkpoint is being read, so it can't be removed.
+    /// A process reads the checkpoint, so the checkpoint can't be removed.
     #[error(
         "checkpoint {checkpoint} in {path} is being read by {readers}; close what was opened read-only at it first, or \
          have it refresh"
@@ -107,19 +109,19 @@ pub enum Error {
     DeltaMismatch {
         /// The delta's file.
         path: PathBuf,
-        /// The checkpoint that the delta follows, and the bank's newest checkpoint.
+        /// Names the checkpoint that the delta follows, and the bank's newest checkpoint.
         what: String,
     },
-    /// The memory budget is too small for a necessary part.
+    /// The memory budget is too small for a part of the store, or for the call.
     #[error(
         "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"
     )]
     BudgetTooSmall {
-        /// The budget given, in bytes.
+        /// The budget that the caller gave, in bytes.
         budget_bytes: u64,
         /// The smallest sufficient budget, in bytes.
         needed_bytes: u64,
-        /// The part that needs the memory.
+        /// The part of the store, or the call, that needs the memory.
         what: String,
     },
     /// The system refuses the address space that a memory budget reserves.
@@ -157,14 +159,15 @@ pub enum Error {
         log_bytes: u64,
         /// Bytes that the current rows take in the log.
         live_bytes: u64,
-        /// Bytes before the current rows that only scans and kept checkpoints hold.
+        /// Bytes of log that the current rows do not need, and that scans and kept checkpoints
+        /// hold.
         held_bytes: u64,
-        /// The holders of the log's space, the largest first.
+        /// The checkpoints and scans that hold space of the log, the largest first.
         holders: Vec<SpaceHolder>,
     },
-    /// The disk has no room for the bytes that the call must write. Calls can still read and change
-    /// rows in memory, and the caller can repeat the call when there is room. A batch may be partly
-    /// done.
+    /// The disk has no room for the bytes that the call must write. Other calls can still read
+    /// rows, and change rows in mutable memory. The caller can repeat the failed call when there is
+    /// room. If the call was a batch, a part of it may be done.
     #[error(
         "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
          compact, and call again"
@@ -172,10 +175,10 @@ pub enum Error {
     DiskFull {
         /// The file that could not be written, or the folder of the log.
         path: PathBuf,
-        /// The system's reason, or the purpose that the remaining room is reserved for.
+        /// The system's reason, or the work for which the store reserves the remaining room.
         reason: String,
     },
-    /// A call waited for compaction to free disk space, and the program's check
+    /// A call waited for compaction to free disk space, and the program's check function
     /// ([`check_while_waiting`](crate::check_while_waiting)) ended the wait. Part of the batch may
     /// be done.
     #[error(
@@ -193,7 +196,7 @@ pub enum Error {
         /// The reason, and what the caller can do.
         why: String,
     },
-    /// The bank has no checkpoint of that number, or no checkpoint at all.
+    /// The bank has no checkpoint of the requested number, or no checkpoint at all.
     #[error("{path} has no checkpoint {}", no_checkpoint(*number, kept))]
     NoSuchCheckpoint {
         /// The directory of the bank.
@@ -203,7 +206,7 @@ pub enum Error {
         /// The numbers of the bank's checkpoints.
         kept: Vec<u64>,
     },
-    /// A checkpoint that the call must remove is pinned or being read.
+    /// A checkpoint that the call must remove is pinned by the program, or a process reads it.
     #[error(
         "checkpoint {checkpoint} in {path} is pinned or being read, and {why}: unpin it, close what reads it or have \
          that refresh, then call again"
@@ -216,8 +219,8 @@ pub enum Error {
         /// Why the call must remove the checkpoint.
         why: &'static str,
     },
-    /// The data was changed or removed while the call read it. The text says whether to repeat the
-    /// call.
+    /// Another call or process changed or removed the data while this call read it. The text says
+    /// whether to repeat the call.
     #[error("{0}")]
     ChangedMeanwhile(String),
     /// An option is out of its range, or does not match the bank or another option.
@@ -233,13 +236,13 @@ pub enum Error {
     UnusableOutput {
         /// The path.
         path: PathBuf,
-        /// What has the name already, and what the caller can do.
+        /// Why the name can't be used, and what the caller can do.
         why: String,
     },
-    /// The call is for another kind of store or table.
+    /// The call does not work on this kind of store or table.
     #[error("{of} {why}")]
     WrongKind {
-        /// The store or table, with its name.
+        /// The store or table that the call was made for, with its name.
         of: String,
         /// The kind of the store or table, and the kind that the call needs.
         why: String,
@@ -249,20 +252,20 @@ pub enum Error {
     TooLong {
         /// The text or value that is too long, and its table.
         what: String,
-        /// Its length in bytes.
+        /// The length of the text or value, in bytes.
         bytes: usize,
-        /// The largest length in bytes.
+        /// The largest permitted length, in bytes.
         bytes_max: usize,
         /// What limits the length, and what the caller can do.
         limit: &'static str,
     },
-    /// All numbers or addresses of a kind are in use.
+    /// All numbers, or all addresses, of some kind are in use. The text says which.
     #[error("{0}")]
     Exhausted(String),
     /// The call itself is wrong, and no other variant fits. Examples:
     /// - a batch of 2^32 keys,
     /// - text that is not the state of a store,
-    /// - a transfer that breaks the contract of a [`Device`](crate::device::Device),
+    /// - a read or write that breaks the contract of a [`Device`](crate::device::Device),
     /// - a checkpoint taken by an operation's callback,
     /// - a delta from a newer to an older checkpoint,
     /// - a bank to salvage without any manifest.
@@ -281,7 +284,7 @@ pub enum Error {
     /// No table has this name or number. The text names the table, and where it is missing.
     #[error("there is no table {0}")]
     NoSuchTable(String),
-    /// An earlier write failed. The store writes nothing more until the bank is reopened.
+    /// An earlier write failed. The store refuses all writes until the bank is reopened.
     #[error(
         "the store stopped taking writes after an earlier failure ({reason}); the last checkpoint \
          is good: mend the cause and reopen the bank"
@@ -309,7 +312,7 @@ pub enum Error {
     },
 }
 
-/// The end of the message of [`Error::NoSuchCheckpoint`], for the errors of all crates.
+/// Returns the end of the message of [`Error::NoSuchCheckpoint`], for the errors of all crates.
 #[doc(hidden)]
 #[must_use]
 pub fn no_checkpoint(number: Option<u64>, kept: &[u64]) -> String {
@@ -320,8 +323,8 @@ pub fn no_checkpoint(number: Option<u64>, kept: &[u64]) -> String {
 }
 
 impl Error {
-    /// Returns the error for a checkpoint that is not among the `kept` ones. `number` is `None` if
-    /// the caller wanted the newest one.
+    /// Returns the error for a checkpoint that is not among the checkpoints with the numbers
+    /// `kept`. `number` is `None` if the caller wanted the newest checkpoint.
     pub(crate) fn no_such_checkpoint(
         path: impl Into<PathBuf>,
         number: Option<u64>,
@@ -330,7 +333,7 @@ impl Error {
         Self::NoSuchCheckpoint { path: path.into(), number, kept }
     }
 
-    /// Returns the error for an option. `problem` names the allowed values.
+    /// Returns the error for an option with a wrong value. `problem` names the allowed values.
     pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
         Self::InvalidOption { option, problem: problem.into() }
     }
@@ -339,8 +342,9 @@ impl Error {
         Error::Io { operation, path: path.into(), source }
     }
 
-    /// Returns the file and the system's reason if a write failed because the disk or a quota is
-    /// full. `None` after a failed sync, because earlier writes may then be lost.
+    /// Returns the file and the system's reason if a write failed because the disk is full or a
+    /// quota of the file system is reached. `None` after a failed sync, because earlier writes may
+    /// then be lost, and freeing disk space would not bring them back.
     pub(crate) fn for_want_of_room(&self) -> Option<(PathBuf, String)> {
         let Error::Io { operation, path, source } = self else { return None };
         let is_full =

@@ -1,23 +1,24 @@
-//! Hints: the addresses of a batch's rows. With them, the next batch over the same keys does not
-//! need the index.
+//! Hints: the addresses of the rows of a batch. With hints, the next batch over the same keys does
+//! not need the index.
 //!
-//! **Problem.** Training works on each row twice: a Get reads the row, and shortly after that an
-//! update writes it. Each time the batch looks the key up in the index. In a large table this
-//! lookup is a second cache miss for each row.
+//! **Problem.** Training works on each row twice: a get reads the row, and a little later an update
+//! writes it. Both batches look the key up in the index. In a large table, the lookup costs one
+//! cache miss for each row, in addition to the miss for the row itself.
 //!
 //! **Approach.** The store tells an operation the address of each row
 //! ([`Operation::settled`](crate::Operation::settled)). The caller keeps these hints and passes
 //! them to its next operation over the same keys ([`Operation::hints`](crate::Operation::hints)).
-//! The batch then goes directly to the record. It uses the hints of a chunk of keys only if all of
-//! them lead to the mutable region. If a hint is out of date, the batch looks its key up in the
-//! index.
+//! The batch of that operation then goes directly to the records. It works through its keys in
+//! chunks, and uses the hints of a chunk only if all of them lead to the mutable region. If a hint
+//! is out of date, the batch looks the key up in the index.
 //!
 //! **Why it is safe.** A record never moves, and no address of the log is used twice while a store
 //! is open. A record of the mutable region stays in memory while the batch is pinned. The batch
-//! checks the record's table and key, and then takes its lock. If the lock succeeds, the record is
-//! the row's newest one, because a thread that replaces a record marks it as replaced under its
-//! lock. If the record is a tombstone, the batch searches for the key in the index. Hints carry the
-//! number of their store, so a batch of another store ignores them.
+//! checks the record's table and key, and then takes the record's lock. A thread that replaces a
+//! record marks the old record as replaced, and a record with this mark can't be locked. A record
+//! that the batch has locked is therefore the row's newest record. If the record is a tombstone,
+//! the batch searches for the key in the index. Hints contain the number of their store, so a batch
+//! of another store ignores them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,7 +127,8 @@ impl RowHints {
         self.addresses.fill(0);
     }
 
-    /// Copies the hints of a part of the batch. The part begins at index `start`.
+    /// Copies into this list the hints of a part of the batch. The part's first key has the index
+    /// `start`.
     ///
     /// # Panics
     /// Panics if `part` has hints of another store, or reaches beyond the batch.
@@ -188,8 +190,8 @@ pub(crate) struct StoreNumber(u64);
 impl StoreNumber {
     /// Returns a new number, which is never 0.
     pub(crate) fn new() -> Self {
-        /// A plain atomic of the standard library, because no concurrency model covers this
-        /// counter.
+        /// This is an atomic of the standard library and not of `crate::sync`, because no
+        /// concurrency model covers this counter.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         // Relaxed: the number orders no other memory access.
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -200,8 +202,8 @@ impl StoreNumber {
 mod tests {
     use super::*;
 
-    /// Shows that a batch ignores hints of another store. Their addresses may lie outside the
-    /// memory of its own store.
+    /// Shows that a batch ignores hints of another store, whose addresses may lie outside the
+    /// memory of the batch's store.
     #[test]
     fn hints_serve_their_own_store_and_batch_alone() {
         let (own, other) = (StoreNumber::new(), StoreNumber::new());

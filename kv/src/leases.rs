@@ -1,26 +1,29 @@
-//! The leases: batches that got rows for training and have not been answered yet.
+//! The leases: one for each batch that got rows for training, until the batch's owner puts, updates
+//! or releases the rows (the answer).
 //!
-//! **Problem.** A get adds 1 to each row's count, and its answer subtracts it. If no answer comes,
-//! because a thread hangs or a worker with a lease died, the counts stay up forever. No thread can
-//! tell whose counts they are.
+//! **Problem.** A get adds 1 to the count (staleness clock) of each row. The answer subtracts 1. If
+//! no answer comes, because a thread hangs or a process with a lease has died, the counts never go
+//! down. A row's count does not tell which batches it counts.
 //!
-//! **Approach.** A registry has one entry for each batch that holds counts, with the batch's keys.
-//! A waiting thread may declare old entries expired and give their counts back. The entry's state
-//! decides which thread does so:
+//! **Approach.** A registry has one entry for each batch whose counts are up, with the batch's
+//! keys. A thread that waits for a row (the expirer) may declare old entries expired. It then
+//! subtracts their counts from the rows. The entry's state decides whether the owner or an expirer
+//! subtracts the counts:
 //!
-//! | state | meaning | what ends it |
+//! | state | meaning | what ends the state |
 //! |---|---|---|
-//! | held | the counts are up | the owner goes to answering, an expirer to expired |
-//! | answering | the owner brings the counts down, with or without an update | the entry is removed when that is done |
-//! | expired | an expirer brings the counts down, or has done so | no thread changes it |
+//! | held | the counts are up | the owner changes it to answering, or an expirer to expired |
+//! | answering | the owner subtracts the counts, with or without an update | the owner removes the entry |
+//! | expired | the expirer subtracts the counts, or has done so | no thread: it is final |
 //!
-//! Both ways out of *held* are one compare-and-swap of the same word. Among the owner and all
-//! expirers, exactly one therefore succeeds, and only that one gives the counts back. An owner that
-//! comes too late learns this before it has changed a row. An entry is removed once: from *held* by
-//! its expirer, under the shard's lock, else by its owner.
+//! A thread leaves the state *held* by a compare-and-swap of the state. Of the owner and all
+//! expirers, exactly one therefore succeeds, and only that thread subtracts the counts. An owner
+//! that is too late learns this from the failed compare-and-swap, before it has changed a row. An
+//! entry is removed once. If it expires, the expirer removes it, under the lock of the entry's
+//! shard (a part of the registry). Otherwise the owner removes it.
 //!
-//! For a batch of any length, an entry costs one allocation and two short locks of a shard, which
-//! threads rarely share.
+//! For a batch of any length, an entry costs one allocation, and two short locks of a shard.
+//! Threads rarely use the same shard at the same time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +36,7 @@ const HELD: u32 = 0;
 const ANSWERING: u32 = 1;
 const EXPIRED: u32 = 2;
 
-/// The batches of a table that hold counts. `T` describes a batch, for example its keys.
+/// The registry of a table's leases. `T` describes a batch, for example by its keys.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -43,15 +46,15 @@ const EXPIRED: u32 = 2;
 /// let taken = Instant::now();
 /// let batch = leases.register([1, 2, 3], taken, 0);
 /// let expired = leases.expire(taken + Duration::from_secs(1));
-/// assert_eq!(expired.leases[0].what(), &[1, 2, 3]); // the caller gives these counts back
-/// assert!(!batch.begin_answer()); // the owner must leave the counts alone
+/// assert_eq!(expired.leases[0].what(), &[1, 2, 3]); // subtract these counts
+/// assert!(!batch.begin_answer()); // the owner is too late
 /// ```
 #[derive(Debug)]
 pub struct Leases<T> {
     shards: Box<[Shard<T>]>,
 }
 
-/// A part of the registry. Aligned so that no two shards share a cache line.
+/// A part of the registry. The alignment keeps two shards from sharing a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard<T>(Mutex<Slots<T>>);
@@ -69,7 +72,7 @@ impl<T> Slots<T> {
     }
 }
 
-/// A batch that holds counts.
+/// The registry's entry for one batch.
 #[derive(Debug)]
 pub struct Leased<T> {
     state: AtomicU32,
@@ -90,9 +93,9 @@ impl<T> Leased<T> {
         self.taken
     }
 
-    /// Begins the owner's answer. The owner calls this once, before it gives the counts back. The
-    /// lease can't expire afterwards. False if the lease has already expired: the owner must then
-    /// leave the counts alone.
+    /// Begins the owner's answer. The owner calls this once, before it subtracts the counts. If the
+    /// result is true, the lease can't expire afterwards. If it is false, the lease has already
+    /// expired, and the owner must not change the counts.
     #[must_use]
     pub fn begin_answer(&self) -> bool {
         self.leave_held(ANSWERING)
@@ -118,8 +121,9 @@ impl<T> Leased<T> {
             self.state.store(to, Ordering::Release);
             return held;
         }
-        // AcqRel: the loser's later actions come after the winner's earlier ones. Acquire on
-        // failure: as in `is_held`.
+        // AcqRel: pairs with the Acquire loads of `is_held` and `is_expired`, and with the Acquire
+        // of another thread's failed exchange. What this thread did before it succeeded comes
+        // before what the other thread does afterwards.
         self.state.compare_exchange(HELD, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
@@ -127,9 +131,9 @@ impl<T> Leased<T> {
 /// The result of [`Leases::expire`].
 #[derive(Debug)]
 pub struct Expired<T> {
-    /// The leases that expired in this call. The caller must give their counts back.
+    /// The leases that expired in this call. The caller must subtract their counts from the rows.
     pub leases: Vec<Arc<Leased<T>>>,
-    /// When the oldest lease that is still held was taken.
+    /// When the oldest lease that can still expire was taken. `None` if there is no such lease.
     pub oldest_left: Option<Instant>,
 }
 
@@ -141,8 +145,8 @@ impl<T> Default for Leases<T> {
 }
 
 impl<T> Leases<T> {
-    /// Registers a batch whose counts are up. Threads with different `thread` numbers rarely wait
-    /// for each other.
+    /// Registers a batch that has added its counts. `thread` is a number of the calling thread.
+    /// Threads with different numbers rarely wait for each other.
     pub fn register(&self, what: T, taken: Instant, thread: usize) -> Arc<Leased<T>> {
         let shard = thread % SHARDS;
         let mut slots = self.shards[shard].0.lock();
@@ -156,16 +160,16 @@ impl<T> Leases<T> {
         lease
     }
 
-    /// Removes a lease after the owner has [begun](Leased::begin_answer) an answer and given the
-    /// counts back. Does nothing if the lease has expired.
+    /// Removes a lease after the owner has [begun](Leased::begin_answer) an answer and subtracted
+    /// the counts. Does nothing if the lease has expired.
     pub fn end(&self, lease: &Leased<T>) {
         if !lease.is_expired() {
             self.shards[lease.shard as usize].0.lock().take(lease.slot);
         }
     }
 
-    /// Declares all leases expired that were taken at `before` or earlier and are not being
-    /// answered.
+    /// Declares all leases expired that were taken at `before` or earlier and whose owner has not
+    /// begun an answer.
     #[must_use]
     pub fn expire(&self, before: Instant) -> Expired<T> {
         let mut expired = Expired { leases: Vec::new(), oldest_left: None };
@@ -188,7 +192,8 @@ impl<T> Leases<T> {
         expired
     }
 
-    /// Returns the leases that hold counts now, the oldest first.
+    /// Returns the leases that have neither expired nor ended, the oldest first. Leases whose owner
+    /// has begun an answer are included.
     #[must_use]
     pub fn held(&self) -> Vec<Arc<Leased<T>>> {
         let mut held = Vec::new();
@@ -201,8 +206,8 @@ impl<T> Leases<T> {
 }
 
 impl<T> Leases<T> {
-    /// Returns the leases with this `thread` number that hold counts now. May also return leases of
-    /// other threads.
+    /// Returns the leases that were registered with this `thread` number and have neither expired
+    /// nor ended. May also return leases of other threads, which share the shard.
     #[must_use]
     pub fn of_thread(&self, thread: usize) -> Vec<Arc<Leased<T>>> {
         self.shards[thread % SHARDS].0.lock().slots.iter().flatten().cloned().collect()

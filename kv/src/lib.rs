@@ -1,10 +1,10 @@
-//! The hybrid-log store under Embank: bytes in, bytes out.
+//! The store on which Embank is built: a hybrid log of rows whose values are bytes.
 //!
-//! A [`Store`] keeps the rows of many tables. Calls work on batches of keys ([`Operation`]), and a
-//! batch overlaps its cache misses and its disk reads. Each row carries a staleness clock
-//! ([`Clock`]). [`Store::checkpoint`] makes all earlier changes durable. Changes after the last
-//! checkpoint are lost in a crash. The crate `embank` is built on this one and adds vectors,
-//! optimizers and initial values.
+//! A [`Store`] keeps the rows of many tables. A call works on a batch of keys ([`Operation`]).
+//! Within a batch, the cache misses and disk reads of several keys overlap. Each row has a
+//! staleness clock ([`Clock`]), which counts its outstanding gets. [`Store::checkpoint`] makes all
+//! earlier changes durable. Changes after the last checkpoint are lost in a crash. The crate
+//! `embank` is built on this crate and adds vectors, optimizers and initial values.
 //!
 //! # A hybrid log
 //!
@@ -15,25 +15,27 @@
 //! - *mutable*: the newest records, in memory. An update changes a record in place.
 //! - *read-only*: older records, in memory, which are being written to disk. An update writes a new
 //!   record at the tail.
-//! - *on disk*: all older records. A read fetches one record. Training brings the row back to the
-//!   tail.
+//! - *on disk*: all older records. A lookup reads the row's record from disk. A get or an update
+//!   also writes a new record of the row at the tail.
 //!
-//! When memory is full, the store evicts the oldest page in memory. Rows that are used stay in
-//! memory, and unused rows remain only on disk. Compaction copies current rows from the old end of
-//! the log to the tail, and gives the old end back to the file system. The design is from FASTER
-//! (SIGMOD 2018).
+//! When memory is full, the store evicts the oldest page in memory. Rows that are used often stay
+//! in memory, because their records are copied to the tail. Other rows then exist only on disk.
+//! Compaction copies the current rows at the log's beginning to the tail, and gives the space at
+//! the beginning back to the file system. The design is from FASTER (SIGMOD 2018).
 //!
 //! # Where to look
 //!
-//! - `options`: settings of a store. `store`: the public calls. `operation`: what a batch does.
-//!   `hints`: how a batch finds the rows of an earlier batch without the index.
-//! - `engine`: runs these calls. `engine/batch`: processes a batch of keys. `engine/compaction`:
-//!   frees old space of the log. `engine/retention`: keeps frequently used rows in memory.
+//! - `options`: settings of a store. `store`: the public calls. `operation`: what a batch does to
+//!   its rows. `hints`: how a batch finds the rows of an earlier batch without the index. `leases`:
+//!   batches that got rows and have not ended.
+//! - `engine`: runs the calls of `store`. `engine/batch`: processes a batch of keys.
+//!   `engine/compaction`: frees old space of the log. `engine/retention`: keeps frequently used
+//!   rows in memory.
 //! - `record`: the layout of a row in the log, with its lock and staleness clock. `index`: maps
 //!   keys to records. `log`: pages in memory, and the thread that writes them to disk. `cache`:
 //!   copies of rows on disk.
-//! - `checkpoint`: makes a state durable. `history`: copies a state and goes back to it. `inspect`:
-//!   examines a bank without opening it.
+//! - `checkpoint`: makes the present state durable. `history`: copies a checkpoint, and goes back
+//!   to an older one. `inspect`: examines a bank without opening it.
 //! - `device`: reads and writes files. `files`: names, locks and checksums of files. `memory`: the
 //!   memory budget. `process`: forks, threads and signals. `stats`: counters.
 

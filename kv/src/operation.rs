@@ -1,23 +1,23 @@
-//! What a batch does to its rows.
+//! The trait [`Operation`], which says what a batch does to its rows, and the types of its results.
 
 use crate::hints::{Hints, RowHint};
 
 /// What an operation does to a row that it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reads the row. Moves and writes nothing, does not change the staleness clock, and takes no
-    /// lock.
+    /// Reads the row. Does not move the row, write a record, change the staleness clock or take the
+    /// row's lock.
     Peek,
-    /// Reads the row, and brings it into mutable memory, where a later update can change it in
-    /// place.
+    /// Reads the row. If the row is not in mutable memory, writes a new record of it there, which a
+    /// later update can change in place.
     Get,
     /// Reads and changes the value.
     Update,
     /// Replaces the whole value.
     Put,
-    /// Keeps the value and changes only the clock. A caller that ends a lease without an update
-    /// uses this access. The store calls no method of the operation except
-    /// [`settled`](Operation::settled).
+    /// Keeps the value and changes only the staleness clock. A caller uses this access to end a
+    /// lease without an update. Of the operation's methods that get a key's index, the store calls
+    /// only [`settled`](Operation::settled).
     Touch,
 }
 
@@ -36,15 +36,16 @@ pub enum Width {
 /// outstanding gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// The clock stays.
+    /// Does not change the clock.
     Keep,
-    /// Adds 1 to the clock. If more than `bound` gets of a row are outstanding, the batch leaves
-    /// the row alone and reports it as blocked. A bound of `None` never blocks.
+    /// Adds 1 to the clock. If more than `bound` gets of a row are outstanding before that, the
+    /// batch does not use the row and reports it as blocked. If `bound` is `None`, no row is
+    /// blocked.
     Acquire {
-        /// The row is blocked if more gets than this are outstanding.
+        /// The largest number of outstanding gets with which the row is not blocked.
         bound: Option<u32>,
     },
-    /// Subtracts 1 from the clock, and leaves it at 0 if it is 0.
+    /// Subtracts 1 from the clock. A clock of 0 stays 0.
     Release,
 }
 
@@ -58,8 +59,8 @@ impl Clock {
         }
     }
 
-    /// Returns the count after the operation. The count saturates at `u32::MAX`: a caller with 4
-    /// billion leases on one row leaks leases.
+    /// Returns the number of outstanding gets after the operation. The number does not exceed
+    /// `u32::MAX`. A caller reaches this limit only if it never ends its leases.
     #[inline]
     pub(crate) fn after(self, outstanding: u32) -> u32 {
         match self {
@@ -70,7 +71,8 @@ impl Clock {
     }
 }
 
-/// What the store does with a batch if the disk or the quota has no room for the batch's rows.
+/// What the store does with a batch if the disk, or the quota, has no room for the records that the
+/// batch must write.
 ///
 /// # Examples
 /// ```
@@ -82,28 +84,29 @@ impl Clock {
 ///         value[0] += self.0;
 ///     }
 /// }
-/// assert_eq!(Add(1).shortage(), Shortage::Whole); // half of it could not be made up for
+/// assert_eq!(Add(1).shortage(), Shortage::Whole); // adding to some rows twice is wrong
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// The batch fails after some of its rows are done. This suits operations that the caller can
-    /// repeat.
+    /// The batch fails, and some of its rows may be done. This suits operations that the caller can
+    /// repeat for all rows.
     Stops,
-    /// The store either refuses the batch before its first row or completes it. A completed batch
-    /// exceeds the limit by at most its own rows.
+    /// The store either refuses the batch before its first row, or completes the batch. A completed
+    /// batch exceeds the limit by at most its own records.
     Whole,
-    /// The store completes the batch, because the batch continues a change that has already begun.
+    /// The store completes the batch even if there is no room. This suits a batch that continues a
+    /// change that an earlier batch has begun.
     GoesOn,
 }
 
-/// One operation over a batch of keys; `i` is a key's place in the batch.
+/// One operation over a batch of keys. In its methods, `i` is the index of a key in the batch.
 ///
 /// Values are 8-byte aligned. A value in a table of fixed width has the table's length. In a table
 /// of variable width, [`value_bytes`](Self::value_bytes) gives the length of each value before it
-/// is written. If a row has moved meanwhile, the store calls the same method again for its place.
-/// Each call must therefore do the whole work for its place, and the last call counts. Other
-/// threads may wait for the row during a call, so a method should only compute, and must not call
-/// any store.
+/// is written. Another thread may replace the row's record before the effect of a call is final.
+/// The store then calls the same method again with the same `i`. Each call must therefore do the
+/// whole work for key `i`, and the last call counts. Other threads may wait for the row during a
+/// call. A method should therefore only compute, and must not call any store.
 pub trait Operation {
     /// What the operation does to a row that exists.
     const ACCESS: Access;
@@ -113,18 +116,18 @@ pub trait Operation {
     /// on fixed rows. Default: fixed.
     const WIDTH: Width = Width::Fixed;
 
-    /// True if no caller waits for the operation's reads yet. These reads are then queued behind
-    /// the reads of other batches. Default: false.
+    /// True if the operation reads rows ahead of their use, so that no thread waits for these reads
+    /// yet. The device then does the reads of other batches first. Default: false.
     const AHEAD: bool = false;
 
-    /// True if the rows that `update` and `insert` write count as changed. An operation on rows
-    /// that the program keeps for its own use says false. Default: true. A `Touch` never changes a
-    /// row.
+    /// True if the rows that `update` and `insert` write count as changed in the statistics. False
+    /// suits internal rows of a program, which are not rows of its user. Default: true. A `Touch`
+    /// never counts as a change.
     const CHANGES: bool = true;
 
-    /// What the store does with the batch if the disk or the quota has no room for its rows.
+    /// What the store does with the batch if the disk, or the quota, has no room for its records.
     /// Default: `Whole` for an `Update` or `Touch`, `Stops` for other operations. A batch with
-    /// [`Clock::Release`] always completes.
+    /// [`Clock::Release`] is always completed, whatever this method returns.
     fn shortage(&self) -> Shortage {
         match Self::ACCESS {
             Access::Update | Access::Touch => Shortage::Whole,
@@ -143,60 +146,61 @@ pub trait Operation {
         true
     }
 
-    /// Returns the place for a `Peek` to copy the row's value to, in place of a call of `read`. The
-    /// store copies the first bytes of the value, as many as fit. The content of the place is
-    /// unspecified if the row is reported as missing. Default: `None`, and `read` is called with a
-    /// copy of the value. The store does not call this method for tables of variable width. There
-    /// it always calls `read` with the whole value.
+    /// Returns a slice into which a `Peek` copies the row's value. The store then does not call
+    /// `read`. It copies the first bytes of the value, as many as fit. If the row is reported as
+    /// missing, the content of the slice is unspecified. Default: `None`, and the store calls
+    /// `read` with a copy of the value. In tables of variable width, the store does not call this
+    /// method, and always calls `read` with the whole value.
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         let _ = i;
         None
     }
 
-    /// Returns the length in bytes of the row's next value, in a table of variable width. The store
-    /// calls this method before each call of `update` and `insert`, and gives them a slice of this
-    /// length. `old` is the row's present value for `Update`, and `None` for `Put` and for a
-    /// missing row. A length above the table's maximum fails the batch. Default: the length of
-    /// `old`, or 0 without `old`. An operation with `Put` must therefore implement this method.
+    /// Returns the length in bytes of the value that the row gets, in a table of variable width.
+    /// The store calls this method before each call of `update` and `insert`, and gives them a
+    /// slice of this length. `old` is the row's present value for `Update`, and `None` for `Put`
+    /// and for a missing row. A length above the table's maximum fails the batch. Default: the
+    /// length of `old`, or 0 without `old`. An operation with `Put` must therefore implement this
+    /// method.
     fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
         let _ = i;
         old.map_or(0, <[u8]>::len)
     }
 
-    /// Receives the staleness clock of an existing row, as a `Peek` or `Get` found it before adding
-    /// its own count. The store calls this method once for each row, when it is certain that the
-    /// row was read. The store does not call it for an inserted row, whose clock was 0.
+    /// Receives the staleness clock of an existing row that a `Peek` or `Get` has read. The clock
+    /// does not include this get. The store calls this method once for each row, when the read is
+    /// final. The store does not call it for an inserted row, whose clock was 0.
     fn seen(&mut self, i: usize, outstanding: u32) {
         let _ = (i, outstanding);
     }
 
-    /// Reports that the operation's effect on the row at this place is final, and that the clock
-    /// has changed. The store calls this method for `Get`, `Update`, `Put` and `Touch`, once for
-    /// each row that is neither missing nor blocked. Inserted rows are included. Other methods may
-    /// have been called for a row that moved before the batch failed. Only this method tells which
-    /// rows a failed batch has done. `hint` tells where the row lies now.
+    /// Reports that the operation's effect on the row of key `i` is final, and that the change of
+    /// its clock is done. The store calls this method for `Get`, `Update`, `Put` and `Touch`, once
+    /// for each row that is neither missing nor blocked. Inserted rows are included. If a batch
+    /// fails, only this method tells which rows are done: the store may have called other methods
+    /// for a row and then failed before the effect was final. `hint` tells where the row lies now.
     fn settled(&mut self, i: usize, hint: RowHint) {
         let _ = (i, hint);
     }
 
-    /// Returns where the rows of the batch were in the store after an earlier batch over the same
-    /// keys. The store calls this method for `Peek`, `Update`, `Put` and `Touch` in a table of
-    /// fixed width. If a hint is out of date, the store looks its key up in the index. Each call
-    /// during a batch must return the same hints. Default: `None`, and the store looks up all keys.
+    /// Returns the hints of the batch: where its rows lay after an earlier batch over the same
+    /// keys. The store uses them for `Peek`, `Update`, `Put` and `Touch` in a table of fixed width.
+    /// If a hint is out of date, the store looks the key up in the index. Each call during a batch
+    /// must return the same hints. Default: `None`, and the store looks all keys up in the index.
     fn hints(&self) -> Option<Hints<'_>> {
         None
     }
 
     /// Changes a row's value for `Update`, or fills it for `Put`. For a `Put`, the slice has
-    /// unspecified content. If an `Update` changes the value's length, the slice begins with the
-    /// old bytes that fit, followed by zeros.
+    /// unspecified content. If an `Update` changes the value's length, the slice begins with as
+    /// many bytes of the old value as fit, followed by zeros.
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let _ = (i, value);
     }
 
-    /// Fills the new, zeroed value of a missing row and returns true, or returns false to insert
-    /// nothing. The store never calls this method for `Peek`. It does not call `read` or `update`
-    /// for the row afterwards.
+    /// Inserts a missing row: fills its new value, which is zeroed, and returns true. Returns false
+    /// to insert nothing. The store never calls this method for `Peek`. After this method, it does
+    /// not call `read` or `update` for the row.
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         let _ = (i, value);
         false
@@ -206,21 +210,22 @@ pub trait Operation {
 /// The result of a batch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Places of rows that are missing and were not inserted, in no particular order.
+    /// Indexes of the keys whose rows are missing and were not inserted, in no particular order.
     pub missing: Vec<u32>,
-    /// Places of rows that the batch left alone because of the staleness bound, in no particular
-    /// order.
+    /// Indexes of the keys whose rows the batch did not use because of the staleness bound, in no
+    /// particular order.
     pub blocked: Vec<u32>,
-    /// Number of rows that the batch read from disk, including deleted rows.
+    /// Number of rows whose newest record the batch read from disk. A deleted row counts too if its
+    /// deletion record was on disk.
     pub disk_reads: u64,
 }
 
-/// A row's address in mutable memory and its use count, at the time when the caller looked at the
-/// row.
+/// A row's address in mutable memory and its use count, at the time of the call that returned the
+/// mark. With the mark, a later call can tell whether the row was used or moved since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowMark {
     pub(crate) address: u64,
-    /// Uses of the record, modulo 2^29.
+    /// Use count of the record, modulo 2^29.
     pub(crate) uses: u32,
 }
 
@@ -236,12 +241,13 @@ impl RowMark {
 /// Counts of the rows that [`promote`](crate::Store::promote) was asked to bring into memory.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Promoted {
-    /// Rows that the call brought into mutable memory.
+    /// Number of rows that the call brought into mutable memory.
     pub moved: u64,
-    /// Rows that were already in mutable memory.
+    /// Number of rows that were already in mutable memory.
     pub resident: u64,
-    /// Rows that the store does not have.
+    /// Number of keys without a row.
     pub missing: u64,
-    /// Rows that another operation brought into mutable memory while this call was reading them.
+    /// Number of rows that another operation brought into mutable memory while this call was
+    /// reading them.
     pub overtaken: u64,
 }

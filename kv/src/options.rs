@@ -7,34 +7,38 @@ use crate::memory::control_group::default_memory_budget_bytes;
 /// The settings with which a store is opened.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// Memory for log frames, index, buffers and all else, in bytes. The minimum is
-    /// [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN). Default: 1 GiB, or a quarter of the memory
-    /// limit of the process's control group if that is less ([`default_memory_budget_bytes`]). If
-    /// the budget exceeds that limit, the system kills the process (see
+    /// Memory for the log's pages in memory, the index, the row cache and the buffers, in bytes.
+    /// The minimum is [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN). Default: 1 GiB, or a quarter
+    /// of the memory limit of the process's control group if that is less
+    /// ([`default_memory_budget_bytes`]). If the budget exceeds the memory limit, the system kills
+    /// the process before the budget is used up (see
     /// [`memory_budget_warning`](crate::memory_budget_warning)).
     pub memory_budget_bytes: u64,
     /// The device that reads and writes files. Default: io_uring if the kernel allows it.
     pub device: DeviceChoice,
-    /// Number of newest checkpoints that stay on disk, at least 1. Default: 2.
+    /// Number of newest checkpoints that stay on disk, at least 1. Default: 2. Older checkpoints
+    /// are removed, except pinned checkpoints and checkpoints that a process reads.
     pub checkpoints_kept: usize,
-    /// Size of a log page for a new bank: a power of two from 8 KiB to 4 MiB. Default: derived from
-    /// the budget. A bank keeps the page size that it was created with.
+    /// Size of a log page for a new bank, in bytes: a power of two from 8 KiB to 4 MiB. Default:
+    /// derived from the memory budget. A bank keeps the page size that it was created with.
     pub page_size_bytes: Option<u32>,
-    /// Size of the log's files for a new bank: a power of two from the page size to 64 GiB.
-    /// Default: 256 MiB. Copies share whole files. If the file system can't punch holes, disk space
-    /// is freed in whole files. A bank keeps the size that it was created with.
+    /// Size of the log's files for a new bank, in bytes: a power of two from the page size to 64
+    /// GiB. Default: 256 MiB. A copy of the bank on the same file system shares whole files with
+    /// the bank. If the file system can't free a part of a file (punch a hole), disk space is freed
+    /// in whole files. A bank keeps the file size that it was created with.
     pub segment_size_bytes: Option<u64>,
-    /// True if opening a missing bank creates it. Default: true. With false, a mistyped path or a
-    /// file system that is not mounted is an error.
+    /// True if opening a bank that does not exist creates it. Default: true. If false, opening
+    /// fails for a mistyped path or for a file system that is not mounted.
     pub create: bool,
     /// How disk space is freed. Default: only when [`Store::compact`](crate::Store::compact) is
-    /// called. With unthrottled `background` compaction, the log stays below 1.5 times its rows,
-    /// plus the log that kept checkpoints hold.
+    /// called. With `background` compaction, the default target and no throttle, the log has a
+    /// limit. It stays below 1.5 times the size of the rows' records, plus the log that kept
+    /// checkpoints hold.
     pub compaction: CompactionOptions,
     /// Largest size of the log on disk in bytes. `None` sets no limit. Default: `None`. At the
-    /// quota, writers wait while compaction can free space, then fail with `QuotaExceeded`.
-    /// Deletions, peeks and the ends of leases still work. The ends of leases may exceed the quota.
-    /// Index images of checkpoints are not counted.
+    /// quota, calls that write wait while compaction can free space. If compaction can't free
+    /// space, these calls fail with `QuotaExceeded`. Deletions and peeks still work. Calls that end
+    /// leases also work, and may exceed the quota. Index images of checkpoints do not count.
     pub disk_quota_bytes: Option<u64>,
 }
 

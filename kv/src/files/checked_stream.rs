@@ -1,5 +1,5 @@
-//! Writes bytes to a file in chunks with checksums, and reads them back. Memory does not grow with
-//! the file.
+//! Writes bytes to a file in chunks with checksums, and reads them back. A writer and a reader hold
+//! one chunk in memory, so their memory does not depend on the file's length.
 //!
 //! ```text
 //! file   = header chunk* end
@@ -26,13 +26,14 @@ use crate::files::hidden_file::Interruptible;
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 32;
 
-/// Identifies a stream: the kind of the file, and the checkpoint that the file belongs to.
+/// The fields of a stream's header: the kind of the file, and the checkpoint that the file belongs
+/// to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamIdentity {
     pub(crate) magic: [u8; 8],
     pub(crate) version: u32,
-    /// Random id of the checkpoint. Files of old format versions have the bank's id here, because
-    /// checkpoints had no id.
+    /// Random id of the checkpoint. In files of old format versions this is the bank's id, because
+    /// checkpoints had no id then.
     pub(crate) owner: u64,
     pub(crate) checkpoint: u64,
 }
@@ -138,15 +139,15 @@ pub(crate) struct CheckedReader {
 }
 
 impl CheckedReader {
-    /// Opens the file. Fails if its header has another kind, version, owner or checkpoint than
-    /// `identity`.
+    /// Opens the file. Fails if the header has another magic number, version, owner or checkpoint
+    /// than `identity`.
     pub(crate) fn open(place: &Place, identity: StreamIdentity) -> Result<Self> {
         let file = place.open().map_err(|e| Error::io("open", place, e))?;
         Self::from_file(file, place, identity)
     }
 
-    /// Reads an open file from its start. Checks the header as `open` does. The file may have been
-    /// removed meanwhile.
+    /// Reads an open file from its start. Checks the header as `open` does. The file may have lost
+    /// its name since it was opened.
     pub(crate) fn from_file(file: File, place: &Place, identity: StreamIdentity) -> Result<Self> {
         let versions = identity.version..=identity.version;
         let (reader, found) = Self::from_file_of_any(file, place, identity.magic, versions)?;
@@ -165,8 +166,8 @@ impl CheckedReader {
         Ok(reader)
     }
 
-    /// Opens a stream without checking its checkpoint. The version must be in `versions`. Returns
-    /// the identity in the header.
+    /// Opens a stream of any owner and checkpoint. The version must be in `versions`. Returns the
+    /// identity in the header.
     pub(crate) fn from_file_of_any(
         mut file: File,
         place: &Place,
@@ -270,8 +271,8 @@ impl CheckedReader {
         Ok(())
     }
 
-    /// Returns the unread bytes of the current chunk, or the next chunk. `None` at the end of the
-    /// stream.
+    /// Returns the unread bytes of the current chunk, or the next chunk if the current chunk has
+    /// none. `None` at the end of the stream.
     pub(crate) fn read_some(&mut self) -> Result<Option<&[u8]>> {
         if self.at == self.chunk.len() && !self.next_chunk()? {
             return Ok(None);
@@ -294,12 +295,14 @@ impl CheckedReader {
         Ok(all)
     }
 
-    /// Fails if unread bytes follow.
+    /// Checks that all of the file was read. Fails if unread bytes of the stream are left, or if
+    /// bytes follow the end chunk.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if self.at != self.chunk.len() || self.next_chunk()? {
             return Err(self.damaged(self.offset, "it is longer than it should be".into()));
         }
-        // `read_exact` tries again if a signal interrupts it. `read` would fail.
+        // This reads with `read_exact`, which tries again if a signal interrupts it. `read` would
+        // return an error.
         match self.file.read_exact(&mut [0]) {
             Ok(()) => Err(self.damaged(self.offset, "bytes follow its end".into())),
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
@@ -309,7 +312,8 @@ impl CheckedReader {
 }
 
 /// Copies a stream to a new file and checks each chunk. Returns the new file's length in bytes. On
-/// return the content is durable; the file's name is not.
+/// return the content is durable. The caller must sync the directory to make the file's name
+/// durable.
 pub(crate) fn copy(from: &Place, into: &Place, identity: StreamIdentity) -> Result<u64> {
     let mut reader = CheckedReader::open(from, identity)?;
     let mut writer = CheckedWriter::create(into, identity)?;
@@ -324,8 +328,8 @@ pub(crate) fn copy(from: &Place, into: &Place, identity: StreamIdentity) -> Resu
 }
 
 /// Checks a whole file and continues after damage. Returns the offset and a description of each
-/// damage. To find the next chunk after a damaged one, it assumes the full length, because only the
-/// last chunk is shorter.
+/// damage. The length of a damaged chunk is unknown. The next chunk is assumed `CHUNK_BYTES` later,
+/// because only the last chunk with content is shorter.
 pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64, String)>> {
     let file = place.open().map_err(|e| Error::io("open", place, e))?;
     let file_bytes = file.metadata().map_err(|e| Error::io("stat", place, e))?.len();
@@ -341,7 +345,8 @@ pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = HEADER_BYTES as u64;
     let mut sequence = 0;
-    // The loop ends: each turn advances by at least the head of a chunk.
+    // The loop ends: each turn advances by at least the 8 bytes of a chunk's head, up to the end of
+    // the file.
     loop {
         if at + 8 > file_bytes {
             faults.push((at, format!("it is cut short: its {file_bytes} bytes have no end mark")));

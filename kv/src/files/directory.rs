@@ -1,14 +1,15 @@
-//! Directories that stay open, and places in them.
+//! Directories that stay open, and names in them.
 //!
-//! **Problem.** A path can lead to another directory later: a program calls `chdir`, a user changes
-//! a symbolic link or moves a directory. A bank that uses paths would then write or remove files in
-//! the wrong directory.
+//! **Problem.** A path can lead to another directory later, for three reasons. A program calls
+//! `chdir`. A user changes a symbolic link. A user moves a directory. A bank that uses paths would
+//! then write or remove files in the wrong directory.
 //!
 //! **Approach.** A [`Directory`] is opened once, by its canonical path, and its handle stays open.
-//! A [`Place`] is a name in that directory. Every open, link, rename and removal of a place is
-//! relative to the handle, so it acts on the opened directory, even after a move. Before a bank
-//! makes or removes a file, it calls [`Directory::check_in_place`]. The bank then stops if the
-//! user's path no longer leads to its directory.
+//! A [`Place`] is a name in that directory. The file or directory of that name need not exist.
+//! Every open, link, rename and removal of a place is relative to the handle, so it acts on the
+//! opened directory, even after a move. Before a bank makes or removes a file, it calls
+//! [`Directory::check_in_place`]. The bank then stops if the user's path no longer leads to its
+//! directory.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -34,7 +35,8 @@ pub(crate) struct Directory {
     identity: FileIdentity,
 }
 
-/// Identifies a file or directory among all that exist now.
+/// Identifies a file or directory on this machine. After it is removed, the system may give the
+/// same identity to a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileIdentity {
     device: u64,
@@ -56,7 +58,8 @@ impl From<&Stat> for FileIdentity {
 
 const READ_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Flags for a directory in which files are only opened. The user needs no permission to list it.
+/// Flags for a directory in which the caller only opens files. The user needs no permission to list
+/// the directory.
 #[cfg(target_os = "linux")]
 const REACH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
@@ -85,8 +88,9 @@ impl Directory {
         &self.path
     }
 
-    /// Opens a second handle for a lock. A lock on the first handle would last too long, because
-    /// scans and devices also keep `self` open.
+    /// Opens a second handle of the directory, which the caller locks. A lock lasts until its
+    /// handle is closed. Scans and devices may keep the first handle open after the store is
+    /// closed.
     pub(crate) fn reopen(&self) -> io::Result<File> {
         open_in(&self.handle, Path::new("."), READ_DIR)
     }
@@ -101,7 +105,8 @@ impl Directory {
         Self::of(handle, self.path.join(name))
     }
 
-    /// Opens a subdirectory. Makes it first if it does not exist. On return its name is durable.
+    /// Opens a subdirectory of this directory, and makes it first if it does not exist. On return
+    /// the subdirectory's name is durable.
     pub(crate) fn make_subdirectory(&self, name: &str) -> io::Result<Arc<Self>> {
         match rustix::fs::mkdirat(&self.handle, name, Mode::from_raw_mode(0o777)) {
             Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
@@ -122,11 +127,12 @@ impl Directory {
         self.handle.sync_all()
     }
 
-    /// Free bytes of the file system for this user. `None` if the file system does not report its
-    /// size, as some network file systems.
+    /// Returns the bytes that this user can still write to the file system. `None` if the file
+    /// system does not report its size, which is so for some network file systems.
     pub(crate) fn room_bytes(&self) -> Option<u64> {
         let found = rustix::fs::fstatvfs(&self.handle).ok()?;
-        // Root also gets `f_bavail`: on ext4, `f_bfree` includes blocks that no process can use.
+        // `f_bavail` is also used for root, which could use more blocks. `f_bfree` would be too
+        // high: on ext4 it includes blocks that no process can use.
         (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 
@@ -134,7 +140,8 @@ impl Directory {
         names_of(Dir::new(open_in(&self.handle, Path::new("."), READ_DIR)?)?)
     }
 
-    /// Checks that the directory's path still leads to this directory.
+    /// Checks that the path of the directory, as it was when the directory was opened, still leads
+    /// to this directory.
     ///
     /// # Errors
     /// `DirectoryMoved` if the path leads elsewhere or nowhere. `Io` if the path can't be checked.
@@ -151,7 +158,7 @@ impl Directory {
     }
 }
 
-/// Opens a name in a directory. Tries again if a signal interrupts the open.
+/// Opens the file or directory `name` in `dir`. Tries again if a signal interrupts the call.
 fn open_in(dir: &File, name: &Path, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
@@ -198,8 +205,9 @@ impl Place {
         Self::of(path, READ_DIR)
     }
 
-    /// Like `of_path`, for a file that is only opened. The directory need not be readable, and
-    /// can't be synced or listed.
+    /// Does the same as `of_path` for a file that the caller only opens. The user needs no
+    /// permission to list the directory. The directory can't be synced or listed through this
+    /// place.
     pub(crate) fn of_path_to_open(path: &Path) -> io::Result<Self> {
         Self::of(path, REACH_DIR)
     }
@@ -216,7 +224,8 @@ impl Place {
         Ok(Directory::open_with(parent, flags)?.place(name))
     }
 
-    /// The absolute path of the place, as it was when the directory was opened.
+    /// Returns the absolute path of the place, with the path that the directory had when it was
+    /// opened.
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
     }
@@ -323,11 +332,11 @@ impl Place {
         }
     }
 
-    /// Removes a directory with all its content. A symbolic link is removed and its target stays.
-    /// Continues after an error.
+    /// Removes a directory with all its content. If a name is a symbolic link, removes the link and
+    /// not its target. Continues after an error.
     ///
     /// # Errors
-    /// The first error. The directory still exists then.
+    /// The first error. In this case the directory still exists.
     pub(crate) fn remove_dir_all(&self) -> io::Result<()> {
         let dir = &self.dir.handle;
         let name = &self.name;
@@ -348,7 +357,7 @@ impl Place {
         Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Makes a file's content, or a directory's names, durable.
+    /// Makes the content of a file, or the names in a directory, durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.open()?.sync_all()
     }

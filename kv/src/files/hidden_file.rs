@@ -1,24 +1,24 @@
-//! Files with a hidden name until they are complete. They are removed if their writer fails or a
-//! signal ends the process.
+//! Files that have a hidden name until they are complete. An incomplete file is removed if its
+//! writer fails or a signal ends the process.
 //!
 //! **Problem.** A file has a hidden name while it is written. If SIGINT, SIGTERM or SIGHUP ends the
 //! process, no destructor runs. The incomplete file would then stay on disk.
 //!
 //! **Approach.** A fixed table of atomics lists the hidden files. Before a process makes a hidden
-//! file, it installs a handler for each of these signals that has the default action. The handler
-//! removes the listed files and then repeats the signal with its default action. If the program
-//! handles or ignores a signal, no handler is installed: the program continues, and destructors
-//! remove the files.
+//! file, it installs a handler for each of these three signals. The handler removes the listed
+//! files, and then raises the signal again with its default action, which ends the process. If the
+//! program already handles or ignores a signal, no handler is installed for that signal. The
+//! program then continues, and destructors remove the files.
 //!
-//! The handler can only remove files. A call that also makes directories, such as a copy, is an
-//! [`Interruptible`] call. While such a call runs, the first signal only makes
-//! [`Interruptible::check`] fail. The call then removes its work, and the signal ends the process.
-//! A second signal ends the process at once.
+//! The handler can only remove files. A call that also makes directories, such as the copy of a
+//! checkpoint, is an [`Interruptible`] call. While such a call runs, the first signal only makes
+//! [`Interruptible::check`] fail. The call then removes the files and directories that it made, and
+//! the signal ends the process. A second signal ends the process at once.
 //!
 //! **Invariants.** The handler calls only async-signal-safe functions. Each entry has a process id,
 //! so a forked child does not remove its parent's files. The handler may read an entry that another
-//! thread is clearing. That is harmless: the file is removed already, and no other file has its
-//! random name.
+//! thread is clearing. This is harmless: the other thread has removed the file already, and no
+//! other file has the same random name.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
@@ -30,8 +30,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::process::new_id::new_id;
 
-/// Limit of the hidden files that the signal handler can remove. It suffices for several exports at
-/// a time. Further files stay on disk after a signal.
+/// Largest number of hidden files that the signal handler can remove. An export has one hidden
+/// file, so 64 is enough for many exports at a time. Further hidden files stay on disk after a
+/// signal.
 const ENTRIES: usize = 64;
 /// Value of `Entry::id` for a free entry.
 const FREE: u64 = 0;
@@ -52,20 +53,21 @@ static TABLE: [Entry; ENTRIES] = [const {
     Entry { id: AtomicU64::new(FREE), dir: AtomicI32::new(-1), process: AtomicI32::new(0) }
 }; ENTRIES];
 
-/// Number of interruptible calls that run in process [`CALLER`].
+/// Number of [`Interruptible`] calls that run in the process with the id [`CALLER`].
 static CALLS: AtomicI32 = AtomicI32::new(0);
 static CALLER: AtomicI32 = AtomicI32::new(0);
-/// The signal that ends the process after the interruptible calls. 0 if no signal arrived.
+/// Number of the signal that will end the process when the last [`Interruptible`] call has ended. 0
+/// if no signal arrived.
 static PENDING: AtomicI32 = AtomicI32::new(0);
 
-/// A running call that a signal makes fail. The call removes its work before the signal ends the
-/// process.
+/// A running call that a signal makes fail. Before the signal ends the process, the call removes
+/// the files and directories that it made.
 #[derive(Debug)]
 pub(crate) struct Interruptible(());
 
 impl Interruptible {
-    /// Begins a call. Dropping the value ends the call. The caller must remove its work before it
-    /// drops the value.
+    /// Begins a call. Dropping the value ends the call. If the call fails, the caller must remove
+    /// the files and directories that it made before it drops the value.
     pub(crate) fn begin() -> Self {
         remove_at_signals();
         CALLER.store(process(), Ordering::SeqCst);
@@ -96,7 +98,7 @@ impl Drop for Interruptible {
     }
 }
 
-/// A hidden file name of 32 bytes in a directory. Dropping the value removes the file.
+/// A hidden name of 32 bytes in a directory. Dropping the value removes the file of that name.
 #[derive(Debug)]
 pub(crate) struct HiddenFile {
     dir: Arc<OwnedFd>,
@@ -110,15 +112,15 @@ impl HiddenFile {
         remove_at_signals();
         let id = new_id().max(TAKEN + 1);
         let entry = TABLE.iter().position(|entry| {
-            // Acquire: pairs with the store of FREE in `drop`. The last owner has left the entry
-            // before this thread fills it.
+            // Acquire: pairs with the store of `FREE` in `drop`. The entry's last owner has
+            // finished with it before this thread fills it.
             entry.id.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
         });
         if let Some(entry) = entry.map(|entry| &TABLE[entry]) {
             entry.dir.store(dir.as_raw_fd(), Ordering::Relaxed);
             entry.process.store(process(), Ordering::Relaxed);
-            // Release: pairs with the load in `end_by`, which then reads this directory and
-            // process.
+            // Release: pairs with the load of `id` in `end_by`. A handler that loads this id also
+            // reads this directory and process.
             entry.id.store(id, Ordering::Release);
         }
         Self { dir: Arc::clone(dir), id, entry }
@@ -137,11 +139,11 @@ impl HiddenFile {
 
 impl Drop for HiddenFile {
     fn drop(&mut self) {
-        // An error is ignored. A file that got its final name has the hidden name no longer. Any
-        // other file that stays has a name that says "partial".
+        // An error is ignored. If the file got its final name, the hidden name no longer exists. If
+        // the removal fails, the file stays under a name that contains "partial".
         let _ = rustix::fs::unlinkat(self.dir.as_fd(), self.name().as_c_str(), AtFlags::empty());
         if let Some(entry) = self.entry {
-            // Release: pairs with the exchange in `new`.
+            // Release: pairs with the exchange in `new`, in which another thread takes the entry.
             TABLE[entry].id.store(FREE, Ordering::Release);
         }
     }
@@ -206,8 +208,8 @@ extern "C" fn on_signal(signal: c_int) {
 fn end_by(signal: c_int) {
     let process = process();
     for entry in &TABLE {
-        // Acquire: pairs with the store in `HiddenFile::new`. The other fields then belong to this
-        // file.
+        // Acquire: pairs with the store of `id` in `HiddenFile::new`. The entry's directory and
+        // process then belong to the file with this id.
         let id = entry.id.load(Ordering::Acquire);
         if id > TAKEN && entry.process.load(Ordering::Relaxed) == process {
             let name = Name::of(id);
@@ -236,13 +238,14 @@ mod tests {
 
     const PLACE: &str = "EMBANK_TEST_COPY";
 
-    /// Runs in a child process of the next test. Sends itself a signal, which ends the process.
+    /// Runs in a child process of the next test. The child sends itself a signal, which ends the
+    /// process.
     #[test]
     #[ignore = "run by a_copy_that_a_signal_ends_is_taken_back"]
     fn copies_a_bank_with_a_signal_pending() {
         let Some(place) = std::env::var_os(PLACE) else { return };
-        // SAFETY: the call sets no handler. The test calls it because a shell may have started this
-        // process with ignored signals.
+        // SAFETY: the call sets the default action and no handler. It is needed because a shell may
+        // have started this process with ignored signals.
         unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
         let bank = Path::new(&place).join("bank");
         let copy = Path::new(&place).join("copy");

@@ -1,25 +1,28 @@
-//! File locks (`flock`) that end when the process that took them ends.
+//! File locks (`flock`) that end with the process that took them, even if its child processes
+//! continue.
 //!
 //! **Problem.** A `flock` belongs to the open file, which a forked child shares with its parent.
 //! The kernel keeps the lock until parent and child have closed the file. After a trainer is
 //! killed, its worker processes live for some seconds. The trainer's bank would stay locked until
 //! they end.
 //!
-//! **Approach.** A list contains each descriptor that is locked or will be locked. At a fork, the
-//! child replaces each of these descriptors by `/dev/null` (`release_in_child`). It must not close
-//! them, because another file could then get the same number. A `File` that the child inherited
-//! would close that other file when it is dropped.
+//! **Approach.** A list contains the descriptor of each file that is locked or may be locked. At a
+//! fork, the child replaces each of these descriptors by `/dev/null` (`release_in_child`). The
+//! child must not close the descriptors, because another file could then get the number of a closed
+//! one. A `File` that the child inherited would close that other file when it is dropped.
 //!
-//! The process that took a lock also unlocks the file before it closes the file. This covers
-//! children that were forked without the handler (`fork`).
+//! The process that took a lock also unlocks the file before it closes the file. This ends the lock
+//! even if a child still has the file open. A child has it open if it was made by a call that runs
+//! no fork handler, such as `vfork`.
 //!
 //! **Why it is right.** A descriptor enters the list before it is locked, and leaves it after it is
 //! unlocked. One gap remains: a fork after a file is opened and before its descriptor is listed.
-//! The child would keep the file open, and so keep a later lock. `LockableFile::open` therefore
-//! opens the file again if the process forked in between.
+//! The child would keep the file open, and a lock that the parent takes later would last until the
+//! child ends. `LockableFile::open` therefore opens the file again if the process forked in
+//! between.
 //!
-//! **The list** consists of atomics, because a fork handler must not take a lock. Entries are
-//! reused and never freed.
+//! **The list** consists of atomics, because a fork handler must not take a lock. An entry is
+//! reused for another descriptor, and is never freed.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -30,9 +33,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use crate::process::{descriptors, fork};
 
-/// Limit of the times that `LockableFile::open` opens a file again after a fork. Only a process
-/// that forks without pause exceeds the limit. A child may then keep the file open, and so keep its
-/// lock.
+/// Largest number of times that `LockableFile::open` opens a file again because the process forked
+/// meanwhile. Only a process that forks without pause reaches the limit. A child may then keep the
+/// file open, and so keep the file locked.
 const OPENED_AGAIN_MAX: u32 = 100;
 
 /// An entry of the list: a descriptor, or `NONE`.
@@ -45,15 +48,16 @@ struct Entry {
 
 const NONE: RawFd = -1;
 
-/// The first entry of the list.
+/// The first entry of the list. Null if the list is empty.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-/// Descriptor of `/dev/null`. Opened before the first lock and never closed, because opening it in
-/// the child could fail.
+/// Descriptor of `/dev/null`. It is opened before the first lock and never closed, because a forked
+/// child needs it and might fail to open it.
 static NULL_DEVICE: AtomicI32 = AtomicI32::new(NONE);
 
 /// Iterates over all entries of the list.
 fn entries() -> impl Iterator<Item = &'static Entry> {
-    // Acquire: pairs with the Release of the exchange in `Entry::make`.
+    // Acquire: pairs with the Release of the exchange in `Entry::make`. This thread then sees the
+    // fields of the entry.
     // SAFETY: the pointer is null or leads to an entry, and entries are never freed.
     let first = unsafe { ENTRIES.load(Ordering::Acquire).as_ref() };
     std::iter::successors(first, |entry| entry.next)
@@ -62,8 +66,8 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 impl Entry {
     fn of(descriptor: RawFd) -> &'static Entry {
         let free = |entry: &&Entry| {
-            // Acquire: pairs with the Release of `clear`. The last owner's accesses come before
-            // this owner's.
+            // Acquire: pairs with the Release in `clear`. What the entry's last owner did comes
+            // before what this owner does.
             let taken = (Ordering::Acquire, Ordering::Relaxed);
             entry.descriptor.compare_exchange(NONE, descriptor, taken.0, taken.1).is_ok()
         };
@@ -77,7 +81,7 @@ impl Entry {
         // exchange. This thread then sees the fields of the entry that the other thread added.
         let mut first = ENTRIES.load(Ordering::Acquire);
         // The loop ends: an exchange fails only if another thread has added an entry, and each
-        // thread adds one.
+        // thread adds one entry for each file that it opens.
         loop {
             // SAFETY: the pointer is null or leads to an entry, and entries are never freed.
             entry.next = unsafe { first.as_ref() };
@@ -104,8 +108,8 @@ impl Entry {
 
 /// Opens `/dev/null` for `release_in_child` if it is not open.
 fn open_null_device() -> io::Result<()> {
-    // Acquire: pairs with the Release of the exchange below. A thread that reads the descriptor
-    // finds it open.
+    // Acquire: pairs with the Release of the exchange below. A descriptor that this thread reads is
+    // open.
     if NULL_DEVICE.load(Ordering::Acquire) != NONE {
         return Ok(());
     }
@@ -136,8 +140,8 @@ fn release_in_child() {
     }
 }
 
-/// An open file that may be locked. Its descriptor is in the list, so a forked child does not keep
-/// the file open.
+/// An open file that may be locked. Its descriptor is in the list of this module, so a forked child
+/// does not keep the file open.
 #[derive(Debug)]
 pub(crate) struct LockableFile {
     file: File,
@@ -145,8 +149,8 @@ pub(crate) struct LockableFile {
 }
 
 impl LockableFile {
-    /// Opens a file with `open` so that it can be locked. Calls `open` again if the process forks
-    /// meanwhile.
+    /// Opens a file with `open`, so that the caller can lock it. Calls `open` again if the process
+    /// forks meanwhile.
     ///
     /// # Errors
     /// The errors of `open`. An error if `/dev/null` can't be opened.
@@ -171,7 +175,8 @@ impl LockableFile {
 
 impl Drop for LockableFile {
     fn drop(&mut self) {
-        // Cleared before the file is closed: afterwards the descriptor may belong to another file.
+        // The entry is cleared before the file is closed. After the close, the descriptor's number
+        // may belong to another file.
         self.entry.clear();
     }
 }
@@ -192,8 +197,8 @@ impl FileLock {
 
     /// Takes a shared lock. Waits while another holder has an exclusive lock.
     pub(crate) fn shared(opened: LockableFile) -> io::Result<Self> {
-        // The loop ends: only a signal causes another turn, and signals do not arrive without
-        // pause.
+        // The loop ends: a turn is repeated only if a signal interrupts the wait, and signals do
+        // not arrive without pause.
         loop {
             match opened.file.lock_shared() {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -14,15 +14,18 @@ const COMMAND_CHARS_MAX: usize = 120;
 pub struct LockHolder {
     /// The process id.
     pub process: u32,
-    /// The command line of the process, cut after 120 characters. Empty if it can't be read. It
-    /// can't be read if the process has ended and one of its children keeps the lock.
+    /// The command line of the process, cut after 120 characters. Empty if the command line can't
+    /// be read. This is so, for example, if the process has ended and one of its children keeps the
+    /// lock.
     pub command: String,
 }
 
 /// The processes that hold a lock. Displayed as "process 4711 (python train.py)".
 ///
-/// Empty if `/proc/locks` has no entry for the file. This is so outside Linux, if the holder is in
-/// another container or host, and on file systems that report another device number there (btrfs).
+/// The list is empty if `/proc/locks` has no entry for the file. There are three such cases. The
+/// system is not Linux. The process that holds the lock is in another container or on another host.
+/// The file system reports another device number in `/proc/locks` than in a file's metadata, as
+/// btrfs does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockHolders(pub Vec<LockHolder>);
 
@@ -60,12 +63,12 @@ impl fmt::Display for LockHolders {
     }
 }
 
-/// Parses a line of `/proc/locks`. Returns the process if the line describes a `flock` on the file.
-/// Device and inode are the third word from the end: `1: FLOCK  ADVISORY  WRITE 4711 fe:00:5423379
-/// 0 EOF`.
+/// Parses a line of `/proc/locks`. Returns the process id if the line describes a `flock` on the
+/// file. In the line `1: FLOCK ADVISORY WRITE 4711 fe:00:5423379 0 EOF`, the process is 4711, the
+/// device is `fe:00` and the inode is 5423379.
 fn holder(line: &str, file: &Metadata) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
-    // A process that waits for the lock has "->" here.
+    // For a process that waits for the lock, this word is "->".
     if words.next()? != "FLOCK" {
         return None;
     }

@@ -1,5 +1,5 @@
-//! Encodes small structures with `bincode`, and adds a header with a version and a checksum. No
-//! other module uses `bincode`.
+//! Encodes small structures, such as manifests, with `bincode`, and adds a header with a version
+//! and a checksum. No other module uses `bincode`.
 //!
 //! ```text
 //! magic "EMBKMETA" (8) | format version (4) | CRC-32C of the rest (4) | length (8) | bincode
@@ -30,7 +30,8 @@ pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// True if the header says format version 5. The content may still be damaged.
+/// True if the header gives format version 5. The checksum is not checked, so the bytes may be
+/// damaged.
 pub(crate) fn is_version_5(bytes: &[u8]) -> bool {
     bytes.get(8..12) == Some(&5_u32.to_le_bytes())
 }
@@ -68,7 +69,8 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
     }
 }
 
-/// Decodes the first part of the content and ignores the bytes after it.
+/// Decodes a value from the start of the content, and ignores the bytes after the value. Checks no
+/// header and no checksum.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn decode_start<T: Decode<()>>(bytes: &[u8]) -> Option<T> {
     let body = bytes.get(HEADER_BYTES..)?;

@@ -3,10 +3,12 @@
 //!
 //! # Where to look
 //!
-//! - `directory`: open directories, and places in them.
-//! - `checked_stream` and `metadata`: the two file formats with checksums.
-//! - `output_file` and `hidden_file`: files for other programs, and their removal at a signal.
-//! - `lock` and `lock_holders`: file locks, and the processes that hold them.
+//! - `directory`: open directories, and names in them.
+//! - `checked_stream` and `metadata`: two file formats with checksums, for long and for short
+//!   content.
+//! - `output_file` and `hidden_file`: files for other programs, and the removal of incomplete files
+//!   if a signal ends the process.
+//! - `lock` and `lock_holders`: file locks, and the processes that hold a lock.
 //! - `progress`: the progress of a long call.
 
 pub(crate) mod checked_stream;

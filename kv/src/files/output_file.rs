@@ -1,15 +1,16 @@
-//! Files that appear under their name only when complete: exports, deltas, reports, outputs of
+//! Files that get their name only when they are complete: exports, deltas, reports, outputs of
 //! pipelines.
 //!
 //! **Problem.** Another program may read a file as soon as the file has its name. The writer may be
-//! killed at any time. If the path leads to a device or a pipe, a new file must not replace it. If
-//! it is a link, the target must be replaced and not the link.
+//! killed at any time. If the path leads to a device or a pipe, the file must not replace it. If
+//! the path is a symbolic link, the file must replace the link's target and not the link.
 //!
-//! **Approach.** The path is resolved once, through links, to an open directory and a name. If the
-//! name exists, it must be a regular file. The new file takes the mode and owner of that file. The
-//! content is written to a file without a name (`O_TMPFILE`), which disappears if the writer is
-//! killed. The complete file is synced and then gets its name. The kernel can't give a nameless
-//! file a name that exists. In that case the file first gets a hidden name, and is renamed. On file
+//! **Approach.** The path is resolved once, through symbolic links, to an open directory and a
+//! name. If the name exists, it must belong to a regular file. The new file gets the mode of that
+//! file, and its owner if the process may change the owner. The content is written to a file
+//! without a name (`O_TMPFILE`), which disappears if the writer is killed. The complete file is
+//! synced and then gets its name. The kernel can't give a nameless file a name that exists. If the
+//! name exists, the file first gets a hidden name, and is then renamed to the final name. On file
 //! systems without `O_TMPFILE`, the file has a hidden name from the beginning ([`HiddenFile`]).
 
 use std::ffi::{OsStr, OsString};
@@ -26,7 +27,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid};
 use crate::error::{Error, Result};
 use crate::files::hidden_file::HiddenFile;
 
-/// Limit of the symbolic links that are followed in a row. The kernel's limit is equal.
+/// Largest number of symbolic links that are followed in a row, to end at a circle of links. The
+/// kernel has the same limit.
 const LINKS_MAX: usize = 40;
 
 /// A file that gets its name when it is complete. If it is dropped before
@@ -50,13 +52,15 @@ const LINKS_MAX: usize = 40;
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
-    /// The directory in which the file gets its name.
+    /// The open directory in which the file gets its name.
     dir: Arc<OwnedFd>,
     name: OsString,
     path: PathBuf,
-    /// The hidden name of the file until it is published. `None` while the file has no name.
+    /// The hidden name that the file has until it is published. `None` if the file has no name
+    /// until then.
     hidden: Option<HiddenFile>,
-    /// The file that had the name when this file was created.
+    /// Properties of the file that had the name when this file was created. `None` if the name did
+    /// not exist.
     old: Option<Kept>,
 }
 
@@ -75,8 +79,10 @@ impl OutputFile {
     /// target.
     ///
     /// # Errors
-    /// `UnusableOutput` if a directory, a device, a pipe or a socket has the name. `Io` if the
-    /// directory does not exist or can't be written, or if the name is too long.
+    /// `UnusableOutput` if the name belongs to a directory, a device, a pipe or a socket. Also if
+    /// `path` does not end with a name, or leads through a symbolic link of another user in a
+    /// directory like `/tmp`. `Io` if the directory does not exist or can't be written, or if the
+    /// name is too long.
     pub fn create(path: &Path) -> Result<Self> {
         Self::create_as(path, may_be_unnamed())
     }
@@ -91,8 +97,8 @@ impl OutputFile {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(parent, flags, Mode::empty()).and_then(beyond_standard);
         let dir = Arc::new(dir.map_err(failed)?);
-        // A new file gets the mode that the umask gives. A replacement is private until `sync`
-        // gives it the old file's mode.
+        // A file with a new name gets mode 0666 less the umask. A file that replaces another one is
+        // private until `sync` gives it the old file's mode.
         let mode = Mode::from_raw_mode(if old.is_some() { 0o600 } else { 0o666 });
         let unnamed = if may_be_unnamed { open_unnamed(&dir, mode).map_err(failed)? } else { None };
         let (file, hidden) = match unnamed {
@@ -129,8 +135,9 @@ impl OutputFile {
         written.map_err(|error| Error::io("write", &self.path, error))
     }
 
-    /// Makes the content durable. Returns the file's length in bytes. If a file has the name now,
-    /// this file gets its mode, and also its owner if the process is permitted to change it.
+    /// Makes the content durable. Returns the file's length in bytes. If this file will replace an
+    /// old file, it gets the old file's mode. It also gets the old file's owner if the process may
+    /// change the owner.
     ///
     /// # Errors
     /// `Io`, for example if the disk is full. `UnusableOutput` if the name now belongs to something
@@ -138,7 +145,8 @@ impl OutputFile {
     pub fn sync(&self) -> Result<u64> {
         let failed = |error| Error::io("sync", &self.path, error);
         if let Some(Kept { mode, uid, gid, .. }) = self.there_now()?.or(self.old) {
-            // An error is ignored: the file keeps this process as its owner.
+            // An error is ignored. Most users may not change the owner, and the file then belongs
+            // to the user of this process.
             let _ =
                 rustix::fs::fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
             let mode = rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode));
@@ -151,11 +159,11 @@ impl OutputFile {
             .map_err(failed)
     }
 
-    /// Gives the file its name. Replaces a file of that name. The file is durable on return if the
-    /// caller called [`sync`](Self::sync) first.
+    /// Gives the file its name, and replaces an old file of that name. On return the name is
+    /// durable. The content is durable if the caller called [`sync`](Self::sync) first.
     ///
     /// # Errors
-    /// `Io`. The file has its name then only if the sync of its directory was the step that failed.
+    /// `Io`. After an error, the file has its name only if the directory could not be synced.
     pub fn publish(mut self) -> Result<()> {
         let named = match self.hidden.take() {
             Some(hidden) => self.rename(&hidden),
@@ -166,8 +174,8 @@ impl OutputFile {
             .map_err(|error| Error::io("sync", &self.path, error.into()))
     }
 
-    /// Gives the file its name. Fails if the name exists, where [`publish`](Self::publish) would
-    /// replace the file.
+    /// Gives the file its name, as [`publish`](Self::publish) does, but does not replace an old
+    /// file: fails if the name exists.
     ///
     /// # Errors
     /// The errors of [`publish`](Self::publish), and `Io` if the name exists.
@@ -189,8 +197,8 @@ impl OutputFile {
         }
         .map_err(failed)?;
         rustix::fs::fsync(dir).map_err(failed).inspect_err(|_| {
-            // After a failed sync the name may or may not be durable. It is removed, so that the
-            // caller can try again.
+            // After a failed sync, the new name may or may not be durable. The name is removed, so
+            // that a second call does not find it.
             let _ = rustix::fs::unlinkat(dir, self.name.as_os_str(), AtFlags::empty());
         })
     }
@@ -214,12 +222,12 @@ impl OutputFile {
     }
 
     /// Gives a nameless file its name. If the name exists, the file first gets a hidden name and is
-    /// then renamed.
+    /// then renamed to the name.
     fn link(&mut self) -> io::Result<()> {
         match self.link_as(&self.name) {
             Err(rustix::io::Errno::EXIST) => {}
             Ok(()) => return Ok(()),
-            // Some file systems can create a nameless file and can't name it.
+            // Some file systems can create a nameless file but can't give it a name.
             Err(_) => return self.copy_to_hidden(),
         }
         let hidden = HiddenFile::new(&self.dir);
@@ -246,7 +254,7 @@ impl OutputFile {
     }
 }
 
-/// For formats that are written from start to end.
+/// Writes at the file's position, for formats that are written from start to end.
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
@@ -275,7 +283,8 @@ impl Kept {
     }
 }
 
-/// Returns the absolute path that a file for `path` would get. Links in `path` are resolved.
+/// Returns the absolute path that [`OutputFile::create`] would use for `path`. Symbolic links in
+/// `path` are resolved.
 ///
 /// # Errors
 /// The errors of [`OutputFile::create`].
@@ -314,7 +323,8 @@ fn resolve(path: &Path) -> Result<(PathBuf, Option<Kept>)> {
             refuse_unless_file(&place, &found)?;
             return Ok((place, Some(Kept::of_metadata(&found))));
         }
-        // Skipped on an error: a link in /proc may have a target without a path.
+        // The check is skipped on an error: the link's target may not exist, or the link is in
+        // /proc and its target has no path.
         if let Ok(target) = std::fs::metadata(&place) {
             refuse_unless_file(&place, &target)?;
         }
@@ -324,7 +334,8 @@ fn resolve(path: &Path) -> Result<(PathBuf, Option<Kept>)> {
     Err(unusable(&path, format!("leads through more than {LINKS_MAX} links in a row")))
 }
 
-/// Refuses a path that leads to something other than a regular file, because other programs use it.
+/// Refuses a path that leads to something other than a regular file. Other programs use that
+/// device, pipe, socket or directory, and a file must not replace it.
 fn refuse_unless_file(path: &Path, found: &Metadata) -> Result<()> {
     let kind = found.file_type();
     let what = match () {
@@ -339,9 +350,9 @@ fn refuse_unless_file(path: &Path, found: &Metadata) -> Result<()> {
     Err(unusable(path, why))
 }
 
-/// Refuses a link that another user made in a directory that all users can write to. That user may
-/// have made it to get a file overwritten. The kernel has the same rule for links
-/// (`fs.protected_symlinks`).
+/// Refuses a symbolic link that another user made in a sticky directory that all users can write
+/// to, such as `/tmp`. That user may want this process to overwrite the link's target. The kernel
+/// has the same rule (`fs.protected_symlinks`).
 fn refuse_planted(path: &Path, parent: &Path, link: &Metadata) -> Result<()> {
     const STICKY_FOR_ALL: u32 = 0o1002;
     let failed = |error| Error::io("look at", parent, error);
@@ -354,8 +365,9 @@ fn refuse_planted(path: &Path, parent: &Path, link: &Metadata) -> Result<()> {
     Err(unusable(path, why))
 }
 
-/// Creates a file without a name. `None` if the file system can't create one. Also `None` without
-/// /proc, because the file gets its name through its path in /proc.
+/// Creates a file without a name. Returns `None` if the file system can't create a nameless file.
+/// Also returns `None` if `/proc` is not mounted, because the file later gets its name through its
+/// path in `/proc`.
 fn open_unnamed(dir: &OwnedFd, mode: Mode) -> rustix::io::Result<Option<OwnedFd>> {
     use rustix::io::Errno;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -373,8 +385,9 @@ fn proc_path(descriptor: i32) -> String {
     format!("/proc/self/fd/{descriptor}")
 }
 
-/// Moves a descriptor above 2, the last standard stream. Otherwise, in a process that closed its
-/// standard streams, a message to standard error could go into the file.
+/// Returns a descriptor of the file that is above 2. Descriptors 0 to 2 are the standard streams. A
+/// process that has closed them gives their numbers to new files, and a message to standard error
+/// would then go into the file.
 fn beyond_standard(file: OwnedFd) -> rustix::io::Result<OwnedFd> {
     if file.as_raw_fd() > 2 { Ok(file) } else { rustix::io::fcntl_dupfd_cloexec(&file, 3) }
 }

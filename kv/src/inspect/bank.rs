@@ -16,8 +16,8 @@ use crate::engine::tables::NUMBERS_MAX;
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, FileIdentity, Place};
 
-/// The end of the year 9999, in seconds of Unix time. Later times are reported as this one, because
-/// some programs can't compute with them.
+/// The end of the year 9999, in seconds of Unix time. A later time of a checkpoint is reported as
+/// this time, because some programs can't compute with later times.
 const TAKEN_S_MAX: u64 = 253_402_300_799;
 
 /// The readable metadata of a bank.
@@ -27,9 +27,9 @@ pub(super) struct BankFiles {
     pub(super) checkpoints: Checkpoints,
     /// The numbers of the checkpoints on disk, oldest first.
     pub(super) numbers: Vec<u64>,
-    /// The readable manifests, oldest first.
+    /// The readable manifests that belong to the bank, oldest first.
     pub(super) manifests: Vec<Manifest>,
-    /// Damage of `BANK` and of the manifests.
+    /// Damage of the file `BANK` and of the manifests.
     pub(super) damage: Vec<Damage>,
 }
 
@@ -70,7 +70,8 @@ impl BankFiles {
             let path = checkpoints.manifest_path(number).path();
             match checkpoints.manifest(number) {
                 Ok(manifest) => manifests.push(manifest),
-                // A writer has removed the checkpoint since its number was listed.
+                // Another process that writes the bank has removed the checkpoint since its number
+                // was listed.
                 Err(_) if !checkpoints.has(number) => {}
                 Err(Error::Damaged { what, .. }) => note(path, what, Some(number)),
                 Err(error) => note(path, error.to_string(), Some(number)),
@@ -95,14 +96,15 @@ impl BankFiles {
         self.manifests.iter().find(|manifest| manifest.number == number)
     }
 
-    /// True if the checkpoint still exists. A writer removes old checkpoints.
+    /// True if the checkpoint still exists. Another process that writes the bank may have removed
+    /// it.
     pub(super) fn is_kept(&self, number: u64) -> bool {
         self.checkpoints.has(number)
     }
 }
 
-/// Returns why the checkpoint of `manifest` can't belong to the same bank as checkpoint `newest`.
-/// `None` if it can.
+/// Returns why the checkpoint of `manifest` can't belong to the bank with id `bank` and newest
+/// checkpoint `newest`. `None` if the checkpoint can belong to it.
 fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<String> {
     let log = |manifest: &Manifest| (manifest.page_bits, manifest.segment_bytes);
     if bank != Some(manifest.bank) || log(manifest) != log(newest) {

@@ -7,7 +7,7 @@ use super::Damage;
 use super::log_files::{LogFiles, Looked, PageRead};
 use super::walk::Source;
 
-/// The damaged and missing pages that were found.
+/// The damaged and missing pages of the log that a walk has found so far.
 #[derive(Debug, Default)]
 pub(super) struct PageFaults {
     pub(super) damage: Vec<Damage>,
@@ -33,7 +33,8 @@ impl PageFaults {
         self.missing_at(log, start, after - first);
     }
 
-    /// Lists missing pages as damage. Adjacent missing pages of one file are listed once.
+    /// Lists missing pages as damage. Adjacent missing pages of one file become one item of the
+    /// list.
     fn missing_at(&mut self, log: &LogFiles, start: u64, pages: u64) {
         let number = start / log.page_bytes;
         let (path, offset) = log.locate(start);
@@ -59,7 +60,8 @@ impl PageFaults {
         };
     }
 
-    /// Notes a damaged page. `what` describes the damage.
+    /// Notes a damaged page. `what` describes the damage, and `of` are the checkpoints that are
+    /// read.
     pub(super) fn note(&mut self, log: &LogFiles, page: &PageRead, what: &str, of: &[Source]) {
         let number = page.start / log.page_bytes;
         self.pages.insert(number);

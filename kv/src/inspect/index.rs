@@ -1,7 +1,8 @@
 //! Reads a checkpoint's index: lists the damage of its files, and visits its buckets.
 //!
-//! The rest of `inspect` reads an index only through these two functions. If the checkpoint's
-//! manifest can't be read, both use the index files (images) that they find in the checkpoint's
+//! The rest of `inspect` reads an index only through `damage` and `for_each_bucket`. An index
+//! consists of one or more files, called images. The manifest lists them. If the checkpoint's
+//! manifest can't be read, both functions use the images that they find in the checkpoint's
 //! directory.
 
 use super::Damage;
@@ -14,8 +15,8 @@ use crate::files::directory::Place;
 use crate::index::image::{self, Images};
 use crate::index::{ADDRESS_LIMIT, Entry};
 
-/// An index file and its identity. The number is its length in bytes; `None` if the manifest can't
-/// be read.
+/// An image (index file) and its identity. The number is the length of the image in bytes according
+/// to the manifest; `None` if the manifest can't be read.
 type ImageFile = (Place, CheckpointIdentity, Option<u64>);
 
 /// Returns the files of a checkpoint's index, oldest first.
@@ -78,7 +79,7 @@ pub(super) fn damage(
         }
     }
     if found.is_empty() {
-        // Each file is sound. Reading all of them together checks that they belong to one index.
+        // No file is damaged. Reading all files together checks that they belong to one index.
         let fit = for_each_bucket(checkpoints, of, manifest, (0, ADDRESS_LIMIT), |_, _, _| Ok(()));
         match fit {
             Err(Error::Damaged { path, offset, what }) => {
@@ -90,8 +91,9 @@ pub(super) fn damage(
     Ok(found)
 }
 
-/// Calls `visit` for each logical bucket of a checkpoint's index. `visit` gets the bucket's number,
-/// its depth, and its entries with an address from `log_begin` to below `log_end`.
+/// Calls `visit` for each bucket of a checkpoint's index. `visit` gets three arguments: the
+/// bucket's number, its depth, and its entries with an address from `log_begin` to below `log_end`.
+/// The depth is the number of hash bits that select the bucket.
 ///
 /// # Errors
 /// `Damaged`, `Truncated` or `Io` if the index can't be read completely. The errors of `visit`.

@@ -1,5 +1,5 @@
 //! Reads the log's segment files with plain reads, which every file system supports. Never writes
-//! to them.
+//! to a segment file.
 
 use crate::record::check;
 use crate::record::check::Checked;
@@ -20,7 +20,8 @@ use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordImage, Shape};
 
-/// Limit of the segment files that are open at a time. At the limit, all are closed.
+/// Largest number of segment files that are open at a time. At the limit, all open files are closed
+/// before the next file is opened.
 const OPEN_FILES_MAX: usize = 64;
 /// Length of the first read of a record, in bytes. A longer record needs a second read; most
 /// records are shorter.
@@ -55,18 +56,18 @@ pub(super) struct LogFiles {
 /// A sound record, or a text that describes the damage at its address.
 pub(super) type Looked<'a> = std::result::Result<RecordImage<'a>, String>;
 
-/// A page that was read, sound or damaged.
+/// A page of the log that was read. It may be sound or damaged.
 #[derive(Debug)]
 pub(super) struct PageRead {
     pub(super) start: u64,
     /// The page's bytes. Bytes that the file lacks are zero.
     pub(super) bytes: Vec<u8>,
-    /// Number of bytes that the file contained.
+    /// Number of bytes of the page that the file contained.
     pub(super) there: usize,
     /// Number of bytes in use, according to the page header. If the header is damaged, the length
     /// of the page.
     pub(super) used: usize,
-    /// The seed of the checksums of the page's records.
+    /// Part of the seed for the checksums of the page's records; see `PageIdentity::origin`.
     origin: u64,
     /// Describes the page's damage. `None` if the page is sound.
     pub(super) fault: Option<String>,
@@ -85,7 +86,8 @@ pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
         if place.name().extension().is_none_or(|extension| extension != "seg") {
             continue;
         }
-        // The file may be gone: a writer may have removed it after the listing.
+        // The file may be gone: another process that writes the bank may have removed it after the
+        // listing.
         if let Some(found) = place.stat_if_there().map_err(|e| Error::io("stat", &place, e))? {
             size.file_bytes += found.st_size.cast_unsigned();
             size.disk_bytes += found.st_blocks.cast_unsigned() * 512;
@@ -95,7 +97,8 @@ pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
     Ok(size)
 }
 
-/// Returns the address range of each segment file in a folder, as begin and end.
+/// Returns the address range of each segment file in a folder, as begin and end. `None` if the
+/// folder can't be listed.
 fn files_there(folder: &Place) -> Option<BTreeMap<u64, u64>> {
     let mut there = BTreeMap::new();
     for name in folder.names().ok()? {
@@ -123,14 +126,16 @@ impl LogFiles {
         }
     }
 
-    /// Adds older openings of the bank from the manifest `older` of an earlier checkpoint. The
-    /// pages that these openings wrote can then be checked.
+    /// Adds older openings of the bank from the manifest `older` of an earlier checkpoint. Each
+    /// opening has a random salt, which the checksums of its pages cover. With the salts of the
+    /// older openings, the pages that they wrote can be checked.
     pub(super) fn extend_back(&mut self, older: &Manifest) {
         self.lineage.extend_back(&older.lineage());
     }
 
-    /// For the pages from address `from` to `end`, reads from their headers which opening of the
-    /// bank wrote them. No readable manifest says it for these pages.
+    /// Reads from the headers of the pages from address `from` to `end` which opening of the bank
+    /// wrote each page. The caller uses this for pages about which no readable manifest has this
+    /// information.
     pub(super) fn trust_headers(&mut self, from: u64, end: u64) {
         let mut page = PageRead::new();
         let mut next = from;
@@ -157,8 +162,8 @@ impl LogFiles {
     }
 
     /// Returns the address of the first page at or after `from` that is at least partly in a file.
-    /// `u64::MAX` if there is no such page. The caller skips missing pages this way, because a
-    /// damaged bank may lack very many.
+    /// `u64::MAX` if there is no such page. With this address the caller skips all missing pages at
+    /// once, because a damaged bank may lack very many pages.
     pub(super) fn next_there(&self, from: u64) -> u64 {
         let Some(there) = &self.there else { return from };
         if there.range(..=from).next_back().is_some_and(|(_, end)| *end > from) {
@@ -179,8 +184,8 @@ impl LogFiles {
         (self.folder.join(format!("{:016x}.seg", offset - within)), within)
     }
 
-    /// Reads from one segment file. Returns the number of bytes read, which is smaller than `into`
-    /// if the file is too short.
+    /// Reads bytes at address `offset` from one segment file. Returns the number of bytes read,
+    /// which is smaller than the length of `into` if the file is too short or does not exist.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize> {
         let (place, within) = self.place(offset);
         let number = offset / self.segment_bytes;
@@ -244,7 +249,8 @@ impl LogFiles {
         let room = (self.page_bytes - address % self.page_bytes) as usize;
         let mut record = std::mem::take(&mut self.record);
         let mut wanted = room.min(FIRST_BYTES);
-        // The loop ends: the second turn reads the whole length that the record's header gives.
+        // The loop ends after at most two turns: the second turn reads the whole length that the
+        // record's header gives.
         loop {
             record.resize(wanted, 0);
             let read = self.read(address, &mut record);
@@ -270,19 +276,22 @@ impl PageRead {
         PageRead { start: 0, bytes: Vec::new(), there: 0, used: 0, origin: 0, fault: None }
     }
 
-    /// Returns the record at an offset of the page, which may be damaged. The error describes the
-    /// damage of the record.
+    /// Returns the record at an offset of the page. The page may be damaged. The error describes
+    /// the damage of the record.
     pub(super) fn record(&self, offset: usize) -> Looked<'_> {
         let bytes = &self.bytes[offset..self.used.max(offset)];
         sound_record(bytes, self.origin, self.start + offset as u64)
     }
 
-    /// Calls `visit` for each sound record of the page.
+    /// Calls `visit` with the offset and content of each sound record of the page.
     ///
-    /// In a sound page each record begins where the last one ends. An unsound record is reported to
-    /// `visit` and ends the search. In a damaged page every possible offset is tried. Other bytes
-    /// do not pass for a record, because its checksum also covers its address. In a damaged page
-    /// the checksum is computed only if `known` returns true for the record's table and length.
+    /// In a page without a fault, each record begins where the last record ends. A damaged record
+    /// in such a page is reported to `visit` and ends the search.
+    ///
+    /// In a page with a fault, every offset that is a multiple of 8 is tried. Bytes that are not a
+    /// record fail the check, because a record's checksum also covers its address. To save time,
+    /// the checksum is computed only if `known` returns true for the table and length in the
+    /// supposed header.
     pub(super) fn records(
         &self,
         known: impl Fn(Shape) -> bool,

@@ -1,29 +1,34 @@
 //! Reads a bank's files without opening the bank: summarizes and verifies a bank, reads rows, and
 //! salvages rows from a damaged bank.
 //!
-//! **Problem.** A damaged bank may not open. A bank that another process writes must not be opened
-//! for writing. A user who checks a backup wants a list of all damage, and wants no byte changed.
+//! **Problem.** A damaged bank may not open. A bank that another process writes can't be opened for
+//! writing. A user who checks a backup wants a list of all damage, and wants no byte of the backup
+//! to change.
 //!
 //! **Approach.** Every function here reads checkpoints. A checkpoint has a manifest, an index and a
-//! part of the log, which do not change while the checkpoint exists. The module `walk` reads the
-//! index as a stream and compares it with one window of the log at a time. Memory is therefore
-//! bounded for a bank of any size, and the log is read once, in order. Only a chain's older records
-//! are read one by one.
+//! part of the log. These do not change while the checkpoint exists. The module `walk` divides the
+//! log into windows. For each window, it reads the whole index as a stream, and keeps the index
+//! entries that lead into the window. Memory is therefore bounded for a bank of any size, and the
+//! log is read once, in order. An index entry leads to the newest record of a chain. The chain's
+//! older records are read one by one.
 //!
-//! **Beside a writer.** Only [`salvage`] writes, and it writes to a new bank. A [`TableReader`]
-//! holds its checkpoint, as a read-only store does (`hold`), so the writer keeps that checkpoint.
-//! The functions that read all checkpoints hold none, because the writer could free no space
-//! meanwhile. The writer may therefore remove a checkpoint while they read it. At its end, each
-//! function checks which checkpoints still exist. It drops the findings about removed checkpoints
-//! and reports their removal.
+//! **Beside a writer.** Another process may write the bank while these functions read it. Only
+//! [`salvage`] writes, and it writes to a new bank. A [`TableReader`] holds its checkpoint, as a
+//! read-only store does (`checkpoint::hold`), so the writer keeps that checkpoint.
 //!
-//! The functions do not use the store's device or its memory budget. They read through the page
-//! cache, and [`VerifyOptions::memory_bytes`] bounds the memory for the index.
+//! [`verify()`], [`summary()`] and [`salvage()`] hold no checkpoint, because the writer could free
+//! no space meanwhile. The writer may therefore remove a checkpoint while one of them reads it. At
+//! its end, [`verify()`] checks which checkpoints still exist. It drops the findings about removed
+//! checkpoints and reports their removal.
+//!
+//! The functions do not use a store's device or its memory budget. They read files through the
+//! system's page cache. [`VerifyOptions::memory_bytes`] bounds the memory for index entries.
 //!
 //! # Where to look
 //!
 //! - `bank`: the metadata of a bank, and `summary`.
-//! - `walk`: compares an index with the log; `index` and `log_files` read the two.
+//! - `walk`: compares an index with the log. `index` reads the index, and `log_files` reads the
+//!   log.
 //! - `verify` and `damaged_pages`: list damage.
 //! - `rows`: the `TableReader`.
 //! - `salvage` and `salvaged`: copy rows of a damaged bank into a new bank.
@@ -59,8 +64,9 @@ use crate::error::Result;
 use crate::files::directory::Place;
 use crate::operation::Width;
 
-/// Returns the identity that the blob at `place` must have. It comes from the manifest, or from the
-/// blob's header if the manifest can't be read.
+/// Returns the identity that the blob of a checkpoint must have. A blob is the data that the caller
+/// stored with the checkpoint. The identity comes from the manifest, or from the header of the
+/// blob's file at `place` if the manifest can't be read.
 fn blob_identity(
     manifest: Option<&Manifest>,
     place: &Place,
@@ -80,15 +86,17 @@ pub struct Damage {
     pub path: PathBuf,
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Number of the first damaged page, if the file belongs to the log.
+    /// Number of the first damaged page, if the file belongs to the log. Otherwise `None`.
     pub page: Option<u64>,
     /// Number of damaged pages from `page` on, if the file belongs to the log. Otherwise 0.
     pub pages: u64,
-    /// Names of the tables whose rows are on these pages. Empty if they can't be determined.
+    /// Names of the tables that have sound records on the damaged pages. Empty if no such table was
+    /// found, or if the damage is not on a page.
     pub tables: Vec<String>,
-    /// The checkpoint that the file belongs to. `None` for the log, which all checkpoints share.
+    /// The checkpoint whose file or index is damaged. `None` for damage of a log page or of the
+    /// file `BANK`, which all checkpoints share.
     pub checkpoint: Option<u64>,
-    /// Describes the damage: the expected and the found content.
+    /// Describes the damage, for example the expected and the found checksum.
     pub what: String,
 }
 
@@ -124,7 +132,8 @@ pub struct BankSummary {
     pub bank: Option<u64>,
     /// The checkpoints with a readable manifest, oldest first.
     pub checkpoints: Vec<CheckpointSummary>,
-    /// Bytes of the checkpoints' own files. A file that several checkpoints share counts once.
+    /// Bytes of all files in the checkpoints' directories. A file that several checkpoints share
+    /// counts once.
     pub checkpoint_bytes: u64,
     /// Sum of the lengths of the log's segment files, in bytes.
     pub log_file_bytes: u64,
@@ -133,24 +142,25 @@ pub struct BankSummary {
     pub log_disk_bytes: u64,
     /// Number of segment files.
     pub segments: u64,
-    /// How many of the 65,535 table numbers are free for new tables. A kept checkpoint occupies the
-    /// numbers of its tables, and the numbers of dropped tables that still have a record. If a
-    /// manifest can't be read, all numbers in the other manifests count as occupied.
+    /// How many of the 65,535 table numbers are free for new tables. A checkpoint on disk occupies
+    /// the numbers of its tables. It also occupies the number of a dropped table while the
+    /// checkpoint's log has a record of that table. If a manifest can't be read, all numbers in the
+    /// other manifests count as occupied.
     pub table_numbers_left: u32,
-    /// Directories of removed checkpoints that still exist, because a file could not be removed.
+    /// Directories of removed or unfinished checkpoints that still exist.
     pub not_removed: Vec<NotRemoved>,
     /// Metadata that can't be read.
     pub damage: Vec<Damage>,
 }
 
-/// A directory of a removed or unfinished checkpoint that still exists. The bank does not use it.
-/// Each checkpoint and each opening for writing tries to remove it.
+/// A directory of a removed or unfinished checkpoint that still exists. The bank does not use the
+/// directory. The store tries to remove it at each checkpoint and at each opening for writing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotRemoved {
     /// Path of the directory.
     pub path: PathBuf,
-    /// Sum of the lengths of its files, in bytes.
+    /// Sum of the lengths of the directory's files, in bytes.
     pub file_bytes: u64,
 }
 
@@ -160,10 +170,10 @@ pub struct NotRemoved {
 pub struct CheckpointSummary {
     /// Number of the checkpoint.
     pub number: u64,
-    /// A random number. It distinguishes checkpoints of one number: in copies of the bank, and
-    /// before and after a roll back.
+    /// A random number that identifies the checkpoint. Two checkpoints can have the same number,
+    /// for example in two copies of a bank, or before and after a roll back. Their ids differ.
     pub id: u64,
-    /// The time of the checkpoint, to the second.
+    /// The time at which the checkpoint was taken, to the second.
     pub taken: SystemTime,
     /// Length of a page in bytes.
     pub page_bytes: u64,
@@ -175,8 +185,8 @@ pub struct CheckpointSummary {
     pub log_end: u64,
     /// Length of the blob that the caller stored with the checkpoint, in bytes.
     pub blob_bytes: u64,
-    /// Bytes of all files in the checkpoint's directory, including files that it shares with other
-    /// checkpoints.
+    /// Bytes of all files in the checkpoint's directory, including files that the checkpoint shares
+    /// with other checkpoints.
     pub file_bytes: u64,
     /// True if the checkpoint is pinned: it is kept until it is unpinned. See
     /// [`Store::pin`](crate::Store::pin).
@@ -209,7 +219,7 @@ pub struct TableSummary {
     pub name: String,
     /// Whether all values have the same length, or each value has its own length.
     pub width: Width,
-    /// Length of each value in bytes. For a table of variable width, the largest permitted length.
+    /// Length of each value in bytes. In a table of variable width, the largest permitted length.
     pub value_bytes: u32,
     /// Bytes that the caller stored with the table when the caller created it.
     pub descriptor: Vec<u8>,

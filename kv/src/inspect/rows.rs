@@ -19,7 +19,7 @@ use crate::record::address::TableNumber;
 const WINDOW_BYTES: u64 = 64 << 20;
 
 /// Reads the rows that a table had at a checkpoint. Changes nothing. Another process may write the
-/// bank meanwhile, and keeps the checkpoint until the reader is dropped.
+/// bank meanwhile. That process keeps the checkpoint until the reader is dropped.
 ///
 /// ```
 /// # fn main() -> embank_kv::Result<()> {
@@ -135,8 +135,8 @@ impl TableReader {
     }
 }
 
-/// Takes a hold on checkpoint `checkpoint`, so that the writer keeps it, and reads the bank's
-/// metadata. `None` means the newest checkpoint.
+/// Takes a hold on checkpoint `checkpoint`, and reads the bank's metadata. A process that writes
+/// the bank keeps the checkpoint while the hold exists. `None` means the newest checkpoint.
 fn held_files(dir: &Arc<Directory>, checkpoint: Option<u64>) -> Result<(BankFiles, u64, Hold)> {
     let files = BankFiles::read(dir)?;
     let held = match checkpoint {
@@ -147,8 +147,8 @@ fn held_files(dir: &Arc<Directory>, checkpoint: Option<u64>) -> Result<(BankFile
         None => files.checkpoints.hold_newest()?,
     };
     match held {
-        // The metadata is read again under the hold. Before the hold, another checkpoint may have
-        // got this number.
+        // The metadata is read again under the hold. Before the hold was taken, this checkpoint may
+        // have been removed and another checkpoint may have got its number.
         Some((number, hold)) => Ok((BankFiles::read(dir)?, number, hold)),
         None => Err(Error::no_such_checkpoint(dir.path(), checkpoint, files.numbers)),
     }

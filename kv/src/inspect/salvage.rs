@@ -1,17 +1,21 @@
 //! Copies the readable rows of a damaged bank into a new bank.
 //!
 //! **By the index**, if a checkpoint's index is sound. Salvage copies exactly the sound rows that
-//! the index leads to. Rows on damaged pages are included, because each record has its own
-//! checksum. If a chain of records breaks at a damaged record, its older records may be on sound
-//! pages. Salvage then searches the log for sound records whose hash belongs to a broken chain. It
-//! copies the newest record of each key that is not copied yet. These rows are *uncertain*, because
-//! the damaged record may have been a newer record of the same key.
+//! the index leads to. Sound rows on damaged pages are included, because each record has its own
+//! checksum.
+//!
+//! Keys with similar hashes share an index entry, and their records form a chain from the newest to
+//! the oldest. If a record of a chain is damaged, salvage can't follow the chain to the older
+//! records, which may be sound. Salvage then searches the log for sound records whose hash belongs
+//! to such a broken chain. It copies the newest record of each key that is not copied yet. These
+//! rows are *uncertain*, because the damaged record may have been a newer record of the same key.
 //!
 //! **By the log**, if the index is damaged or lost. Salvage reads all records of the checkpoint's
 //! log in address order. The last record of each key counts, and a tombstone deletes the row.
-//! Without damaged pages the result equals the checkpoint: a new record always has a higher address
-//! than the record that it replaces, and compaction moves current records to the end. If the newest
-//! record or tombstone of a row was on a damaged page, the row gets its older value.
+//! Without damaged pages the result equals the checkpoint, because a new record always has a higher
+//! address than the record that it replaces. This is also true of records that compaction copies,
+//! because compaction copies only current records, to the end of the log. If the newest record or
+//! tombstone of a row was on a damaged page, the row gets its older value.
 //!
 //! **Which checkpoint.** Salvage takes the newest checkpoint with a readable manifest or a sound
 //! index. If only the index is sound, the tables come from the manifest of another checkpoint. The
@@ -38,11 +42,13 @@ use crate::record::address::TableNumber;
 
 /// Default memory budget of the new bank, without the memory for its index, in bytes.
 const MEMORY_BYTES: u64 = 128 << 20;
-/// Memory per row for the new bank's index, in bytes. The default memory budget includes it.
+/// Memory per row for the new bank's index, in bytes. The default memory budget is `MEMORY_BYTES`
+/// plus this number for each row.
 const MEMORY_BYTES_PER_ROW: u64 = 18;
 /// Memory for the old bank's index entries of one window of the log, in bytes.
 const WINDOW_BYTES: u64 = 256 << 20;
-/// Limit of a blob's length. No blob is longer, because one call writes a blob from one slice.
+/// Largest length of a blob in bytes. No blob is longer, because one call writes the whole blob
+/// from one slice, and no slice is longer.
 const BLOB_BYTES_MAX: usize = isize::MAX as usize;
 
 /// Options of [`salvage`].
@@ -59,7 +65,7 @@ pub struct SalvageOptions {
 pub enum RowSource {
     /// By a checkpoint's sound index.
     Index,
-    /// By the log alone: the last record of a key is its row.
+    /// By the log alone: the record of a key with the highest address is its row.
     Log,
 }
 
@@ -80,7 +86,7 @@ pub struct SalvageReport {
     /// Number of the checkpoint that was copied.
     pub checkpoint: u64,
     /// Number of the damaged bank's newest checkpoint. If it differs from `checkpoint`, rows that
-    /// changed in between have their older value.
+    /// changed between the two checkpoints have their older value.
     pub newest: u64,
     /// How salvage decided which records are current rows.
     pub rows_by: RowSource,
@@ -88,11 +94,12 @@ pub struct SalvageReport {
     pub tables: Vec<SalvagedTable>,
     /// Tells whether the caller's blob was copied.
     pub blob: Blob,
-    /// Number of index entries that do not lead to a sound record.
+    /// Number of index entries whose chain of records contains a record that can't be read. 0 if
+    /// the rows were copied by the log alone.
     pub entries_lost: u64,
     /// All damage that was found, damaged pages included.
     pub damage: Vec<Damage>,
-    /// Sentences with more facts that a user of the new bank should know.
+    /// Sentences for the user, for example that tables come from another checkpoint's manifest.
     pub notes: Vec<String>,
 }
 
@@ -134,8 +141,9 @@ impl SalvagedTable {
     }
 }
 
-/// Copies every sound row of the bank in `dir` into a new bank in `new`, and takes a checkpoint of
-/// the new bank. Reports the losses. Does not change the damaged bank. If the newest checkpoint is
+/// Copies every sound row of a checkpoint of the bank in `dir` into a new bank in `new`, and takes
+/// a checkpoint of the new bank. The checkpoint is the newest one with a readable manifest or a
+/// sound index. Reports the losses. Does not change the bank in `dir`. If the newest checkpoint is
 /// sound, all its rows and its blob are copied.
 ///
 /// ```
@@ -155,8 +163,8 @@ impl SalvagedTable {
 ///
 /// # Errors
 /// `NotABank`. `UnusableOutput` if `new` is not empty. `InvalidArgument` if no manifest can be
-/// read, because salvage then does not know the tables. Errors of writing the new bank, which then
-/// has no checkpoint.
+/// read, because salvage then does not know the tables. Any error of a store, if the new bank can't
+/// be written; the new bank then has no checkpoint.
 pub fn salvage(
     dir: &Path,
     new: &Path,
@@ -221,8 +229,8 @@ pub fn salvage(
 struct Choice<'a> {
     number: u64,
     identity: CheckpointIdentity,
-    /// The manifest that describes the tables. It is another checkpoint's manifest if the own one
-    /// can't be read.
+    /// The manifest that describes the tables. If the manifest of checkpoint `number` can't be
+    /// read, this is the manifest of another checkpoint.
     manifest: &'a Manifest,
     rows_by: RowSource,
     log_end: u64,
@@ -246,8 +254,8 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
     let mut notes = Vec::new();
     for &number in files.numbers.iter().rev() {
         let own = files.manifest(number);
-        // Without the checkpoint's own manifest, another checkpoint's tables are used. They are
-        // nearly always right, because tables are rarely made or dropped.
+        // Without the checkpoint's own manifest, the tables of another checkpoint are used. They
+        // are nearly always the same, because tables are rarely made or dropped.
         let older = files.manifests.iter().rev().find(|manifest| manifest.number < number);
         let Some(manifest) = own.or(older).or(files.manifests.first()) else { break };
         let id = own.map_or(0, |own| own.id);
@@ -287,7 +295,8 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
     )))
 }
 
-/// Returns the end of the last page that an index entry leads to.
+/// Returns the end of the last page that an index entry leads to. The log's end would otherwise
+/// come from the manifest, which can't be read.
 fn log_end_by_index(files: &BankFiles, of: CheckpointIdentity, like: &Manifest) -> Result<u64> {
     let mut last = like.log_begin;
     let range = (0, ADDRESS_LIMIT);
@@ -327,7 +336,8 @@ fn tables(
     Ok(salvaged.collect())
 }
 
-/// A chain of records that broke at a damaged record. Older records of the chain may be sound.
+/// A chain of records that contains a damaged record, at address `below`. The chain's older records
+/// have lower addresses and may be sound. The keys in `seen` were found before the damage.
 struct OpenChain {
     bucket: u64,
     depth: u32,
@@ -350,7 +360,8 @@ struct Salvager<'a> {
 }
 
 impl Salvager<'_> {
-    /// Calls `visit` for each sound record or tombstone of a row, in ascending address order.
+    /// Calls `visit` for each sound record of a row, in ascending address order. `visit` gets the
+    /// address, the table and key, and the value. The value is `None` if the record is a tombstone.
     fn records(
         &mut self,
         log: &mut LogFiles,
@@ -387,7 +398,8 @@ impl Salvager<'_> {
                     };
                     let value = match record.link().is_tombstone() {
                         true => None,
-                        // A record of a length that the table does not permit was never a row.
+                        // A record whose value has a length that the table does not permit was
+                        // never a row.
                         false => match Source::value(known, record) {
                             Ok(value) => Some(value),
                             Err(_) => return Ok(()),
@@ -410,7 +422,7 @@ impl Salvager<'_> {
         self.records(log, |salvager, _, (table, key), value| salvager.bank.set(table, key, value))
     }
 
-    /// Copies rows from the older parts of chains that broke at a damaged record.
+    /// Copies rows from the records of broken chains that are older than the damaged record.
     fn behind_broken_chains(&mut self, log: &mut LogFiles) -> Result<()> {
         let open = std::mem::take(&mut self.open);
         if open.is_empty() {

@@ -11,16 +11,16 @@ use crate::options::StoreOptions;
 use crate::record::address::{TableId, TableNumber};
 use crate::store::Store;
 
-/// Limits of a table's pending rows, in rows and in value bytes. At either limit they are written
-/// as a batch.
+/// Limits of a table's pending rows, in rows and in value bytes. When either limit is reached, the
+/// pending rows are written as a batch.
 const BATCH_ROWS: usize = 4096;
 const BATCH_BYTES: usize = 8 << 20;
 
-/// The rows of a table that wait for the next batch. The newest value of each key; `None` deletes
-/// the row.
+/// The rows of a table that wait for the next batch. The map has the newest value of each key.
+/// `None` deletes the row.
 type Pending = HashMap<u64, Option<Vec<u8>>>;
 
-/// A new bank with the same tables as the old bank.
+/// A new bank with the same tables as the old bank, which is the bank that salvage reads.
 pub(super) struct NewBank {
     store: Store,
     /// The new table for each table number of the old bank, from number 1. `None` for a dropped
@@ -63,8 +63,9 @@ impl NewBank {
             let bytes = table.value_bytes;
             let about = &table.descriptor;
             made.push(match (table.dropped, table.width()) {
-                // The new bank creates and drops a table in place of a dropped one. Later tables
-                // then get their old numbers, which internal rows of the bank may contain.
+                // For a dropped table of the old bank, the new bank creates a table and drops it.
+                // Each later table then gets the same number as in the old bank. Internal rows of
+                // the bank may contain table numbers, so the numbers must not change.
                 (true, _) => {
                     let placeholder = store.create_table(&placeholder_name(tables), 0, b"")?;
                     store.drop_table(placeholder)?;
@@ -87,7 +88,8 @@ impl NewBank {
         })
     }
 
-    /// Sets a row of a table of the old bank. `None` deletes the row. The last call for a key wins.
+    /// Sets a row of the new bank. `table` is the table's number in the old bank. If `value` is
+    /// `None`, the row is deleted. The last call for a key counts.
     pub(super) fn set(&mut self, table: TableNumber, key: u64, value: Option<&[u8]>) -> Result<()> {
         let i = usize::from(table.0) - 1;
         self.pending_bytes[i] += value.map_or(0, <[u8]>::len);
@@ -124,7 +126,7 @@ impl NewBank {
         Ok(())
     }
 
-    /// True if the new bank has this row of a table of the old bank.
+    /// True if the new bank has a row of this key. `table` is the table's number in the old bank.
     pub(super) fn has(&mut self, table: TableNumber, key: u64) -> Result<bool> {
         let i = usize::from(table.0) - 1;
         if let Some(value) = self.pending[i].get(&key) {

@@ -2,14 +2,15 @@
 //!
 //! Verification checks:
 //!
-//! - the file `BANK`, and the manifest and every chunk of `index` and `blob` of each checkpoint;
+//! - the file `BANK`, and the manifest of each checkpoint;
+//! - every chunk of each checkpoint's index and blob (data that the caller stored with it);
 //! - every page of the log that belongs to a checkpoint, and every record in these pages;
-//! - that each index entry leads to a sound record, that the checkpoint has the record's table, and
-//!   that the record's hash belongs to the entry's bucket and tag;
+//! - that each index entry leads to a sound record of a table of the checkpoint;
+//! - that the hash of the record's key matches the entry's bucket and tag;
 //! - that the index leads to the number of rows and bytes that the manifest gives for each table.
 //!
-//! No reader uses the log below the oldest `log_begin` or above the newest `log_end`. Verification
-//! skips both parts.
+//! Verification skips the log below the oldest `log_begin` and above the newest `log_end`, because
+//! no checkpoint uses these parts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,16 +31,16 @@ use crate::files::directory::{Directory, Place};
 use crate::record::hash::KeyHash;
 use crate::record::layout::record_bytes;
 
-/// Limit of the listed findings about index entries. Further findings are only counted, because the
-/// whole index is wrong then.
+/// Largest number of findings about index entries that a report lists. Further findings are only
+/// counted. A report of this length already shows that the whole index is wrong.
 const ASTRAY_LISTED_MAX: u64 = 10_000;
 /// Length of a checked stream's header, in bytes.
 const STREAM_HEADER_BYTES: u64 = 32;
 /// Length of the head of each chunk of a checked stream, in bytes.
 const CHUNK_HEAD_BYTES: u64 = 8;
 
-/// Limit of the attempts to verify a bank. A new attempt begins if a writer removed the checkpoints
-/// of the last one.
+/// Largest number of attempts to verify a bank. A new attempt begins if another process that writes
+/// the bank has removed all checkpoints that the last attempt read.
 const ATTEMPTS_MAX: u32 = 16;
 
 /// Options of [`verify`].
@@ -47,8 +48,9 @@ const ATTEMPTS_MAX: u32 = 16;
 pub struct VerifyOptions {
     /// The checkpoint to verify. `None`, the default, verifies all checkpoints.
     pub checkpoint: Option<u64>,
-    /// Memory for the index entries of one window of the log, in bytes. Default 256 MiB. With less
-    /// memory the index is read more often.
+    /// Memory for index entries, in bytes. Default: 256 MiB. The log is verified in windows whose
+    /// index entries fit into this memory. The index is read once for each window, so with less
+    /// memory it is read more often.
     pub memory_bytes: u64,
 }
 
@@ -66,15 +68,16 @@ pub struct VerifyReport {
     pub bank: Option<u64>,
     /// The checkpoints that were verified, oldest first.
     pub checkpoints: Vec<CheckpointReport>,
-    /// Checkpoints that a writer removed during the verification. The report contains no finding
-    /// about them.
+    /// Checkpoints that another process removed during the verification. The report contains no
+    /// finding about them.
     pub gone: Vec<u64>,
     /// All damage, in no particular order. Empty if the bank is sound.
     pub damage: Vec<Damage>,
-    /// Checkpoints without a readable manifest. Verification does not know their part of the log,
-    /// and checks only their other files.
+    /// Checkpoints without a readable manifest. Verification does not know which part of the log
+    /// they use, and checks only their other files.
     pub unchecked: Vec<u64>,
-    /// Number of findings that are not listed because of a limit.
+    /// Number of findings that are not listed, because a report lists at most 10,000 findings about
+    /// index entries.
     pub unlisted: u64,
     /// Number of pages of the log that were read.
     pub pages: u64,
@@ -100,8 +103,8 @@ pub struct CheckpointReport {
     pub indexed: bool,
     /// The checkpoint's tables, without dropped tables.
     pub tables: Vec<CheckedTable>,
-    /// Number of index entries that do not lead to a sound record. At least this number of rows
-    /// can't be read.
+    /// Number of index entries whose chain of records contains a record that can't be read, or a
+    /// record of another table or bucket. Rows of such a chain may be lost.
     pub entries_lost: u64,
 }
 
@@ -143,8 +146,8 @@ pub fn verify(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<VerifyReport> {
     let dir = &open_bank_dir(dir)?;
-    // A writer may remove the checkpoints during an attempt. The next attempt verifies the
-    // checkpoints that exist then.
+    // Another process that writes the bank may remove the checkpoints during an attempt. The next
+    // attempt verifies the checkpoints that exist at its start.
     for _ in 0..ATTEMPTS_MAX {
         if let Some(report) = attempt(dir, options, progress)? {
             return Ok(report);
@@ -156,8 +159,8 @@ pub fn verify(
     )))
 }
 
-/// Verifies the present checkpoints. `None` if a writer removed all of them, or if it removed one
-/// and a read failed.
+/// Verifies the present checkpoints. Returns `None` if another process removed all of them
+/// meanwhile, or if it removed one of them and a read failed.
 fn attempt(
     dir: &Arc<Directory>,
     options: &VerifyOptions,
@@ -303,8 +306,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Compares the found rows with the manifests. A difference is damage only if the checkpoint
-    /// has a readable index and no lost entries.
+    /// Compares the number of rows that were found with the number in each manifest. A difference
+    /// is listed as damage only if the checkpoint's index can be read and has no lost entries.
+    /// Otherwise the damage that explains the difference is already listed.
     fn compare_counts(&mut self, files: &BankFiles, sources: &[Source]) {
         for (number, source) in sources.iter().enumerate() {
             let report = &mut self.report.checkpoints[number];
@@ -405,7 +409,7 @@ impl Visit for Checker<'_> {
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()> {
         let page = broken.at / log.page_bytes;
         self.report.checkpoints[broken.source].entries_lost += 1;
-        // The page is already listed as damaged, so the entry is only counted.
+        // If the page is already listed as damaged, the entry is only counted.
         if self.faults.has(page) {
             return Ok(());
         }

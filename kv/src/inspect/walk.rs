@@ -1,16 +1,20 @@
 //! Compares the indexes of checkpoints with the log.
 //!
 //! A walk reads the log once, page by page, in windows. For each window it collects the index
-//! entries whose address is in the window, and sorts them by address. Before that, a first pass
-//! over the index counts the entries of each part of the log. The windows are chosen by these
-//! counts, so that the entries of a window fit into the memory.
+//! entries whose address is in the window, and sorts them by address.
 //!
-//! An entry leads to a record in the page that was just read. If the entry has a chain, that record
-//! is the chain's newest one. The older records are in earlier pages, and the walk reads them one
-//! by one. The first record of each key in the chain is the row. A split may leave copies of an
-//! entry in other buckets, so a record counts only in the bucket of its hash.
+//! The walk chooses the windows so that the entries of one window fit into the given memory. To do
+//! so, it first divides the log into up to 4096 parts of equal length, and counts the index entries
+//! that lead into each part.
 //!
-//! A walk can read several checkpoints at once. It reads the log that they share only once.
+//! An entry leads to a record. The walk follows the entry after it has read the record's page. If
+//! the entry has a chain, the record is the chain's newest one. The older records have lower
+//! addresses, mostly in earlier pages, and the walk reads them one by one. The first record of each
+//! key in the chain is the key's row. When a bucket of the index is split in two, an entry may be
+//! copied into both. A record therefore counts only in the bucket that its hash selects.
+//!
+//! A walk can read several checkpoints at once. It reads a page that several checkpoints share only
+//! once.
 
 use super::index::for_each_bucket;
 use super::log_files::{LogFiles, Looked, PageRead};
@@ -27,7 +31,7 @@ use crate::record::layout::{RecordImage, Shape};
 /// Describes an entry that leads to a sound record of an unknown table.
 pub(super) const STRANGER: &str = "a record of a table that is not there";
 
-/// Number of parts of the log for which the first pass counts entries.
+/// Largest number of parts into which the log is divided to count the index entries of each part.
 const PARTS: u64 = 4096;
 
 /// A checkpoint that a walk reads.
@@ -40,19 +44,20 @@ pub(super) struct Source {
     pub(super) has_index: bool,
     pub(super) key_hash: KeyHash,
     pub(super) tables: Vec<TableEntry>,
-    /// The end of the log when the manifest that lists `tables` was written. Below `log_end` if
-    /// that is the manifest of an older checkpoint, because the own one is lost.
+    /// The end of the log when the manifest that lists `tables` was written. This is below
+    /// `log_end` if the checkpoint's own manifest is lost and `tables` come from an older
+    /// checkpoint.
     pub(super) tables_end: u64,
 }
 
-/// An entry whose chain is broken: a record of the chain can't be used.
+/// An index entry whose chain contains a record that can't be used.
 #[derive(Debug)]
 pub(super) struct Broken<'a> {
     pub(super) source: usize,
     pub(super) bucket: u64,
     pub(super) depth: u32,
     pub(super) entry: Entry,
-    /// The keys that were found in the chain before the break.
+    /// The keys of the chain's newer records, which were found before the unusable record.
     pub(super) seen: &'a [(TableNumber, u64)],
     /// Address of the record that can't be used.
     pub(super) at: u64,
@@ -70,9 +75,9 @@ pub(super) struct Row<'a> {
 
 /// Receives the findings of a walk.
 pub(super) trait Visit {
-    /// Called for each page, sound or damaged, before the rows in it.
+    /// Called for each page, sound or damaged, before the rows in the page are visited.
     fn page(&mut self, log: &LogFiles, page: &PageRead) -> Result<()>;
-    /// Called for a range of the log that is in no file, if no entry leads to it.
+    /// Called for a range of the log that is in no file and that no index entry leads into.
     fn missing(&mut self, log: &LogFiles, start: u64, end: u64);
     /// Called for each row, in no particular order. Returns false to end the walk.
     fn row(&mut self, row: Row<'_>) -> Result<bool>;
@@ -82,7 +87,7 @@ pub(super) trait Visit {
     fn progress(&mut self, progress: Progress);
 }
 
-/// An index entry, its bucket and its checkpoint.
+/// An index entry, its bucket, and the place of its checkpoint in `sources`.
 #[derive(Debug, Clone, Copy)]
 struct Item {
     entry: Entry,
@@ -95,8 +100,9 @@ impl Source {
     /// Returns the table of the record at address `at`. `None` if the record can't belong to this
     /// checkpoint.
     ///
-    /// A dropped table whose records are all gone gets no new records. A record with its number at
-    /// or above `tables_end` belongs to a later table, which this manifest does not list.
+    /// A dropped table gets no new records. If all its records are gone, a later table may get its
+    /// number. A record with this number at or above `tables_end` therefore belongs to a later
+    /// table, which is not in `tables`.
     pub(super) fn table(&self, table: TableNumber, at: u64) -> Option<&TableEntry> {
         self.entry(table).filter(|entry| !(entry.is_gone() && at >= self.tables_end))
     }
@@ -132,7 +138,7 @@ impl Source {
     }
 }
 
-/// Walks the checkpoints in `sources`. The collected index entries use at most about
+/// Walks the checkpoints in `sources`. The index entries of one window use at most about
 /// `memory_bytes`.
 ///
 /// # Errors
@@ -187,8 +193,8 @@ pub(super) fn walk<V: Visit>(
     Ok(())
 }
 
-/// Returns true if the page at `at` belongs to a source. The number is the address up to which the
-/// answer is the same.
+/// Returns true if the page at `at` belongs to a checkpoint in `sources`. The number is the address
+/// up to which the answer is the same.
 fn named(sources: &[Source], at: u64) -> (bool, u64) {
     let names = |source: &Source| (source.log_begin..source.log_end).contains(&at);
     let borders = sources.iter().flat_map(|source| [source.log_begin, source.log_end]);
@@ -196,8 +202,8 @@ fn named(sources: &[Source], at: u64) -> (bool, u64) {
     (sources.iter().any(names), border.unwrap_or(u64::MAX))
 }
 
-/// Divides the log into windows whose entries fit into `memory_bytes`. A window of a single part
-/// may exceed it.
+/// Divides the log into windows whose index entries fit into `memory_bytes`. A window that is a
+/// single part of the log may exceed this memory.
 fn windows(
     files: &BankFiles,
     sources: &[Source],
@@ -322,8 +328,9 @@ impl Chain<'_> {
         Broken { source, bucket, depth, entry, at: self.at, seen: &self.seen, what }
     }
 
-    /// Visits the record at `at`, then sets `at` to the next older record of the chain. The outer
-    /// error describes the record's damage. The inner error is the visitor's.
+    /// Visits the record at `at`, then sets `at` to the next older record of the chain. Returns
+    /// false if the visitor ended the walk. The outer error describes the record's damage. The
+    /// inner error is the visitor's.
     fn step<V: Visit>(
         &mut self,
         record: Looked<'_>,
@@ -336,8 +343,8 @@ impl Chain<'_> {
         let hash = self.source.key_hash.of(table, key);
         let depth = u32::from(item.depth);
         let at_home = hash & ((1 << depth) - 1) == item.bucket;
-        // Only the first record must match the entry's tag. An older record may have been linked
-        // when the entry had fewer tag bits.
+        // Only the chain's first record must match the entry's tag, which holds hash bits. An older
+        // record may have been added to the chain when the entry had fewer tag bits.
         let first = self.at == item.entry.address().raw();
         if first && !item.entry.knows_nothing() {
             let matches = at_home && item.entry.matches(Probe::new(hash, depth));

@@ -1,60 +1,66 @@
-//! The memory budget of a store. The index, the buffers and loans take what they need, and the
-//! log's frames take the rest.
+//! The memory budget of a store. The index and the buffers take the memory that they need, and
+//! scans and prefetches borrow some. The log's frames (memory for one page each) and the row cache
+//! share the rest.
 //!
-//! **The index grows by taking memory from the frames.** No batch waits for that. The frames leave
-//! a slack of at least one page free (`slack_bytes`). When the index needs a unit of memory, it
-//! takes the unit from the slack, which lowers the number of allowed frames. The log's writer
-//! thread then evicts pages until the slack is complete again. The log turns no page before that.
-//! The rows of one page need less than half a page of index. The slack therefore lasts until the
-//! next page turn, even if the disk delays the writer thread.
+//! **The index grows by taking memory from the frames.** No batch waits for this memory. The frames
+//! leave a slack of at least one page free (`slack_bytes`). When the index needs a unit of memory,
+//! it takes the unit from the slack, which lowers the number of allowed frames. The log's writer
+//! thread then evicts pages until the slack is complete again. Until then, no batch can begin a new
+//! page of the log. The rows of one page need less than half a page of index. The slack therefore
+//! lasts until the next page begins, even if the disk delays the writer thread.
 //!
-//! The slack can be too small in three cases. Batches of many threads insert at once, a unit is as
-//! long as a page, or the row cache or a scan has just charged more than a page. The budget then
-//! refuses the index, which asks again after the next batch (`Index::grow`).
+//! The slack can be too small in three cases. Batches of many threads insert at once. A unit is as
+//! long as a page. The row cache or a scan has just taken more than a page. In these cases, the
+//! budget refuses the request of the index. The index asks again after the next batch
+//! (`Index::grow`).
 //!
 //! **The process stays inside the budget at every instant.** Frames and index are counted under one
-//! lock. The row cache and scans charge without that lock. Each may therefore miss one unit that
-//! the index charges at the same time, and the slack has room for that. There is one exception: the
-//! buckets that a thread saves while a checkpoint's image is written (`index::cut`), about 50 KiB
-//! for each thread.
+//! lock. The row cache and scans take memory without that lock. They may therefore overlook one
+//! unit that the index takes at the same time, and the slack has room for this unit. There is one
+//! exception. While a checkpoint's index image is written, each thread may save index buckets of
+//! about 50 KiB outside the budget (`index::cut`).
 //!
-//! **The index stops growing** when the frames are down to their minimum. Rows then share index
-//! entries and chains get longer, which costs disk reads and never a wrong answer
-//! (`Index::insert`). Superseded records stay in a shared chain until compaction removes them. A
-//! bank with far too small a budget therefore gets slower over time.
+//! **The index stops growing** when the frames are down to their minimum. More rows then share an
+//! index entry, and the entry's chain of records gets longer (`Index::insert`). Answers stay
+//! correct, but a lookup may read several records from disk. Old records of a row also stay in the
+//! chain until compaction removes them. A bank with far too small a budget therefore gets slower
+//! over time.
 //!
 //! **The row cache** takes its memory from the frames and returns it (`cache::sizing`). At least a
 //! sixteenth of the memory that cache and frames share stays with the frames. The index and scans
-//! charge without regard to the cache. Until the cache has released that memory, the log may have
-//! no free frame. A thread that waits for a frame therefore wakes the writer thread, which first
-//! makes the cache release memory (`log::writer`).
+//! may take memory that the cache is using. Until the cache has released this memory, the log may
+//! have no free frame. A thread that waits for a frame therefore wakes the writer thread, which
+//! first makes the cache release memory (`log::writer`).
 
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::memory::region::HUGE_PAGE_BYTES;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// Minimum number of frames of the log. A log that turns its pages has one frame that fills, two
-/// that are being written, two free ones and one in reserve. The seventh frame stays unused while
-/// the index takes memory before the log has released a frame.
+/// Minimum number of frames of the log. A log that writes its pages needs six: one frame that
+/// batches fill, two that are being written, two free frames and one in reserve. The seventh frame
+/// is the slack. The index may take its memory before the log has released a frame.
 const FRAMES_MIN: u64 = 7;
-/// Pages that a scan borrows: one to read into, one for the bits that mark its rows.
+/// Number of pages that a scan borrows: one page to read into, and one for bits that mark the rows
+/// of the page.
 pub(crate) const SCAN_PAGES: u64 = 2;
 /// Length of the smallest page of a bank, in bytes.
 pub(crate) const PAGE_BYTES_MIN: u64 = 8 << 10;
 /// Length of the largest page of a bank, in bytes.
 pub(crate) const PAGE_BYTES_MAX: u64 = 4 << 20;
-/// Budgets of at least this number of bytes use huge pages. For a smaller budget, a unit of 2 MiB
-/// is too coarse.
+/// Budgets of at least this number of bytes use huge pages of 2 MiB. For a smaller budget, a unit
+/// of 2 MiB is too coarse.
 const HUGE_PAGES_FROM_BYTES: u64 = 128 << 20;
 /// The smallest memory budget of a store, in bytes.
 pub const BUDGET_BYTES_MIN: u64 = 256 << 10;
-/// Unit of the budget that an error suggests, in bytes.
+/// The budget that an error suggests is a multiple of this number of bytes.
 const BUDGET_STEP_BYTES: u64 = 256 << 10;
-/// The largest unit, in bytes, in which the index is charged without huge pages.
+/// Unit in which the index takes memory without huge pages, in bytes. The unit is smaller only if
+/// pages of the log are smaller.
 const INDEX_UNIT_BYTES: u64 = 4096;
-/// Pages of the smallest length that the minimum budget has in addition to the log's pages: 32 KiB
-/// together. They hold the buckets of an empty index (16 KiB) and the rounding of the read buffers.
+/// Number of pages of the smallest length (8 KiB) that the minimum budget has in addition to the
+/// log's pages: 32 KiB together. They hold the buckets of an empty index (16 KiB), and what the
+/// read buffers take more because their size is rounded up.
 const SPARE_PAGES: u64 = 4;
 
 /// The memory budget of a store, and the memory that each part has taken.
@@ -64,25 +70,26 @@ pub(crate) struct Budget {
     page_bytes: u64,
     limits: Limits,
     buffer_bytes: u64,
-    /// Bytes that the frames leave free for the index.
+    /// Bytes that the frames leave free, so that the index can take them without waiting.
     slack_bytes: u64,
-    /// Number of frames that have memory. It changes only under `taking`.
+    /// Number of frames that have memory. The number changes only under the lock `taking`.
     frames: AtomicU64,
-    /// Bytes that the index has taken. The number changes only under `taking`.
+    /// Bytes that the index has taken. The number changes only under the lock `taking`.
     index_bytes: AtomicU64,
     cache_bytes: AtomicU64,
-    /// Bytes lent to scans and prefetches; the frames release them.
+    /// Bytes that scans and prefetches have borrowed from the frames.
     lent_bytes: AtomicU64,
-    /// This lock is held while memory is taken for a frame or for the index, so that each sees the
-    /// other's memory.
+    /// This lock is held while memory is taken for a frame or for the index. Both then see each
+    /// other's memory, so that together they do not exceed the budget.
     taking: Mutex<()>,
 }
 
 impl Budget {
     /// Returns the default page size for a budget. It is a 64th of the budget if that is at most
     /// 128 KiB, else a 128th but at least 128 KiB. The size is rounded down to a power of two from
-    /// 8 KiB to 4 MiB. Pages are small, because some frames never hold rows: two are free, one is
-    /// being written and one is in compaction. Smaller pages could not hold long rows.
+    /// 8 KiB to 4 MiB. Pages are a small part of the budget, because a few pages of memory serve no
+    /// rows, for example free frames and buffers of one page. Even smaller pages could not hold
+    /// long rows.
     pub(crate) fn page_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 128).max((total_bytes / 64).min(128 << 10));
         1 << wanted.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).ilog2()
@@ -95,28 +102,30 @@ impl Budget {
         wanted.min(8 << 20).next_multiple_of(4096)
     }
 
-    /// Returns the bytes of compaction's read buffer: a page, and room to align a record of nearly
-    /// that length.
+    /// Returns the bytes of compaction's read buffer. It has room for a page, and for a record of
+    /// nearly a page's length that begins in the middle of a disk block.
     pub(crate) fn compaction_buffer_bytes_for(page_bytes: u64) -> u64 {
         page_bytes + 4096
     }
 
-    /// Returns the memory limit, in bytes, for buckets that batches save for a checkpoint's image:
-    /// a quarter of a page waits to be written, and a quarter is being written.
+    /// Returns the memory limit, in bytes, for index buckets that batches save for a checkpoint's
+    /// image: a quarter of a page for buckets that wait to be written, and a quarter for buckets
+    /// that are being written.
     fn saved_bytes_for(page_bytes: u64) -> u64 {
         page_bytes / 2
     }
 
-    /// Returns the limit of saved buckets, in bytes. Above it, batches wait until the image's
-    /// writer has written some.
+    /// Returns the memory limit, in bytes, for saved buckets that wait to be written. Above the
+    /// limit, batches wait until the thread that writes the image has written some of them.
     pub(crate) fn saved_bytes_max(&self) -> usize {
         Self::saved_bytes_for(self.page_bytes) as usize / 2
     }
 
-    /// Returns the smallest budget for a log with pages of this size, without an index.
+    /// Returns the smallest budget for a log with pages of this size and an empty index.
     fn least_without_index(page_bytes: u64, limits: Limits) -> u64 {
-        // Sums the frames, one page of index, compaction's read buffer, and saved buckets. A 15th
-        // more covers the read buffers, which take a 16th of the total.
+        // Sums the frames, the writer's buffer of one page, one page of index, compaction's read
+        // buffer, and saved buckets. A 15th is added for the read buffers, because they take a 16th
+        // of the total.
         let pages = (FRAMES_MIN + 2) * page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
@@ -124,8 +133,8 @@ impl Budget {
     }
 
     pub(crate) fn new(total_bytes: u64, page_bytes: u64, limits: Limits) -> Result<Self> {
-        // Sums the read buffers, the page that is being written, compaction's read buffer, and
-        // buckets saved for checkpoints.
+        // Sums the read buffers, the buffer of one page from which the writer thread writes,
+        // compaction's read buffer, and buckets saved for checkpoints.
         let buffer_bytes = Self::read_buffer_bytes_for(total_bytes)
             + page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
@@ -147,8 +156,9 @@ impl Budget {
         })
     }
 
-    /// Returns the bytes of slack: one page, or two huge pages if the budget uses them and they are
-    /// longer. One huge page is a unit for buckets, the other a unit for overflow buckets.
+    /// Returns the bytes of slack: one page, or two huge pages if the budget uses huge pages and
+    /// two of them are longer. The index may need one huge page for buckets and one for overflow
+    /// buckets.
     fn slack_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
         let units = if uses_huge_pages(total_bytes) { 2 * HUGE_PAGE_BYTES as u64 } else { 0 };
         units.max(page_bytes)
@@ -205,8 +215,8 @@ impl Budget {
         self.frames.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if the frames or the row cache have more memory than the index and the loans leave
-    /// them.
+    /// True if the frames or the row cache have more memory than the index, and the memory lent to
+    /// scans and prefetches, leave them.
     pub(crate) fn is_over(&self) -> bool {
         self.frames() > self.frames_allowed() || self.cache_bytes_over() > 0
     }
@@ -223,8 +233,8 @@ impl Budget {
         self.cache_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the largest size that the row cache may have with the present index and loans, in
-    /// bytes.
+    /// Returns the largest size that the row cache may have now, in bytes. It depends on the size
+    /// of the index and on the memory lent to scans and prefetches.
     pub(crate) fn cache_bytes_max(&self) -> u64 {
         // Memory for one scan stays with the frames, so that a scan need not wait for the cache.
         let lent = self.lent_bytes.load(Ordering::Relaxed).max(SCAN_PAGES * self.page_bytes);
@@ -234,8 +244,8 @@ impl Budget {
         shared.saturating_sub(frames * self.page_bytes)
     }
 
-    /// Returns the bytes that the row cache must release, because the index or a loan has taken
-    /// memory.
+    /// Returns the bytes that the row cache must release because the index, a scan or a prefetch
+    /// has taken memory. 0 if there are none.
     pub(crate) fn cache_bytes_over(&self) -> u64 {
         self.cache_bytes().saturating_sub(self.cache_bytes_max())
     }
@@ -245,8 +255,9 @@ impl Budget {
     pub(crate) fn try_charge_cache(&self, bytes: u64) -> bool {
         let fits = self.cache_bytes() + bytes <= self.cache_bytes_max();
         if fits {
-            // Memory is never charged and then given back at once. In between, a thread that waits
-            // for a frame would see too few frames, and might never check again.
+            // The memory is charged only after the check. If it were charged first and given back
+            // after a failed check, a thread that waits for a frame could see too few frames in
+            // between. No event would wake that thread to check again.
             self.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         fits
@@ -257,14 +268,14 @@ impl Budget {
         self.cache_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the largest possible result of `frames_allowed`, which is reached if index, cache
-    /// and loans have no memory.
+    /// Returns the largest possible result of `frames_allowed`. This is the result if the index and
+    /// the row cache have no memory, and none is lent.
     pub(crate) fn frames_max(&self) -> u64 {
         self.frames_beside(0)
     }
 
     /// Returns the number of frames that the index always leaves to the log: a quarter of the
-    /// budget plus the slack.
+    /// budget, but at least six frames, plus the slack.
     fn frames_kept(&self) -> u64 {
         let slack = self.slack_pages();
         (FRAMES_MIN - 1 + slack).max(self.total_bytes / 4 / self.page_bytes + slack)
@@ -279,20 +290,22 @@ impl Budget {
     /// Lends memory of the frames to a scan, which must return it by `take_back`.
     ///
     /// # Errors
-    /// `BudgetTooSmall` if the log would have too little memory left to turn its pages.
+    /// `BudgetTooSmall` if the log would have too few frames left to begin new pages.
     pub(crate) fn lend(&self, bytes: u64) -> Result<()> {
         self.lend_for(bytes, "scanning, with the scans and prefetches that are under way,")
     }
 
-    /// Lends memory for the purpose `what`, which the error names.
+    /// Lends memory of the frames for the purpose `what`, which the error names. The borrower must
+    /// return it by `take_back`.
     pub(crate) fn lend_for(&self, bytes: u64, what: &str) -> Result<()> {
         let most = self.lent_bytes_max();
         let order = Ordering::Relaxed;
         let charge = |lent: u64| Some(lent + bytes);
         let within = |lent| charge(lent).filter(|&lent| lent <= most);
         self.lent_bytes.fetch_update(order, order, within).map(|_| ()).map_err(|lent| {
-            // Buckets and overflow buckets are assumed to have half of the index each, because each
-            // part is rounded up to a unit.
+            // The error suggests a budget. For this, buckets and overflow buckets are assumed to
+            // take half of the index each. The division matters, because each half is rounded up to
+            // whole units.
             let half = self.index_bytes().div_ceil(2);
             let lent_bytes = lent + bytes;
             let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes };
@@ -309,7 +322,7 @@ impl Budget {
         (self.frames_kept() + 1 - FRAMES_MIN - self.slack_pages()) * self.page_bytes
     }
 
-    /// Ends a loan of this number of bytes.
+    /// Returns this number of borrowed bytes to the frames.
     pub(crate) fn take_back(&self, bytes: u64) {
         self.lent_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -319,7 +332,7 @@ impl Budget {
         uses_huge_pages(self.total_bytes)
     }
 
-    /// Returns the unit in which the index is charged, in bytes.
+    /// Returns the unit in which the index takes memory, in bytes.
     pub(crate) fn index_unit_bytes(&self) -> u64 {
         index_unit_bytes_for(self.total_bytes, self.page_bytes)
     }
@@ -340,9 +353,9 @@ impl Budget {
         fits
     }
 
-    /// Returns the smallest budget that meets `needs`, in steps of 256 KiB or of a 4096th of the
-    /// index. Each step is tested with the checks of an opening bank, so a bank with the returned
-    /// budget opens.
+    /// Returns the smallest budget that meets `needs`. It tries budgets in steps of 256 KiB, or of
+    /// a 4096th of the index if that is more. Each budget is tested with the checks of an opening
+    /// bank, so a bank with the returned budget opens.
     fn least(page_bytes: u64, needs: Needs, limits: Limits) -> u64 {
         let fits = |total: u64| {
             Self::new(total, page_bytes, limits).is_ok_and(|budget| {
@@ -350,8 +363,8 @@ impl Budget {
                     && needs.lent_bytes <= budget.lent_bytes_max()
             })
         };
-        // A damaged file may claim any index size. This limit is above every real size. `new`
-        // accepts every budget from `least_without_index` on.
+        // A damaged file may claim any index size, for which the sums below could overflow. The
+        // limit of 2^55 bytes is above every real size.
         let needs = Needs {
             buckets_bytes: needs.buckets_bytes.min(1 << 55),
             overflow_bytes: needs.overflow_bytes.min(1 << 55),
@@ -361,8 +374,8 @@ impl Budget {
         let step = (index_bytes / 4096).max(1).next_multiple_of(BUDGET_STEP_BYTES);
         let least = Self::least_without_index(page_bytes, limits).max(index_bytes);
         let mut total = least.next_multiple_of(BUDGET_STEP_BYTES);
-        // The loop ends: each round raises the budget. A quarter of a large enough budget holds the
-        // loans, and half of it holds the index.
+        // The loop ends: each round raises the budget, and a large enough budget meets the needs. A
+        // quarter of it holds the lent memory, and half of it holds the index.
         while !fits(total) {
             total += step;
         }
@@ -396,7 +409,7 @@ impl Budget {
     }
 }
 
-/// The memory that a budget must provide in addition to the log's.
+/// The memory that a budget must provide in addition to the memory of the log.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
     buckets_bytes: u64,
@@ -417,8 +430,8 @@ fn uses_huge_pages(total_bytes: u64) -> bool {
     total_bytes >= HUGE_PAGES_FROM_BYTES
 }
 
-/// Returns the unit in which the index is charged, in bytes. Without huge pages it is at most a
-/// page, because the index takes it from the slack, which is one page.
+/// Returns the unit in which the index takes memory, in bytes. Without huge pages, the unit is at
+/// most a page of the log, because the index takes it from the slack, which is then one page.
 fn index_unit_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
     if uses_huge_pages(total_bytes) {
         HUGE_PAGE_BYTES as u64
@@ -451,9 +464,9 @@ mod tests {
         assert!(budget.index_bytes() <= budget.index_bytes_max());
     }
 
-    /// Shows that the index takes only memory that is free, and is refused until the frames are
-    /// released. Before the fix, the index was charged first, and every batch waited for the
-    /// frames.
+    /// Shows that the index gets only memory that is free, and is then refused until the log
+    /// releases frames. Before a fix, the index took memory first, and every batch waited until
+    /// frames were released.
     #[test]
     fn the_index_takes_what_is_free_and_no_more_until_frames_give_way() {
         for (total_bytes, page_bytes) in

@@ -7,13 +7,14 @@
 //!
 //! **Approach.** `/proc/self/cgroup` names the process's group in each hierarchy of groups.
 //! `/proc/self/mountinfo` says where each hierarchy is mounted, and which group is the top of that
-//! mount. The group, and each group above it up to the top of the mount, has a file with its limit.
-//! The file is `memory.max` in version 2, and `memory.limit_in_bytes` under the memory controller
-//! of version 1. The smallest limit counts.
+//! mount. The process's group, and each group above it up to the top of the mount, has a file with
+//! the group's limit. The file is `memory.max` in version 2 of control groups, and
+//! `memory.limit_in_bytes` under the memory controller of version 1. The smallest of these limits
+//! counts.
 //!
 //! **Containers.** The path in `/proc/self/cgroup` may be a path of the host that does not exist in
-//! the container's mounts. The top of the mount is then the container's group, and only its limit
-//! is read. A file that can't be read or understood sets no limit.
+//! the container's mounts. The top of the mount is then the container's group, and only the limit
+//! of that group is read. A file that can't be read or understood sets no limit.
 //!
 //! **Tests** may set the environment variable `EMBANK_SYSTEM_ROOT`, which gives another root
 //! directory for these paths.
@@ -27,20 +28,20 @@ use crate::memory::budget::BUDGET_BYTES_MIN;
 
 /// The default memory budget where no memory limit is set, in bytes.
 const DEFAULT_BUDGET_BYTES_MAX: u64 = 1 << 30;
-/// With a memory limit, the default memory budget is one part in this number of it. The program
-/// that opens the bank needs the rest. `docs/architecture.md` says what a bank needs beside its
-/// budget.
+/// With a memory limit, the default memory budget is the limit divided by this number. The program
+/// that opens the bank needs the rest. `docs/architecture.md` lists the memory that a bank needs in
+/// addition to its budget.
 const DEFAULT_BUDGET_PART: u64 = 4;
-/// The smallest default memory budget. Twice the minimum of a store, because a bank of the crate
-/// `embank` also has its lookahead queue in the budget.
+/// The smallest default memory budget, in bytes. It is twice the minimum of a store, because a bank
+/// of the crate `embank` also has its lookahead queue in the budget.
 const DEFAULT_BUDGET_BYTES_MIN: u64 = 2 * BUDGET_BYTES_MIN;
 /// A limit of at least this number of bytes counts as no limit. Version 1 reports about 2^63 bytes
 /// where no limit is set.
 const LIMIT_BYTES_MAX: u64 = 1 << 60;
 
-/// Returns the memory budget in bytes of a bank that is opened without one. It is 1 GiB, or a
-/// quarter of the memory limit of the process's control group if that is less. It is at least 512
-/// KiB, with which a bank opens.
+/// Returns the memory budget, in bytes, of a bank that is opened without a memory budget option. It
+/// is 1 GiB, or a quarter of the memory limit of the process's control group if that is less. It is
+/// at least 512 KiB, which is enough to open a bank.
 ///
 /// Each call reads the limit again, so the result follows changes of the limit.
 ///
@@ -113,7 +114,7 @@ impl Version {
     }
 }
 
-/// The process's group in a hierarchy that may have the memory controller.
+/// The process's control group in a hierarchy that may have the memory controller.
 #[derive(Debug)]
 struct Group {
     version: Version,
@@ -153,11 +154,11 @@ impl Group {
     }
 }
 
-/// The place where a hierarchy that may have the memory controller is mounted.
+/// A mounted hierarchy of control groups that may have the memory controller.
 #[derive(Debug)]
 struct Mount {
     version: Version,
-    /// The group that is the top of the mount.
+    /// Path of the group that is the top of the mount.
     top: PathBuf,
     place: PathBuf,
 }

@@ -1,11 +1,12 @@
 //! Prefetch hints, which bring memory into the processor's cache before a batch uses it.
 //!
-//! A prefetch brings a line into the first-level or the second-level cache. The processor
-//! determines which of the two is faster, by up to a third (docs/benchmarks.md). On AMD's
-//! processors, prefetches into the first level fill its few miss buffers, and each further prefetch
-//! waits. Intel's processors have more of these buffers, and each line of a row that must come from
-//! the second level costs a wait. On both, a prefetch for writing is no faster, so writers use the
-//! same hints as readers.
+//! A prefetch brings a cache line into the first-level or the second-level cache. Which level makes
+//! a batch faster depends on the processor, and the difference is up to a third
+//! (docs/benchmarks.md). On AMD's processors, prefetches into the first level fill its few miss
+//! buffers, and each further prefetch waits. Intel's processors have more of these buffers. There
+//! the first level is faster, because each line of a row that must come from the second level costs
+//! a wait. Neither kind is faster with prefetches for writing, so batches that write use the same
+//! prefetches as batches that read.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -35,7 +36,7 @@ fn look() -> bool {
 fn is_amd() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        // The vendor's name, in the order of the three registers that hold it.
+        // The vendor's name, "AuthenticAMD", is in three registers in this order.
         let vendor = std::arch::x86_64::__cpuid(0);
         [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes) == [*b"Auth", *b"enti", *b"cAMD"]
     }
@@ -61,8 +62,8 @@ pub(crate) fn line_into<const NEAR: bool, T>(place: *const T) {
     let _ = place;
 }
 
-/// Prefetches the cache line of `place` into the second-level cache, for memory that the batch uses
-/// later.
+/// Prefetches the cache line of `place` into the second-level cache. Used for memory that the batch
+/// does not need at once.
 #[inline]
 pub(crate) fn line<T>(place: *const T) {
     line_into::<false, T>(place);

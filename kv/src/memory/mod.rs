@@ -2,11 +2,12 @@
 //!
 //! # Where to look
 //!
-//! - `budget`: shares the budget between index, buffers, row cache, loans and the log's frames.
+//! - `budget`: shares the budget between the index, the buffers, the row cache, memory lent to
+//!   scans and prefetches, and the log's frames.
 //! - `control_group`: the memory limit of the container, and the default budget.
 //! - `cpu_hint`: prefetches of cache lines.
 //! - `read_buffers`: the pool of buffers for reads from disk.
-//! - `region`: reserved address space that takes memory when it is touched.
+//! - `region`: reserved address space, whose pages take memory when they are first used.
 
 pub(crate) mod budget;
 pub(crate) mod control_group;

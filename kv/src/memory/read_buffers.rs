@@ -1,5 +1,6 @@
-//! The pool of read buffers. The memory budget counts its few buffers, and batches take them in
-//! turn.
+//! The pool of buffers into which batches read rows from disk. The pool has few buffers, because
+//! the memory budget counts them. A batch takes a buffer from the pool for its reads and returns it
+//! afterwards.
 
 use std::ops::{Deref, DerefMut};
 
@@ -22,9 +23,10 @@ struct State {
 }
 
 impl Buffers {
-    /// Makes a pool of `total_bytes` bytes with up to four buffers, so that threads can read at the
-    /// same time. Each buffer has room for the longest record of a page. If pages are too long for
-    /// four such buffers, the pool has fewer.
+    /// Makes a pool of `total_bytes` bytes. The pool has four buffers if it has 1 MiB or more, two
+    /// if it has 64 KiB or more, and one otherwise. With several buffers, several threads can read
+    /// at the same time. Each buffer has room for the longest record of a page. If pages are too
+    /// long for this number of buffers, the pool has fewer.
     pub(crate) fn new(total_bytes: usize, page_bytes: usize) -> Self {
         let wanted = match total_bytes {
             0x10_0000.. => 4,
@@ -45,8 +47,9 @@ impl Buffers {
         self.bytes_each
     }
 
-    /// Takes a buffer, and waits until one is free. The caller must not be pinned and must not hold
-    /// another buffer. A holder of a buffer can therefore always continue and return it.
+    /// Takes a buffer. Waits if no buffer is free. The caller must not be pinned, because a thread
+    /// that has a buffer may wait for pinned threads before it returns the buffer. The caller must
+    /// not hold another buffer, because all buffers could then be held by threads that wait here.
     pub(crate) fn take(&self) -> Buffer<'_> {
         let mut state = self.state.lock();
         loop {

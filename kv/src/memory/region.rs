@@ -1,4 +1,4 @@
-//! Reserved address space. Its pages take memory when they are first touched.
+//! Reserved address space. Its pages take memory when they are first read or written.
 
 #[cfg(miri)]
 use heap::Map;
@@ -7,12 +7,12 @@ use system::Map;
 
 use crate::error::Result;
 
-/// Length of a huge page in bytes. A budget below 128 MiB uses no huge pages, because 2 MiB would
-/// be too coarse a unit.
+/// Length of a huge page in bytes. A memory budget below 128 MiB uses no huge pages, because 2 MiB
+/// would be too coarse a unit.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Zeroed memory. Parts that were never touched take no memory. `release` returns touched parts to
-/// the system.
+/// Zeroed memory. Parts that were never read or written take no memory. `release` returns parts
+/// that take memory to the system.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: Map,
@@ -68,9 +68,10 @@ mod system {
                 .map_anon()
                 .map(MmapRaw::from)
                 .map_err(|source| Error::AddressSpaceRefused { bytes: bytes as u64, source })?;
-            // The result is ignored, because a kernel without transparent huge pages refuses the
-            // advice and works without it. The opposite advice is given too: where the kernel uses
-            // huge pages by default, they would round a small budget up.
+            // The result is ignored. A kernel without transparent huge pages refuses the advice,
+            // and the map works without huge pages. Small budgets advise against huge pages,
+            // because some kernels use them by default, and the map would then take more memory
+            // than the budget.
             let _ = map.advise(if huge_pages { Advice::HugePage } else { Advice::NoHugePage });
             Ok(Map(map))
         }
@@ -86,8 +87,9 @@ mod system {
         /// # Safety
         /// The range must lie inside the map, and no thread may refer to it.
         pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
-            // Only whole system pages are released. For a page that is partly in the range, the
-            // system would release all of it. A page has 64 KiB on some machines.
+            // Only whole system pages are released. If a page is only partly in the range, the
+            // system would release all of it, with bytes that are still needed. A system page has
+            // up to 64 KiB on some machines.
             let page_bytes = page_bytes();
             let end = (offset + bytes) / page_bytes * page_bytes;
             let offset = offset.next_multiple_of(page_bytes);
@@ -159,7 +161,7 @@ mod heap {
 mod tests {
     use super::*;
 
-    /// Shows that `release` leaves the bytes beside the range unchanged. Before the fix, it zeroed
+    /// Shows that `release` leaves the bytes beside the range unchanged. Before a fix, it zeroed
     /// system pages that were only partly in the range.
     #[test]
     fn what_lies_beside_a_released_range_stays() {

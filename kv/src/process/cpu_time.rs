@@ -25,7 +25,7 @@ mod tests {
         while of_this_thread() == before {
             sum = std::hint::black_box(sum + 1);
         }
-        // The other thread uses this processor time while this thread waits.
+        // Processor time that the other thread uses while this thread waits.
         const ENOUGH: Duration = Duration::from_millis(50);
         let before = of_this_thread();
         let others = std::thread::spawn(|| {

@@ -1,19 +1,21 @@
 //! Keeps the files of a bank away from descriptors 0 to 2.
 //!
 //! **Problem.** A system call that opens a file returns the lowest free descriptor. If a daemon has
-//! closed standard input, output and error, the next three files get these numbers. Libraries
-//! continue to write messages to descriptor 2, and would write them into a segment or a checkpoint.
-//! A daemon may later call `dup2` onto descriptor 1, which would close a file of the bank.
+//! closed standard input, output and error, the next three files get the descriptors 0, 1 and 2.
+//! Libraries continue to write messages to descriptor 2, which may now be a segment or a checkpoint
+//! of the bank. A daemon may later call `dup2` onto descriptor 1, which would close a file of the
+//! bank.
 //!
-//! **Approach.** Every descriptor that this crate opens comes from [`opened`] or, for a ring, from
-//! [`with_streams`]. While a file is opened, `/dev/null` fills the free descriptors below 3. The
-//! file therefore never has such a descriptor, not even for a moment in which another thread could
-//! write to it. The fillers are closed afterwards. A file that gets a low descriptor nevertheless
-//! is moved to a higher one (`F_DUPFD_CLOEXEC`).
+//! **Approach.** Every descriptor that this crate opens comes from [`opened`] or, for a ring of
+//! io_uring, from [`with_streams`]. While a file is opened, descriptors of `/dev/null` fill the
+//! free numbers below 3. The file therefore never has a number below 3, not even for a moment in
+//! which another thread could write to it. The descriptors of `/dev/null` are closed afterwards. If
+//! the file gets a number below 3 nevertheless, it is moved to a higher number (`F_DUPFD_CLOEXEC`).
 //!
-//! **Limits.** While one thread opens a bank's file, another thread of the program may open its own
-//! file in place of a closed stream. That file may then be closed. If another thread closes a
-//! stream at that moment, the bank's file may have the low descriptor until it is moved.
+//! **Limits.** Two races with other threads of the program remain while a bank's file is opened. If
+//! another thread moves its own file to a number below 3 with `dup2`, that file may be closed with
+//! the descriptors of `/dev/null`. If another thread closes a stream, the bank's file may have a
+//! number below 3 until it is moved.
 
 use std::fs::File;
 use std::io;
@@ -27,14 +29,15 @@ use rustix::io::{fcntl_dupfd_cloexec, fcntl_getfd};
 /// The lowest descriptor that is not a standard stream.
 const LOWEST: i32 = 3;
 
-/// Most attempts to lock `FILLED`. If a thread of the parent held the lock during a fork, the child
-/// can never take it. The child then opens files without filling the streams.
+/// Largest number of attempts to lock `FILLED`. If a thread of the parent held the lock during a
+/// fork, the child can never take it. The child then opens files without filling the closed
+/// streams.
 const ATTEMPTS_MAX: u32 = 10_000;
 
-/// The descriptors that fill the closed streams while files are opened.
+/// The descriptors of `/dev/null` that fill the numbers of closed streams while files are opened.
 #[derive(Debug)]
 struct Filled {
-    /// Number of openings that need these descriptors now.
+    /// Number of [`Opening`]s that need these descriptors now.
     openings: usize,
     with: Vec<OwnedFd>,
 }
@@ -52,8 +55,8 @@ fn lock() -> Option<MutexGuard<'static, Filled>> {
     None
 }
 
-/// The opening of a file. `relies` is true if the opening needs filled streams, and false if the
-/// streams are open.
+/// The opening of a file, which is under way. `relies` is true if the opening needs the descriptors
+/// in `FILLED`, and false if the standard streams are open.
 struct Opening {
     relies: bool,
 }
@@ -61,8 +64,8 @@ struct Opening {
 impl Opening {
     fn begin() -> Self {
         let Some(mut filled) = lock() else { return Opening { relies: false } };
-        // The streams are checked only while none is filled, because a filled stream looks like an
-        // open one.
+        // The streams are checked only if no other opening has filled them, because a filled stream
+        // looks like an open stream.
         let relies = filled.openings > 0 || !streams_are_open();
         if relies {
             filled.openings += 1;
@@ -87,7 +90,8 @@ impl Drop for Opening {
 }
 
 impl Filled {
-    /// Fills the free descriptors below 3. They stay free if `/dev/null` can't be opened.
+    /// Fills the free descriptors below 3 with `/dev/null`. They stay free if `/dev/null` can't be
+    /// opened.
     fn fill(&mut self) {
         // The loop ends: each round fills one of three descriptors.
         while let Ok(null) = File::open("/dev/null") {
@@ -105,8 +109,9 @@ fn streams_are_open() -> bool {
         && fcntl_getfd(io::stderr()).is_ok()
 }
 
-/// Returns the result of `open`, with a descriptor of 3 or above. `open` must not lock the file
-/// (`flock`): a moved descriptor is a copy, and the lock belongs to both.
+/// Returns the file that `open` opens, with a descriptor of 3 or above. `open` must not lock the
+/// file (`flock`). To move a descriptor, the function copies it and closes the original, and the
+/// lock would belong to both.
 ///
 /// # Errors
 /// The errors of `open`. `EMFILE` if the process has no descriptor left.

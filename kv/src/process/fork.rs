@@ -1,31 +1,32 @@
 //! Resets shared state in a child made by `fork`, before `fork` returns in the child.
 //!
 //! **Problem.** A child has one thread and a copy of its parent's memory and descriptors. The copy
-//! includes pins and locks of threads that the child does not have. It also includes descriptors of
-//! locked files, which keep the files locked while the child lives.
+//! includes pins (marks that a thread uses the log's memory) and locks of threads that the child
+//! does not have. It also includes descriptors of locked files, which keep the files locked while
+//! the child lives.
 //!
 //! **Approach.** The system runs `in_child` in the child before `fork` returns. `in_child` calls
-//! one function for each owner of shared state, which resets that state by stores to atomics, and
-//! by `dup2` over the descriptors of locked files.
+//! one function for each [`Owner`] of state that must be reset. These functions only store to
+//! atomics, and call `dup2` to replace the descriptors of locked files.
 //!
 //! **Rule.** The handlers take no lock, allocate no memory and call only functions that are safe in
-//! signal handlers. A thread of the parent may hold any lock at the fork, including a lock inside
-//! another lock's implementation.
+//! signal handlers. The reason: a thread of the parent may hold any lock at the fork, for example
+//! the allocator's lock. The child's copy of this lock stays locked.
 //!
 //! **Limit.** The standard library of a Rust program has a lock that threads take when they begin
 //! and end (for the message on a stack overflow). If a thread holds this lock during a fork, the
 //! child can start no thread, and can therefore open no store. Programs of Python and C do not have
 //! that lock.
 //!
-//! `vfork`, `posix_spawn` and plain `clone` run no handlers. The first two are followed by `exec`,
-//! which closes the locked descriptors.
+//! `vfork`, `posix_spawn` and a direct call of `clone` run no handlers. After `vfork` and
+//! `posix_spawn`, the child calls `exec`, which closes the descriptors of locked files.
 
 #[cfg(not(any(miri, embank_shuttle)))]
 pub(crate) use handlers::{await_end, begun, watch};
 #[cfg(any(miri, embank_shuttle))]
 pub(crate) use without::{await_end, begun, watch};
 
-/// The owners of state that a child resets, in this order.
+/// The owners of state that a child resets. The child resets their state in this order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Owner {
     FileLocks,
@@ -42,12 +43,13 @@ mod handlers {
 
     use super::Owner;
 
-    /// Time between two checks for the end of running forks.
+    /// Time between two checks of `await_end` for the end of running forks.
     const ROUND: Duration = Duration::from_micros(100);
-    /// Most checks for the end of forks: about one second.
+    /// Largest number of checks in one call of `await_end`: it waits for about one second at most.
     const ROUNDS_MAX: u32 = 10_000;
 
-    /// Number of forks of this process that have begun, and number of forks that have ended.
+    /// Number of forks of this process that have begun. `ENDED` is the number of forks that have
+    /// ended.
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
@@ -64,7 +66,8 @@ mod handlers {
     }
 
     extern "C" fn in_child() {
-        // The child has no thread inside a fork, so all forks count as ended.
+        // The child has only this thread, so no other thread is inside a fork. All forks that have
+        // begun count as ended.
         ENDED.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
         for renew in &RENEW {
             let renew = renew.load(Ordering::Acquire);
@@ -95,8 +98,8 @@ mod handlers {
         ENDED.load(Ordering::SeqCst)
     }
 
-    /// Makes the handlers run at every later fork, and `renew` in every child. `renew` must follow
-    /// the rule of this module.
+    /// Makes the handlers run at every later fork. In every child, they run `renew`, which must
+    /// follow the rule at the head of this module.
     pub(crate) fn watch(owner: Owner, renew: fn()) -> io::Result<()> {
         static WATCHED: AtomicBool = AtomicBool::new(false);
         // Release: pairs with the Acquire in `in_child`.
@@ -106,7 +109,8 @@ mod handlers {
         if WATCHED.load(Ordering::Acquire) {
             return Ok(());
         }
-        // SAFETY: the handlers live as long as the program, and follow the rule of this module.
+        // SAFETY: the handlers are functions, which live as long as the program. They follow the
+        // rule at the head of this module.
         match unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) } {
             0 => {
                 WATCHED.store(true, Ordering::Release);
@@ -117,7 +121,7 @@ mod handlers {
     }
 }
 
-/// Replaces the handlers in models and under Miri, which do not fork.
+/// Replaces the handlers in concurrency models and under Miri, where no process forks.
 #[cfg(any(miri, embank_shuttle))]
 mod without {
     pub(crate) fn begun() -> u64 {

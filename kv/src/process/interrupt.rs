@@ -1,14 +1,15 @@
 //! Lets the program end a call that waits for rows or for disk space.
 //!
-//! Python runs signal handlers between two instructions of the interpreter. A call that waits in
-//! Rust keeps the handler of Ctrl-C from running until the wait ends. The Python package therefore
-//! sets a check that runs the handlers.
+//! Python runs signal handlers between two instructions of the interpreter. While a call waits in
+//! Rust, Python's handler of Ctrl-C can't run. The Python package therefore sets a check function
+//! that runs the handlers ([`check_while_waiting`]). A waiting call runs the check function
+//! regularly.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Time between two checks of a waiting call. Ctrl-C ends a wait within this time. A check costs
-/// only a few microseconds.
+/// Time between two checks of a waiting call. Ctrl-C ends a wait within this time. A check takes
+/// only a few microseconds, so ten checks each second cost little.
 const CHECKED_EVERY: Duration = Duration::from_millis(100);
 
 static CHECK: OnceLock<fn() -> bool> = OnceLock::new();
@@ -17,9 +18,9 @@ static CHECK: OnceLock<fn() -> bool> = OnceLock::new();
 /// a get that waits for its rows, and a call that waits for disk space.
 ///
 /// If the function returns true, the call fails with
-/// [`Error::Interrupted`](crate::Error::Interrupted). A get then holds no row. A call that ends
-/// leases does not fail: it completes without further waits. The function must not call a store,
-/// because the waiting call may hold the store's locks.
+/// [`Error::Interrupted`](crate::Error::Interrupted). A get that fails this way leaves no lease on
+/// its rows. A call that ends leases does not fail: it completes without further waits. The
+/// function must not call a store, because the waiting call may hold the store's locks.
 ///
 /// The function is used for all stores of the process. Only the first call of `check_while_waiting`
 /// has an effect.
@@ -36,7 +37,7 @@ pub fn check_while_waiting(check: fn() -> bool) {
     let _ = CHECK.set(check);
 }
 
-/// The checks of one wait. Frequent wake-ups do not make them more frequent.
+/// The checks of one wait. A waiting thread that wakes up often still checks only every 100 ms.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Checks {
@@ -51,8 +52,8 @@ impl Checks {
         Self { check: CHECK.get().copied(), next: Instant::now() + CHECKED_EVERY }
     }
 
-    /// Returns the time at which the wait must end or check: `deadline`, or the next check if that
-    /// is earlier.
+    /// Returns the time at which the waiting thread must wake up: `deadline`, or the time of the
+    /// next check if that is earlier.
     #[must_use]
     pub fn until(&self, deadline: Instant) -> Instant {
         match self.check {

@@ -1,16 +1,17 @@
 //! Locks that also work in a child made by `fork`.
 //!
-//! `parking_lot` keeps the waiting threads of all locks of the process in one table, which refers
-//! to memory of those threads. A forked child has a copy of that table, with threads that it does
-//! not have. New threads of the child may get that memory, and may then wait for each other
-//! forever. The locks of the standard library keep their whole state inside the lock. The types of
-//! this module wrap those locks in the interface of `parking_lot`: a panic leaves a lock usable,
-//! and a wait takes the guard by reference.
+//! The crate `parking_lot` keeps the waiting threads of all locks of the process in one table,
+//! which refers to memory of those threads. A forked child has a copy of the table, with threads
+//! that the child does not have. New threads of the child may get the memory of those threads, and
+//! may then wait for each other forever. The locks of the standard library keep their whole state
+//! inside the lock. The types of this module wrap the standard library's locks in the interface of
+//! `parking_lot`: a panic leaves a lock usable, and a wait takes the guard by reference.
 //!
 //! **Fairness.** The standard library gives a released mutex to the next thread that asks. A thread
 //! that locks the mutex again at once would therefore win against a waiting thread, which must wake
 //! up first. To prevent this, an unlock yields the processor until a waiting thread has had the
-//! lock. It does so at most once in 500 microseconds. `parking_lot` has a similar rule.
+//! lock. A mutex yields this way at most once in 500 microseconds, so that the yields cost little.
+//! `parking_lot` has a similar rule.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,12 +19,13 @@ use std::sync::{self, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Most yields of an unlock. The thread then continues, even if no waiting thread has had the lock.
+/// Largest number of times that one unlock yields the processor. The thread then continues, even if
+/// no waiting thread has had the lock.
 const YIELDS_MAX: u32 = 100;
-/// Time after which an unlock yields to waiting threads again.
+/// Time after a yield in which the mutex does not yield again.
 const FAIR_AFTER: Duration = Duration::from_micros(500);
 
-/// A value behind a lock. The lock also works after a thread has panicked while holding it.
+/// A value behind a lock. The lock stays usable if a thread panics while it holds the lock.
 ///
 /// ```
 /// let mutex = embank_kv::locks::Mutex::new(1);
@@ -33,8 +35,8 @@ const FAIR_AFTER: Duration = Duration::from_micros(500);
 #[derive(Debug, Default)]
 pub struct Mutex<T> {
     locked: sync::Mutex<Locked<T>>,
-    /// Number of threads that wait for the lock. Threads that wake up from a [`Condvar`] are not
-    /// counted.
+    /// Number of threads that wait for the lock. A thread that waits for the lock after a
+    /// [`Condvar`] has woken it is not counted.
     waiting: AtomicU32,
 }
 
@@ -45,7 +47,7 @@ struct Locked<T> {
     fair_at: Option<Instant>,
 }
 
-/// Access to the value of a locked [`Mutex`]. Dropping it unlocks the mutex.
+/// Access to the value of a locked [`Mutex`]. Dropping the guard unlocks the mutex.
 #[derive(Debug)]
 #[must_use]
 pub struct MutexGuard<'a, T> {
@@ -69,7 +71,7 @@ impl<T> Mutex<T> {
 
     #[cold]
     fn wait(&self) -> MutexGuard<'_, T> {
-        // Relaxed: only a hint for unlocks.
+        // Relaxed: unlocks use `waiting` only as a hint to yield.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let guard = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -99,10 +101,11 @@ impl<T> Mutex<T> {
 }
 
 impl<T> Mutex<T> {
-    /// Yields until a waiting thread has had the lock, which the caller has just released.
+    /// Yields the processor until a waiting thread has had the lock, at most `YIELDS_MAX` times.
+    /// The caller has just released the lock.
     #[cold]
     fn yield_to_waiting(&self) {
-        // Relaxed: only a hint.
+        // Relaxed: `waiting` is only a hint whether to yield.
         let before = self.waiting.load(Ordering::Relaxed);
         for _ in 0..YIELDS_MAX {
             let now = self.waiting.load(Ordering::Relaxed);
@@ -129,9 +132,9 @@ impl<T> MutexGuard<'_, T> {
         work()
     }
 
-    /// Gives the lock to a waiting thread, if there is one, and takes it again.
+    /// If a thread waits for the lock, lets it have the lock, and then takes the lock again.
     pub fn bump(guard: &mut Self) {
-        // Relaxed: only a hint.
+        // Relaxed: `waiting` is only a hint whether to yield.
         if guard.mutex.waiting.load(Ordering::Relaxed) > 0 {
             let mutex = guard.mutex;
             Self::unlocked(guard, || mutex.yield_to_waiting());
@@ -156,7 +159,7 @@ impl<T> MutexGuard<'_, T> {
 impl<T> Drop for MutexGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Relaxed: only a hint.
+        // Relaxed: `waiting` is only a hint whether to yield.
         if self.mutex.waiting.load(Ordering::Relaxed) > 0 {
             self.unlock_with_waiting();
         }
@@ -232,8 +235,9 @@ impl Condvar {
     }
 }
 
-/// A value behind a lock that readers share. The lock also works after a thread has panicked while
-/// holding it. A thread must not take the lock again while it holds it.
+/// A value behind a lock that several readers, or one writer, can hold at a time. The lock stays
+/// usable if a thread panics while it holds the lock. A thread must not take the lock again while
+/// it holds the lock.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(sync::RwLock<T>);
 
@@ -248,13 +252,13 @@ impl<T> RwLock<T> {
         RwLock(sync::RwLock::new(value))
     }
 
-    /// Takes the lock for reading, together with other readers. Waits while a writer has it.
+    /// Takes the lock for reading, together with other readers. Waits while a writer has the lock.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lock for writing. Waits while any other thread has it.
+    /// Takes the lock for writing. Waits while any other thread has the lock.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)

@@ -2,10 +2,11 @@
 //!
 //! # Where to look
 //!
-//! - `fork`: resets shared state in a forked child.
-//! - `locks`: locks that work after a fork.
-//! - `interrupt`: lets the program end a wait.
-//! - `descriptors`: keeps files away from the standard streams.
+//! - `fork`: resets state of the parent's threads in a forked child.
+//! - `locks`: locks that also work in a forked child.
+//! - `interrupt`: lets the program end a call that waits.
+//! - `descriptors`: keeps the bank's files away from the descriptor numbers of the standard
+//!   streams.
 //! - `thread_start`, `cpu_time`, `new_id`: threads, processor time, random ids.
 
 pub(crate) mod cpu_time;

@@ -1,4 +1,4 @@
-//! Starts threads. All threads start here, so that a test can make the system refuse them.
+//! Starts threads. All threads of the store start here, so that a test can make a start fail.
 
 use std::io;
 
@@ -7,8 +7,8 @@ use crate::sync::thread::{Builder, JoinHandle};
 /// Starts a thread with this name.
 ///
 /// # Errors
-/// The system's error, if the process, its user or its control group has reached a limit of
-/// threads.
+/// The system's error, for example if the process, its user or its control group has reached a
+/// limit of threads.
 pub(crate) fn start(
     name: String,
     work: impl FnOnce() + Send + 'static,
@@ -27,11 +27,12 @@ mod refusal {
     use std::io;
 
     std::thread_local! {
-        /// Number of threads that the current thread may still start. `None` for no limit.
+        /// Number of threads that the current thread may still start. `None` if there is no limit.
         static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     }
 
-    /// Runs `work`, in which only the first `left` starts of a thread succeed.
+    /// Runs `work`. Meanwhile, only the first `left` attempts of the current thread to start a
+    /// thread succeed.
     pub(crate) fn with_threads_left<T>(left: usize, work: impl FnOnce() -> T) -> T {
         struct Restore(Option<usize>);
         impl Drop for Restore {

@@ -23,15 +23,15 @@ impl Address {
     }
 }
 
-/// The number of a table within its bank, as stored in records and manifests. The number 0 names no
-/// table: it marks the unused end of a page.
+/// The number of a table within its bank, as stored in records and manifests. No table has the
+/// number 0. In a page, a 0 in place of a record's table number marks the page's unused end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TableNumber(pub(crate) u16);
 
 /// A table of an open store. A new table can get the number of a dropped table. The id therefore
-/// also holds the number's incarnation: how many earlier tables of this store object had the
-/// number. The store refuses an id of an earlier incarnation. An id is valid only for the store
-/// object that returned it, and files never hold one.
+/// also holds an incarnation: how many earlier tables of this store object had the same number. The
+/// store refuses the id of a dropped table, whose incarnation is lower. An id is valid only for the
+/// store object that returned it, and no file contains an id.
 ///
 /// # Examples
 /// ```
@@ -43,8 +43,8 @@ pub(crate) struct TableNumber(pub(crate) u16);
 /// # Ok(())
 /// # }
 /// ```
-// The id is packed to 6 bytes instead of 8, because queues of rows to prefetch hold one id for each
-// key.
+// The id is packed into 6 bytes. Without packing it would take 8 bytes. Queues of rows to prefetch
+// hold one id for each key, so the size matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(Rust, packed(2))]
 pub struct TableId {
@@ -61,7 +61,7 @@ impl TableId {
         self.number.0
     }
 
-    /// Returns how many earlier tables of this store object had the number.
+    /// Returns how many earlier tables of this store object had the same number.
     #[must_use]
     pub fn incarnation(self) -> u32 {
         self.incarnation

@@ -9,7 +9,8 @@ use crate::record::layout::{HEADER_BYTES, RecordImage};
 pub(crate) enum Checked<'a> {
     /// The record, with a verified checksum.
     Sound(RecordImage<'a>),
-    /// The number of bytes that the caller must read: more than it passed.
+    /// The caller passed too few bytes. It must read this number of bytes from the record's start
+    /// and call `check` again.
     Needs(usize),
 }
 
@@ -21,7 +22,8 @@ pub(crate) enum Unsound {
     Checksum { stored: u32, computed: u32 },
 }
 
-/// Completes a sentence about the record, so "its" in a message refers to the record.
+/// The text completes a sentence whose subject is the record. In the text, "its" refers to the
+/// record.
 impl fmt::Display for Unsound {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -38,7 +40,8 @@ impl fmt::Display for Unsound {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Site {
     pub(crate) address: Address,
-    /// The seed of the record's checksum; see `PageIdentity::origin`.
+    /// The part of the checksum's seed that all records of a page share; see
+    /// `PageIdentity::origin`.
     pub(crate) origin: u64,
     /// Bytes from the record's start to the end of its page.
     pub(crate) room_bytes: usize,
@@ -49,7 +52,7 @@ pub(crate) struct Site {
 /// Checks the record at the start of `bytes`, which may be shorter or longer than the record.
 ///
 /// # Errors
-/// The record's length or its checksum is wrong.
+/// An error if the record's length or its checksum is wrong.
 pub(crate) fn check(bytes: &[u8], site: Site) -> Result<Checked<'_>, Unsound> {
     if site.room_bytes < HEADER_BYTES {
         return Err(Unsound::NoRoom);

@@ -14,15 +14,19 @@
 //! | 1 | 1 | does not occur: the holder replaces and unlocks in one store | - |
 //!
 //! *Outstanding* is the staleness clock: it counts the gets of the row that no put, gradient or
-//! release has answered yet. *Generation* counts changes of the value. A reader without the lock
-//! compares generations to detect a change during its read. The generation wraps within its own
-//! bits and can't carry into the flags. A new record may begin with any generation. If it is the
-//! copy of an older record, its generation continues the row's use count (`ClockWord::uses`,
-//! `retention`). *Promoted* marks a row that lookahead (reads before the get) brought from disk and
-//! that no operation has used yet.
+//! release has answered yet.
 //!
-//! A reader must check the lock as well as the generation, because the generation changes only
-//! after the holder has changed the value.
+//! *Generation* counts changes of the value. A release counts as a change too. A reader without the
+//! lock compares generations to detect a change during its read. The generation wraps within its
+//! own bits and can't carry into the flags. A new record may begin with any generation. If the new
+//! record is a copy of an older record, its generation continues the row's use count
+//! (`ClockWord::uses`, `retention`).
+//!
+//! *Promoted* marks a row that lookahead (reads before the get) brought into mutable memory and
+//! that no operation has used since.
+//!
+//! A reader without the lock must check the flag *locked* as well as the generation. The generation
+//! alone is not enough: it changes only after the lock's holder has changed the value.
 
 use crate::sync::{AtomicU64, Backoff, Ordering, Planted, planted};
 
@@ -35,7 +39,7 @@ const GENERATION_MASK: u64 = ((1 << GENERATION_BITS) - 1) << GENERATION_SHIFT;
 const USES_MASK: u32 = (1 << GENERATION_BITS) - 1;
 const OUTSTANDING_MASK: u64 = (1 << 32) - 1;
 
-/// A copy of the word's bits, for reading and changing its fields.
+/// A copy of a lock-and-clock word, for reading and changing its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockWord(u64);
 
@@ -70,15 +74,15 @@ impl ClockWord {
     }
 
     /// Returns the record's use count, modulo 2^29: the changes of its value plus its outstanding
-    /// gets. A get adds 1. The update that answers the get leaves the count. A release without an
-    /// update subtracts 1.
+    /// gets. A get adds 1. The update or release that answers a get leaves the count unchanged: it
+    /// ends a get, and counts as a change of the value.
     pub(crate) fn uses(self) -> u32 {
         let changes = ((self.0 & GENERATION_MASK) >> GENERATION_SHIFT) as u32;
         changes.wrapping_add(self.outstanding()) & USES_MASK
     }
 
-    /// True if the record was used since its use count was `uses`. The release of an older get is
-    /// not a use.
+    /// True if the record was used since its use count was `uses`. A count that is lower than
+    /// `uses` means that gets ended without counting as a change, which is not a use.
     pub(crate) fn used_since(self, uses: u32) -> bool {
         let more = self.uses().wrapping_sub(uses) & USES_MASK;
         more != 0 && more <= USES_MASK / 2
@@ -92,9 +96,10 @@ impl ClockWord {
         ClockWord(self.0 & !OUTSTANDING_MASK | u64::from(outstanding))
     }
 
-    /// Returns the word for a copy of the record, with `outstanding` outstanding gets and a use
-    /// count that continues `uses`. The gets in `outstanding` are outstanding on this record too,
-    /// or have just ended.
+    /// Returns the word for a copy of this record. `outstanding` is the copy's number of
+    /// outstanding gets, and `uses` is the use count that the copy continues. If `outstanding`
+    /// differs from this record's number because a get begins or ends now, the copy's use count
+    /// differs from `uses` by the same number.
     pub(crate) fn inherited(self, outstanding: u32, uses: u32) -> Self {
         let changes = uses.saturating_sub(self.outstanding());
         ClockWord(u64::from(changes & USES_MASK) << GENERATION_SHIFT).with_outstanding(outstanding)
@@ -145,8 +150,8 @@ pub(crate) fn lock(
     lock_slowly(word, admit)
 }
 
-/// Continues a `lock` that did not succeed at once. Kept out of line, so that the usual case is
-/// short.
+/// Continues a call of `lock` that did not succeed at once. This code is a function of its own, so
+/// that the usual case of `lock` stays short enough to be inlined.
 #[cold]
 #[inline(never)]
 fn lock_slowly(
@@ -181,8 +186,9 @@ fn lock_slowly(
     }
 }
 
-/// The lock of one record. Dropping it unlocks and counts a change of the value, which is safe even
-/// if the value did not change.
+/// The held lock of one record. Dropping it unlocks the record and counts a change of the value.
+/// This is safe even if the value did not change: a reader without the lock then reads the value
+/// again.
 #[must_use]
 pub(crate) struct Locked<'a> {
     word: &'a AtomicU64,
@@ -195,14 +201,14 @@ impl Locked<'_> {
         self.at_rest
     }
 
-    /// Unlocks without counting a change of the value. `word` carries the new clock.
+    /// Unlocks without counting a change of the value. `word` has the new clock.
     #[inline]
     pub(crate) fn unlock_unchanged(self, word: ClockWord) {
         debug_assert!(word.same_value_as(self.at_rest));
         self.store(word);
     }
 
-    /// Unlocks and counts a change of the value. `word` carries the new clock.
+    /// Unlocks and counts a change of the value. `word` has the new clock.
     #[inline]
     pub(crate) fn unlock_changed(self, word: ClockWord) {
         self.store(word.next_generation());
@@ -230,9 +236,10 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Reads a value without its lock, as a sequence lock does. Calls `copy` until the word shows the
-/// same unlocked generation before and after a call. `copy` must read through atomics. Returns
-/// false if the record was replaced.
+/// Reads a value without its lock, as a sequence lock does. Calls `copy`, which copies the value,
+/// until the word is unlocked and has the same generation before and after a call. `copy` must read
+/// through atomics, because the value may change during the call. Returns false if the record was
+/// replaced.
 #[inline(always)]
 pub(crate) fn read_unlocked(word: &AtomicU64, mut copy: impl FnMut()) -> bool {
     loop {
@@ -271,8 +278,9 @@ fn await_unlocked(word: &AtomicU64) -> ClockWord {
     }
 }
 
-/// Must be called by the lock's holder before its first store into the value. A reader that sees
-/// one of these stores then also sees the lock.
+/// Must be called by the lock's holder before its first store into the value. Pairs with the
+/// Acquire fence of `read_unlocked`: a reader that sees a store into the value then also sees that
+/// the record is or was locked.
 #[inline]
 pub(crate) fn fence_before_change() {
     crate::sync::fence(Ordering::Release);
@@ -284,8 +292,8 @@ mod tests {
 
     #[test]
     fn the_generation_wraps_within_its_bits() {
-        // In the public MLKV code, an overflow of the generation carries into the lock bit. Here it
-        // must not.
+        // In the public code of MLKV, an overflow of the generation carries into the lock bit. In
+        // this code, the generation must wrap within its own bits.
         let last = ClockWord(GENERATION_MASK | 5);
         let next = last.next_generation();
         assert_eq!(next, ClockWord(5));

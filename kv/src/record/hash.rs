@@ -1,17 +1,19 @@
-//! The hash of a table and a key, which selects the key's place in the index.
+//! The hash of a table and a key, which selects the key's bucket and tag in the index.
 //!
 //! **The hash is part of the format.** A checkpoint's image of the index holds bucket numbers and
-//! tags, which are bits of the hash. Another hash or seed would lead to other keys' entries. The
-//! manifest therefore stores the seed, and a bank never changes its seed.
+//! tags, which are bits of the hash. With another hash function or seed, a lookup would find the
+//! entries of other keys. The manifest therefore stores the seed, and a bank never changes its
+//! seed.
 //!
-//! **Why a seed.** Keys often come from outside: user ids, or hashes of typed text. If the hash had
-//! no secret, anyone could compute keys that collide in one chain, and each access would walk the
-//! whole chain. The seed is drawn at random for each bank. It changes the first multiplier and the
-//! value that is mixed with the key. The product of a difference of two keys and a random odd
-//! multiplier is random in its upper bits (Dietzfelbinger et al. 1997, "A Reliable Randomized
-//! Algorithm for the Closest-Pair Problem"). The later steps spread these bits. The hash is not
-//! cryptographic. An attacker can still find colliding keys by reading the bank's files or by
-//! timing very many accesses. Banks of format 5 have seed 0, which gives the hash of that format.
+//! **Why a seed.** Keys often come from outside: user ids, or hashes of typed text. Without a
+//! secret, an attacker could compute many keys with equal hash bits. Their records would form one
+//! long chain, and each access would walk the whole chain. The seed is therefore drawn at random
+//! for each bank. It changes the first multiplier and the value that is mixed with the key. If the
+//! difference of two keys is multiplied by a random odd number, the upper bits of the product are
+//! random (Dietzfelbinger et al. 1997, "A Reliable Randomized Algorithm for the Closest-Pair
+//! Problem"). The later steps of the hash spread these bits. The hash is not cryptographic. An
+//! attacker can still find colliding keys by reading the bank's files or by timing very many
+//! accesses. Banks of format 5 have seed 0, which gives the hash of that format.
 
 use crate::record::address::TableNumber;
 
@@ -32,7 +34,7 @@ impl KeyHash {
         KeyHash { seed, multiplier: FIRST_MULTIPLIER ^ change }
     }
 
-    /// Mixes table and key into the 64 bits that select bucket and tag.
+    /// Mixes the table's number and the key into 64 bits, which select the bucket and the tag.
     ///
     /// Every step is invertible, so two keys of one table never share all 64 bits. With seed 0, the
     /// last steps are "moremur", Pelle Evensen's stronger variant of the Murmur3 finaliser.
@@ -53,7 +55,8 @@ fn finish(x: u64) -> u64 {
 #[cfg(test)]
 pub(crate) fn unhash(table: TableNumber, hash: u64) -> u64 {
     fn inverse(odd: u64) -> u64 {
-        // Newton's iteration doubles the number of correct low bits, starting from 3.
+        // `odd` is its own inverse in the lowest 3 bits. Each step of Newton's iteration doubles
+        // the number of correct low bits.
         (0..5).fold(odd, |x, _| x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x))))
     }
     fn unshift(x: u64, by: u32) -> u64 {
@@ -91,8 +94,8 @@ mod tests {
         }
     }
 
-    /// Shows that seed 0 gives the hash of format 5, written out here, so banks of format 5 stay
-    /// readable.
+    /// Shows that seed 0 gives the hash of format 5, so that banks of format 5 stay readable. The
+    /// loop computes that hash step by step.
     #[test]
     fn seed_0_is_the_hash_of_format_5() {
         let hash = KeyHash::new(0);
@@ -104,8 +107,8 @@ mod tests {
         }
     }
 
-    /// Shows that keys with equal low hash bits under one seed collide under another seed only as
-    /// often as random keys.
+    /// Shows that keys whose hashes have equal low 30 bits under one seed collide under another
+    /// seed only as often as random keys.
     #[test]
     #[cfg_attr(miri, ignore = "statistics of safe code, which take Miri too long")]
     fn keys_that_collide_under_one_seed_do_not_under_others() {

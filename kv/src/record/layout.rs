@@ -10,10 +10,10 @@
 //!          bits 48..64 value length in units of 8 bytes
 //! ```
 //!
-//! In memory, words 0 and 1 are atomics that change under the record's lock. Words 2 and 3 are
-//! fixed before the record is published. The value changes under the lock by atomic stores, because
-//! readers without the lock may read it (see `clock::read_unlocked`). The lock's holder may read
-//! the value with ordinary loads.
+//! In memory, words 0 and 1 are atomics that change under the record's lock. Words 2 and 3 do not
+//! change after the record is published, which means that an index entry leads to it. The value
+//! changes under the lock by atomic stores, because readers without the lock may read it (see
+//! `clock::read_unlocked`). The lock's holder may read the value with ordinary loads.
 
 use std::marker::PhantomData;
 
@@ -23,7 +23,8 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Bytes of a record before its value.
 pub(crate) const HEADER_BYTES: usize = 32;
-/// Largest value length: the header has 16 bits for the length in units of 8 bytes.
+/// Largest length of a value in bytes. The header has 16 bits for the length, which is in units of
+/// 8 bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 0xFFFF * 8;
 
 const PREVIOUS_BITS: u32 = 48;
@@ -33,7 +34,7 @@ const FLAG_INVALID: u64 = 2 << PREVIOUS_BITS;
 const UNUSED_SHIFT: u32 = PREVIOUS_BITS + 8;
 const UNUSED_MASK: u64 = 7 << UNUSED_SHIFT;
 
-/// Returns the bytes that a record with a value of `value_bytes` takes in the log.
+/// Returns the bytes of log that a record with a value of `value_bytes` bytes takes.
 pub(crate) const fn record_bytes(value_bytes: usize) -> usize {
     HEADER_BYTES + value_bytes.next_multiple_of(8)
 }
@@ -76,7 +77,8 @@ impl Link {
         ((self.0 & UNUSED_MASK) >> UNUSED_SHIFT) as usize
     }
 
-    /// Returns the link for a value of `value_bytes` bytes with an unchanged padded length.
+    /// Returns the link for a value of `value_bytes` bytes. The value's length, rounded up to 8
+    /// bytes, must be the same as before.
     pub(crate) fn with_value_bytes(self, value_bytes: usize) -> Self {
         let unused = value_bytes.next_multiple_of(8) - value_bytes;
         Link(self.0 & !UNUSED_MASK | (unused as u64) << UNUSED_SHIFT)
@@ -115,8 +117,8 @@ impl Shape {
     }
 }
 
-/// A record in a memory frame of the log. The reference is valid while the epoch guard `'g` is
-/// held.
+/// A record in a page of the log that is in memory. The reference is valid during `'g`, in which
+/// the page stays in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordRef<'g> {
     words: *const AtomicU64,
@@ -126,9 +128,10 @@ pub(crate) struct RecordRef<'g> {
 
 impl<'g> RecordRef<'g> {
     /// # Safety
-    /// `words` points to a record of the log whose header has been written, and the record's frame
-    /// is not reused during `'g`. A caller meets the second condition if it is pinned and saw
-    /// `address` at or above the log's head.
+    /// `words` points to the space of a record in the log. The header has been written, or the
+    /// caller writes it by `begin` before any other use of the record. The record's page stays in
+    /// memory during `'g`. A caller fulfils the second condition if it is pinned and saw `address`
+    /// at or above the log's head.
     #[inline]
     pub(crate) unsafe fn new(words: *const AtomicU64, address: Address) -> Self {
         RecordRef { words, address, guard: PhantomData }
@@ -146,8 +149,9 @@ impl<'g> RecordRef<'g> {
         unsafe { &*self.words.add(i) }
     }
 
-    // Relaxed in all header loads: the Release store of the index entry published the record, and
-    // the caller read that entry with Acquire. Later changes of word 0 happen under the lock.
+    // All loads of the header are Relaxed. The record was published by a Release store of an index
+    // entry, which the caller has read with Acquire. Later, word 0 changes only under the record's
+    // lock.
     #[inline]
     pub(crate) fn link(self) -> Link {
         Link(self.word(0).load(Ordering::Relaxed))
@@ -192,7 +196,7 @@ impl<'g> RecordRef<'g> {
     }
 
     /// Writes the header of a newly allocated record. The record is marked as invalid until
-    /// `finish`.
+    /// `finish` is called.
     pub(crate) fn begin(self, table: TableNumber, key: u64, value_bytes: usize) {
         let unused = value_bytes.next_multiple_of(8) - value_bytes;
         self.set_link(Link::new(Address::NONE, unused).with_invalid(true));
@@ -201,16 +205,16 @@ impl<'g> RecordRef<'g> {
         self.word(3).store(Shape::new(table, value_bytes).0, Ordering::Relaxed);
     }
 
-    /// Sets the clock and the flags of an unpublished record. The index's Release store then
-    /// publishes the record.
+    /// Sets the clock and the flags of an unpublished record. The caller then publishes the record
+    /// by a Release store of an index entry.
     pub(crate) fn finish(self, clock: ClockWord, tombstone: bool) {
         self.set_link(self.link().with_invalid(false).with_tombstone(tombstone));
         self.clock().store(clock.bits(), Ordering::Relaxed);
     }
 
-    /// Marks a record that could not be published as invalid. Its space is not reused. Other
-    /// threads may have appended to the chain at higher addresses, and a record may only link to
-    /// lower addresses.
+    /// Marks a record that could not be published as invalid. The caller then writes another record
+    /// instead of publishing this record later. A record may link only to lower addresses, and
+    /// other threads may have added records with higher addresses to the chain.
     pub(crate) fn abandon(self) {
         self.set_link(self.link().with_invalid(true));
     }
@@ -224,9 +228,9 @@ impl<'g> RecordRef<'g> {
     /// Returns the first `bytes` bytes of the value for ordinary loads.
     ///
     /// # Safety
-    /// The caller holds the record's lock, or the record is unpublished and belongs to the caller.
-    /// Then no other thread stores into the value. `bytes` is at most the record's padded value
-    /// length.
+    /// No other thread may store into the value while the slice is alive. This is so if the caller
+    /// holds the record's lock, or if the record is unpublished and belongs to the caller. `bytes`
+    /// is at most the record's padded value length.
     #[inline]
     pub(crate) unsafe fn value(&self, bytes: usize) -> &[u8] {
         debug_assert!(bytes <= self.shape().padded_value_bytes());
@@ -249,7 +253,8 @@ impl<'g> RecordRef<'g> {
         unsafe { std::slice::from_raw_parts_mut(self.value_words().cast_mut().cast::<u8>(), bytes) }
     }
 
-    /// Copies the value word by word through atomics. Readers that don't hold the lock use this.
+    /// Copies the value's first `into.len()` words through atomics, for readers that don't hold the
+    /// lock. `into` must not be longer than the record's padded value.
     #[inline]
     pub(crate) fn load_value(self, into: &mut [u64]) {
         debug_assert!(into.len() * 8 <= self.shape().padded_value_bytes());
@@ -275,7 +280,7 @@ impl<'g> RecordRef<'g> {
         }
     }
 
-    /// Stores the value through atomics. Must be called under the lock, after
+    /// Stores the value through atomics. Must be called under the record's lock, after
     /// `clock::fence_before_change`.
     #[inline]
     pub(crate) fn store_value(self, from: &[u64]) {
@@ -284,11 +289,12 @@ impl<'g> RecordRef<'g> {
         unsafe { store_words(from, self.value_words()) };
     }
 
-    /// Writes the record in its form on disk, with the checksum, to `into` (`record_bytes` long).
+    /// Writes the record in its form on disk, with the checksum, to the start of `into`. `into`
+    /// must have at least the record's length.
     ///
     /// The caller ensures that the value no longer changes: the page is read-only, and every thread
-    /// that found it mutable has unpinned. Other threads may still lock or replace the record, so
-    /// the clock word is read once.
+    /// that found the page mutable has unpinned. Other threads may still lock or replace the
+    /// record, so the clock word is read only once.
     pub(crate) fn write_image(self, origin: u64, into: &mut [u8]) {
         let shape = self.shape();
         let header = [self.link().0, self.for_disk().bits(), self.key(), shape.0];
@@ -323,8 +329,8 @@ unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
 
 /// Copies words that other threads may store to during the copy, 32 bytes at a time.
 ///
-/// The loads are assembly, because the compiler assumes that ordinary loads do not race with
-/// stores. The processor does not tear the aligned 8-byte parts of a load, so each part is
+/// The loads are assembly, because the compiler assumes that ordinary loads do not race with stores
+/// of other threads. The processor loads each aligned 8-byte part as a whole, so each part is
 /// equivalent to a relaxed load.
 ///
 /// # Safety
@@ -378,10 +384,12 @@ unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
 /// Stores words that other threads may load at the same time, 32 bytes at a time.
 ///
 /// The stores are assembly, because the compiler assumes that ordinary stores do not race with
-/// loads. The processor does not tear the aligned 8-byte parts of a store, so each part is
-/// equivalent to a relaxed store. The processor keeps stores in order. To the compiler, this
-/// assembly may write any memory, so it stays between `clock::fence_before_change` and the Release
-/// store that unlocks.
+/// loads of other threads. The processor stores each aligned 8-byte part as a whole, so each part
+/// is equivalent to a relaxed store.
+///
+/// The stores must stay between `clock::fence_before_change` and the Release store that unlocks.
+/// This processor keeps all stores in order. The compiler does not move the assembly across them,
+/// because it assumes that the assembly may write any memory.
 ///
 /// # Safety
 /// `to` points to at least as many writable words as `from` has.
@@ -417,9 +425,10 @@ unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
     }
 }
 
-/// Returns the CRC-32C of a record's image with the checksum field taken as zero. The seed is the
-/// record's origin (see `PageIdentity::origin`) and its address. A record of another place, bank or
-/// opening therefore fails the check, as a damaged record does.
+/// Returns the CRC-32C of a record's image with the checksum field taken as zero. The checksum also
+/// covers the record's address and its origin, a number that identifies the bank and the opening
+/// that wrote the page (see `PageIdentity::origin`). A record of another address, bank or opening
+/// therefore fails the check, as a damaged record does.
 fn image_crc(image: &[u8], origin: u64, address: Address) -> u32 {
     let seed = crc32c::crc32c(&origin.to_le_bytes());
     let seed = crc32c::crc32c_append(seed, &address.raw().to_le_bytes());
@@ -482,8 +491,8 @@ impl<'a> RecordImage<'a> {
         self.key() == key && self.shape().table() == table
     }
 
-    /// Returns the checksum that the record carries, and the checksum computed from its bytes. The
-    /// whole record must be present.
+    /// Returns the checksum that the record's header contains, and the checksum computed from the
+    /// record's bytes. Panics if the bytes are shorter than the record.
     pub(crate) fn checksums(self, origin: u64, address: Address) -> (u32, u32) {
         let shape = self.shape();
         (shape.crc(), image_crc(&self.bytes[..shape.record_bytes()], origin, address))
@@ -567,7 +576,7 @@ mod tests {
         const WORDS: usize = 19;
         let expected: Vec<u64> = (1..=WORDS as u64).map(|i| i * 0x0101_0101_0101_0101).collect();
         for length in 0..WORDS {
-            // The record has one word more than the test stores. That word must stay 0.
+            // The record has one word more than the test stores. The last word must stay 0.
             let memory = words(HEADER_BYTES / 8 + length + 1);
             // SAFETY: the memory holds the header and the value.
             let record = unsafe { RecordRef::new(memory.as_ptr(), Address::new(4096)) };

@@ -1,15 +1,15 @@
 //! Statistics as named numbers, for monitoring.
 //!
 //! [`StoreStats`] is a struct for programs. A monitoring system also needs each number's name, kind
-//! and help text. Both are snapshots: taking one loads a few hundred counters and does not disturb
-//! batches.
+//! and help text, and gets a list of [`Metric`]s. Both are snapshots. Taking a snapshot reads a few
+//! hundred counters and does not make batches wait.
 
 use crate::stats::StoreStats;
 
 /// How a number changes over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows, from 0 at the opening.
+    /// Only grows. It is 0 when the store is opened.
     Counter,
     /// Grows and shrinks.
     Gauge,
@@ -26,14 +26,14 @@ pub enum Kind {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metric {
-    /// Its name, without the ending `_total` that the text format adds to counters.
+    /// The metric's name, without the ending `_total` that the text format adds to counters.
     pub name: &'static str,
     /// Help text: what the number counts.
     pub help: &'static str,
     /// How the number changes over time.
     pub kind: Kind,
-    /// Name and value of the label that distinguishes metrics of one name. Metrics of one name
-    /// follow one another.
+    /// Name and value of a label that distinguishes several metrics of one name. In a list of
+    /// metrics, metrics of one name follow one another.
     pub label: Option<(&'static str, &'static str)>,
     /// The number. Times are in seconds, sizes in bytes.
     pub value: f64,
@@ -52,13 +52,13 @@ impl Metric {
         Metric { kind: Kind::Gauge, ..Metric::counter(name, help, value) }
     }
 
-    /// A counter of time, given in microseconds.
+    /// A counter in seconds. Its value is given in microseconds.
     #[must_use]
     pub fn seconds(name: &'static str, help: &'static str, microseconds: u64) -> Self {
         Metric { value: microseconds as f64 / 1e6, ..Metric::counter(name, help, 0) }
     }
 
-    /// A gauge of time, given in microseconds.
+    /// A gauge in seconds. Its value is given in microseconds.
     #[must_use]
     pub fn seconds_now(name: &'static str, help: &'static str, microseconds: u64) -> Self {
         Metric { kind: Kind::Gauge, ..Metric::seconds(name, help, microseconds) }
@@ -82,7 +82,7 @@ pub enum Unit {
     Microseconds,
 }
 
-/// Position of a number in a view of the statistics with groups, such as Python's nested
+/// Position of a number in a view of the statistics that has groups, such as Python's nested
 /// dictionary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
@@ -122,16 +122,19 @@ pub struct Field {
     pub kind: Kind,
     /// Unit of the number.
     pub unit: Unit,
-    /// Position in the views of the bindings; `None` for a number that only monitoring shows.
+    /// Position of the number in Python's dictionary of statistics. `None` for a number that this
+    /// dictionary does not have.
     pub place: Option<Place>,
-    /// Name in monitoring; `None` for a number of a single table.
+    /// Name, label and help text in monitoring. `None` for a number that monitoring does not show,
+    /// such as a number of a single table.
     pub series: Option<Series>,
     /// The number.
     pub value: u64,
 }
 
 impl Field {
-    /// The number for monitoring, with times in seconds. `None` if monitoring does not show it.
+    /// Returns the number for monitoring, with times in seconds. `None` if monitoring does not show
+    /// the number.
     #[must_use]
     pub fn metric(&self) -> Option<Metric> {
         let Series { name, label, help } = self.series?;
@@ -143,22 +146,23 @@ impl Field {
     }
 }
 
-/// Declares a snapshot of statistics by a table with one row for each number.
+/// Declares a struct for a snapshot of statistics, by a table with one row for each number.
 ///
 /// A row holds the whole description of a number:
 ///
 /// - the documentation of the struct's field,
 /// - its kind and its unit,
-/// - after `in`, its position in views with groups,
-/// - after `as`, its series in monitoring,
-/// - after `from`, the expression that reads it from the live counters.
+/// - after `in`, its position in views that have groups ([`Place`](crate::metrics::Place)),
+/// - after `as`, its name, label and help text in monitoring ([`Series`](crate::metrics::Series)),
+/// - after `from`, the expression that reads it from the store's counters.
 ///
-/// A part that a row leaves out is `None`. A number without `from` is set by the caller of
-/// `counted`. Rows of one series must follow one another. The fields that are no numbers come after
-/// `and`.
+/// A row may leave out the parts after `in`, `as` and `from`. Without `in` or `as`, that
+/// description is `None`. Without `from`, the caller of `counted` sets the number. Rows with the
+/// same name in monitoring must follow one another. Fields of the struct that are not numbers come
+/// after `and`.
 ///
-/// The macro makes the struct, `fields` and `counted` from the table. Monitoring, Python's
-/// dictionaries and type stubs, and the structs of C are made from `fields`.
+/// From the table, the macro makes the struct and its methods `fields` and `counted`. Monitoring,
+/// Python's dictionaries and type stubs, and the structs of C are made from the result of `fields`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! statistics {
@@ -198,7 +202,8 @@ macro_rules! statistics {
                 },)*]
             }
 
-            /// The number of every field, as references, so that a test can set them.
+            /// Returns a reference to the number of every field, so that a test can set the
+            /// numbers.
             #[cfg(test)]
             pub(crate) fn numbers_mut(&mut self) -> Vec<&mut u64> {
                 vec![$(&mut self.$field,)*]
@@ -230,8 +235,8 @@ macro_rules! statistics {
     (@counted $struct:ident [] $($field:ident [])*) => {};
     (@counted $struct:ident [$counters:ty] $($field:ident [$($c:ident $read:expr)?])*) => {
         impl $struct {
-            /// The numbers that are read from the live counters. All other fields have their
-            /// default value.
+            /// Returns a snapshot with the numbers that are read from the store's counters. All
+            /// other fields have their default value.
             pub(crate) fn counted(counters: &$counters) -> Self {
                 let mut stats = Self::default();
                 $($({
@@ -277,8 +282,9 @@ impl StoreStats {
     }
 }
 
-/// The metrics in the text format that Prometheus scrapes (OpenMetrics 1.0; serve it as
-/// `application/openmetrics-text; version=1.0.0; charset=utf-8`).
+/// Returns the metrics in the text format that Prometheus reads, OpenMetrics 1.0. A server must
+/// send the text with the content type `application/openmetrics-text; version=1.0.0;
+/// charset=utf-8`.
 ///
 /// ```
 /// let text = embank_kv::metrics::to_prometheus(&embank_kv::StoreStats::default().metrics());

@@ -1,17 +1,20 @@
 //! The counters of a store, and the statistics that are made from them.
 //!
-//! A batch counts in a tally of its own and adds the tally to the counters once, at its end. A
-//! batch of one key is so short that even this one addition costs too much on a shared counter: two
-//! threads that add to one counter pass its cache line back and forth, about 50 ns each time. A
-//! [`BatchCounter`] therefore has a cell for each thread, each on a cache line of its own, and a
-//! reader sums the cells. The first [`CELLS`] threads that live at one time have a cell each and
-//! add without a locked instruction. All other threads share the last cell.
+//! A batch counts in a tally of its own and adds the tally to the store's counters once, at its
+//! end. A batch of one key is so short that even one addition to a shared counter costs too much.
+//! Two threads that add to one counter pass its cache line back and forth, and each transfer takes
+//! about 50 ns.
+//!
+//! A [`BatchCounter`] therefore has [`CELLS`] cells for one thread each, and each cell is on a
+//! cache line of its own. A thread takes a free cell when it first counts, and adds to it without a
+//! locked instruction. If no cell is free, the thread adds to one more cell, which all such threads
+//! share. A reader sums the cells.
 //!
 //! # Where to look
 //!
-//! - `mod.rs`: the counters and `StoreStats`.
+//! - `mod.rs`: the counters, and the snapshot `StoreStats`.
 //! - `metrics`: names, units and help texts for monitoring, and the macro `statistics!`.
-//! - `space_holder`: what keeps log from being freed.
+//! - `space_holder`: the checkpoints and scans that keep disk space of the log from being freed.
 
 pub mod metrics;
 pub(crate) mod space_holder;
@@ -21,20 +24,21 @@ use std::time::Duration;
 use crate::statistics;
 use crate::sync::{AtomicU32, CountingU64, Ordering, global, thread_local};
 
-/// Number of threads that have a cell of their own. A bit mask of 32 bits records which cells are
-/// taken.
+/// Number of cells for one thread each. At most 32, because a mask of 32 bits records which cells
+/// are taken.
 const CELLS: usize = 16;
 
 global! {
-    /// Which of the first [`CELLS`] cells are taken, one bit each. An atomic, because a lock that
-    /// another thread holds at a fork stays locked in the child. A child does not have its parent's
-    /// other threads, and their cells stay taken in it.
+    /// Which of the [`CELLS`] cells are taken, one bit each. It is an atomic and not a value under
+    /// a lock, because a lock that another thread holds during a fork stays locked in the child.
+    /// Cells of the parent's other threads stay taken in the child, although the child does not
+    /// have these threads.
     static TAKEN: AtomicU32 = AtomicU32::new(0);
 }
 
 const _: () = assert!(CELLS <= 32);
 
-/// The cell of one thread, released when the thread ends.
+/// The cell of one thread. It is dropped, and the cell is released, when the thread ends.
 struct OwnCell(usize);
 
 impl OwnCell {
@@ -43,8 +47,8 @@ impl OwnCell {
             let cell = taken.trailing_ones();
             (cell < CELLS as u32).then(|| taken | 1 << cell)
         };
-        // Acquire: pairs with the Release of the drop, so that this thread adds to the count that
-        // the last owner left.
+        // Acquire: pairs with the Release in `drop`, so that this thread adds to the count that the
+        // cell's last owner left.
         let before = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, with_next);
         OwnCell(before.map_or(CELLS, |taken| taken.trailing_ones() as usize))
     }
@@ -53,7 +57,7 @@ impl OwnCell {
 impl Drop for OwnCell {
     fn drop(&mut self) {
         if self.0 < CELLS {
-            // Release: pairs with the Acquire of `take`. The bit is set, so the subtraction clears
+            // Release: pairs with the Acquire in `take`. The bit is set, so the subtraction clears
             // only this bit.
             TAKEN.fetch_sub(1 << self.0, Ordering::Release);
         }
@@ -67,7 +71,8 @@ thread_local! {
 /// The cell in which this thread counts, or [`CELLS`] for the shared cell.
 #[inline]
 fn own_cell() -> usize {
-    // The destructor of another thread local may run a batch after this thread local was destroyed.
+    // `OWN_CELL` can already be destroyed, because the destructor of another thread local may run a
+    // batch later. The thread then counts in the shared cell.
     OWN_CELL.try_with(|cell| cell.0).unwrap_or(CELLS)
 }
 
@@ -118,7 +123,7 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Raises a gauge that holds the largest value seen.
+    /// Sets a gauge of the largest value to `value` if `value` is larger.
     pub(crate) fn raise(&self, value: u64) {
         if value > self.get() {
             self.0.fetch_max(value, Ordering::Relaxed);
@@ -130,7 +135,7 @@ impl Counter {
     }
 }
 
-/// A cause for which batches wait: number of waits, their total time and the longest one.
+/// The waits of batches for one cause: their number, their total time and the longest one.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls {
     count: CountingU64,
@@ -161,16 +166,16 @@ impl Stalls {
 }
 
 /// Counters of the batches of one key that `try_single` completed, by operation and by the region
-/// that held the row. Only a peek finds its row in the read-only region; all others find it in the
+/// that held the row. `try_single` completes other operations than peeks only if the row is in the
 /// mutable region. Each batch adds to one of these counters. The statistics derive five other
-/// counters from them: adding to all five would double the cost of the batch.
+/// counters from these, because adding to all five would double the cost of the batch.
 #[derive(Debug, Default)]
 pub(crate) struct Singles<T = BatchCounter> {
     pub(crate) peek_mutable: T,
     pub(crate) peek_read_only: T,
     pub(crate) get: T,
     pub(crate) update: T,
-    /// Operations that move the row's clock and leave its value.
+    /// Operations that change the row's clock and keep its value.
     pub(crate) touch: T,
     pub(crate) put: T,
 }
@@ -240,7 +245,7 @@ pub(crate) struct Counters {
     pub(crate) last_checkpoint_pause_us: Counter,
     /// Number of the newest checkpoint; 0 if there is none.
     pub(crate) newest_checkpoint: Counter,
-    /// Changes of rows that were counted before the newest checkpoint began.
+    /// Value of [`changes`](Self::changes) when the newest checkpoint began.
     pub(crate) changed_at_checkpoint: Counter,
 }
 
@@ -258,7 +263,7 @@ impl Counters {
         self.checkpoint_pauses.note(paused);
     }
 
-    /// True if lookahead has brought in rows that no batch has used yet.
+    /// True if memory has rows that lookahead brought there and that no batch has used yet.
     pub(crate) fn promoted_waiting(&self) -> bool {
         self.promoted.get() > self.promoted_used.get() + self.promoted_wasted.get()
     }
@@ -301,7 +306,7 @@ statistics! {
         hits_read_only: Counter Count in hits.read_only
             as "embank_hits" { region: "read_only" } "Rows found"
             from |c| c.hits_read_only.get();
-        /// Rows found on disk and read from there.
+        /// Rows found on disk, and read from disk.
         hits_disk: Counter Count in hits.disk
             as "embank_hits" { region: "disk" } "Rows found"
             from |c| c.hits_disk.get();
@@ -318,15 +323,15 @@ statistics! {
         inserted: Counter Count in inserted
             as "embank_inserted" "Rows inserted"
             from |c| c.inserted.get();
-        /// Rows changed: updated, put, inserted by a get, deleted.
+        /// Rows changed. A row changes if it is updated, put, inserted by a get, or deleted.
         changed: Counter Count in operations.changed
             as "embank_changed" "Rows changed, inserted or deleted"
             from |c| c.changes();
         /// Gauge: the part of [`changed`](Self::changed) that came after the newest checkpoint, or
         /// after the opening if no checkpoint was taken since. Closing the store now would lose
-        /// these changes. A row that changed twice counts twice, and rows of vocabularies count
-        /// too. Changes by other threads while a checkpoint begins may be in the checkpoint and
-        /// count here as well.
+        /// these changes. A row that changed twice counts twice. Rows of vocabularies count too. A
+        /// change that another thread makes while a checkpoint begins may count here although the
+        /// checkpoint contains it.
         changed_since_checkpoint: Gauge Count in changed_since_checkpoint
             as "embank_changed_since_checkpoint" "Changes of rows since the newest checkpoint";
         /// Rows deleted.
@@ -337,19 +342,21 @@ statistics! {
         records_appended: Counter Count in records_appended
             as "embank_records" "Records appended"
             from |c| c.records_appended.get();
-        /// Records appended because an operation used a row of the read-only region or of the disk.
+        /// Records appended because an operation used a row that was in the read-only region or on
+        /// disk.
         copied_to_tail: Counter Count in copied_to_tail
             as "embank_copied" "Records copied to the tail"
             from |c| c.copied_to_tail.get();
-        /// Rows copied to the tail before their page left memory, because they are used often.
+        /// Rows copied to the log's tail before their page left memory, because they are used
+        /// often.
         retained: Counter Count in retained
             as "embank_retained" "Rows kept in memory because they are used often"
             from |c| c.retained.get();
-        /// Rows brought into memory by `promote`.
+        /// Rows that lookahead (`promote`) brought into mutable memory before their use.
         promoted: Counter Count
             as "embank_promoted_rows" { fate: "all" } "Rows brought into memory before their use"
             from |c| c.promoted.get();
-        /// Promoted rows that a batch then used from memory.
+        /// Promoted rows that a batch then used, without a read from disk.
         promoted_used: Counter Count
             as "embank_promoted_rows" { fate: "used" } "Rows brought into memory before their use"
             from |c| c.promoted_used.get();
@@ -357,15 +364,17 @@ statistics! {
         promoted_wasted: Counter Count
             as "embank_promoted_rows" { fate: "wasted" } "Rows brought into memory before their use"
             from |c| c.promoted_wasted.get();
-        /// Rows that another operation brought into memory before `promote` did.
+        /// Rows that another operation brought into mutable memory while `promote` was reading
+        /// them.
         overtaken: Counter Count
             as "embank_promoted_rows" { fate: "overtaken" } "Rows brought into memory before their use"
             from |c| c.overtaken.get();
-        /// Read requests to the device, after coalescing.
+        /// Read requests to the device. One request may read several rows that lie close together.
         disk_reads: Counter Count in disk.reads
             as "embank_disk_reads" "Read requests to the device"
             from |c| c.disk_reads.get();
-        /// Rows on disk that came with the read of another row.
+        /// Rows that needed no read request of their own, because the request for another row read
+        /// them too.
         disk_reads_joined: Counter Count in disk.reads_joined
             as "embank_disk_reads_joined" "Rows on disk that came with the read of another row"
             from |c| c.disk_reads_joined.get();
@@ -390,20 +399,20 @@ statistics! {
         /// Gauge: bytes of log on disk.
         log_disk_bytes: Gauge Bytes in space.log_disk_bytes
             as "embank_log_disk_bytes" "Bytes of log on disk";
-        /// Gauge: bytes of log on disk that only kept checkpoints, readers of checkpoints, or scans
-        /// still need.
+        /// Gauge: bytes of log on disk that the present state does not need, and that kept
+        /// checkpoints, readers of checkpoints, or scans still need.
         log_held_bytes: Gauge Bytes in space.log_held_bytes
             as "embank_log_held_bytes" "Bytes of log held for checkpoints and scans";
         /// Bytes of log that compaction has read.
         compacted_bytes: Counter Bytes in compaction.compacted_bytes
             as "embank_compacted_bytes" "Bytes of log that compaction has read"
             from |c| c.compacted_bytes.get();
-        /// Bytes of rows that compaction copied to the tail.
+        /// Bytes of records that compaction copied to the log's tail.
         compaction_copied_bytes: Counter Bytes in compaction.copied_bytes
             as "embank_compaction_copied_bytes" "Bytes of rows that compaction copied to the tail"
             from |c| c.compaction_copied_bytes.get();
-        /// Time that compaction worked, in microseconds, without its waits for work and for the
-        /// throttle.
+        /// Time that compaction worked, in microseconds. Time in which it waited for work or for
+        /// the throttle does not count.
         compaction_us: Counter Microseconds in compaction.us
             as "embank_compaction_seconds" "Time that compaction worked"
             from |c| c.compaction_us.get();
@@ -415,11 +424,11 @@ statistics! {
         segments_freed: Counter Count in space.segments_freed
             as "embank_freed_segments" "Segment files removed"
             from |c| c.segments_freed.get();
-        /// Times that a batch waited for a free frame.
+        /// Times that a batch waited for memory for the log's next page.
         page_waits: Counter Count in stalls.page_waits
             as "embank_stalls" { cause: "page" } "Times that batches waited"
             from |c| c.page_waits.count();
-        /// Times that a batch waited for compaction to make room.
+        /// Times that a batch waited for compaction to free disk space.
         compaction_waits: Counter Count in stalls.compaction_waits
             as "embank_stalls" { cause: "compaction" } "Times that batches waited"
             from |c| c.compaction_waits.count();
@@ -431,11 +440,11 @@ statistics! {
         checkpoints: Counter Count in checkpoints
             as "embank_stalls" { cause: "checkpoint" } "Times that batches waited"
             from |c| c.checkpoints.get();
-        /// Total time that batches waited for a free frame, in microseconds.
+        /// Total time that batches waited for memory for the log's next page, in microseconds.
         page_waits_us: Counter Microseconds in stalls.page_waits_us
             as "embank_stalls_seconds" { cause: "page" } "Total time that batches waited"
             from |c| c.page_waits.total_us();
-        /// Total time that batches waited for compaction to make room, in microseconds.
+        /// Total time that batches waited for compaction to free disk space, in microseconds.
         compaction_waits_us: Counter Microseconds in stalls.compaction_waits_us
             as "embank_stalls_seconds" { cause: "compaction" } "Total time that batches waited"
             from |c| c.compaction_waits.total_us();
@@ -447,22 +456,22 @@ statistics! {
         checkpoint_pauses_us: Counter Microseconds in stalls.checkpoint_pauses_us
             as "embank_stalls_seconds" { cause: "checkpoint" } "Total time that batches waited"
             from |c| c.checkpoint_pauses.total_us();
-        /// The longest wait of a batch for a free frame, in microseconds.
+        /// The longest wait of a batch for memory for the log's next page, in microseconds.
         page_waits_us_max: Gauge Microseconds in stalls.page_waits_us_max
             as "embank_stall_longest_seconds" { cause: "page" } "Longest time that a batch waited"
             from |c| c.page_waits.longest_us();
-        /// The longest wait of a batch for compaction, in microseconds.
+        /// The longest wait of a batch for compaction to free disk space, in microseconds.
         compaction_waits_us_max: Gauge Microseconds in stalls.compaction_waits_us_max
             as "embank_stall_longest_seconds" { cause: "compaction" } "Longest time that a batch waited"
             from |c| c.compaction_waits.longest_us();
-        /// The longest time that a batch split buckets, in microseconds.
+        /// The longest time that one batch split buckets of the index, in microseconds.
         growth_steps_us_max: Gauge Microseconds in stalls.growth_steps_us_max
             as "embank_stall_longest_seconds" { cause: "growth" } "Longest time that a batch waited"
             from |c| c.growth_steps.longest_us();
-        /// The most processor time that one batch took to split buckets, in microseconds. Time that
-        /// the thread spent off the processor does not count. Measured only for batches that insert
-        /// 64 rows or more, because asking the system for the time costs more than the splits of a
-        /// smaller batch.
+        /// The most processor time that one batch took to split buckets of the index, in
+        /// microseconds. Time in which the thread did not run does not count. Measured only for
+        /// batches that insert 64 rows or more. For a smaller batch, reading the processor time
+        /// from the system costs more than the splits.
         growth_steps_cpu_us_max: Gauge Microseconds in stalls.growth_steps_cpu_us_max
             as "embank_stall_longest_seconds" { cause: "growth (processor time)" } "Longest time that a batch waited"
             from |c| c.growth_steps_cpu_us_max.get();
@@ -478,8 +487,8 @@ statistics! {
         last_checkpoint_pause_us: Gauge Microseconds in last_checkpoint_pause_us
             as "embank_last_checkpoint_pause_seconds" "Time that the last checkpoint paused batches"
             from |c| c.last_checkpoint_pause_us.get();
-        /// Gauge: the number of the newest checkpoint, also if it was taken before this opening. 0
-        /// if there is no checkpoint, or if the store is open read-only.
+        /// Gauge: the number of the newest checkpoint, which may have been taken before this
+        /// opening. 0 if there is no checkpoint, or if the store is open read-only.
         newest_checkpoint: Gauge Count in newest_checkpoint
             as "embank_newest_checkpoint" "The newest checkpoint's number"
             from |c| c.newest_checkpoint.get();
@@ -504,7 +513,8 @@ statistics! {
         /// Gauge: address where the log begins, in bytes.
         log_begin: Gauge Bytes in log.begin
             as "embank_log_address" { boundary: "begin" } "Boundaries of the log, in bytes";
-        /// Gauge: address where the part of the log in memory begins, in bytes.
+        /// Gauge: address where the log's pages in memory begin, in bytes. Lower addresses are only
+        /// on disk.
         log_head: Gauge Bytes in log.head
             as "embank_log_address" { boundary: "head" } "Boundaries of the log, in bytes";
         /// Gauge: address where the mutable region begins, in bytes.
@@ -514,27 +524,27 @@ statistics! {
         log_tail: Gauge Bytes in log.tail
             as "embank_log_address" { boundary: "tail" } "Boundaries of the log, in bytes";
         /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0
-        /// the bank takes no more writes. A new bank has 512 TiB, or 4,294,967,294 pages if that is
-        /// less.
+        /// the bank refuses all writes. A new bank has 512 TiB of addresses, or 4,294,967,294 pages
+        /// if that is less.
         log_address_left_bytes: Gauge Bytes in log.address_left_bytes
             as "embank_log_address_left_bytes" "Bytes of log that can be appended before the bank's addresses are used up";
         /// The size of a log page, in bytes.
         page_size_bytes: Gauge Bytes in log.page_size_bytes
             as "embank_page_bytes" "Size of a log page";
     } and {
-        /// The device in use: `"io_uring"`, `"threads"` or `"memory"`.
+        /// The device that reads and writes files: `"io_uring"`, `"threads"` or `"memory"`.
         pub device: &'static str,
-        /// Why the preferred device or direct I/O is not in use. Empty if both are.
+        /// Why the preferred device, or direct I/O, is not in use. Empty if both are in use.
         pub device_notes: Vec<String>,
-        /// Why compaction stopped; `None` while it works. [`Store::compact`](crate::Store::compact)
-        /// tries again.
+        /// Why compaction stopped. `None` if it has not stopped.
+        /// [`Store::compact`](crate::Store::compact) tries to compact again.
         pub compaction_stopped: Option<String>,
         /// Files of removed or unfinished checkpoints and of the log that could not be removed.
-        /// Each entry has the path and the reason. Each checkpoint tries again. Empty while every
-        /// removal succeeds.
+        /// Each entry has the path and the reason. Each new checkpoint tries to remove these files
+        /// again. Empty if every removal has succeeded.
         pub not_removed: Vec<String>,
-        /// A warning that the bank's addresses run out. `None` until at most a sixteenth of them is
-        /// left.
+        /// A warning that the bank will run out of log addresses. `None` while more than a
+        /// sixteenth of the addresses is left.
         pub log_address_warning: Option<String>,
     }
 }
@@ -543,16 +553,17 @@ impl StoreStats {
     /// Bytes written to the device for each row changed since the bank was opened. 0 if no row was
     /// changed.
     ///
-    /// A row that changes often while it is in mutable memory is written once, so this may be far
-    /// below the length of a record. Changes that are only in memory so far count as changes, and
-    /// not as bytes.
+    /// A row that changes often while it is in mutable memory is written to disk once. The result
+    /// may therefore be far below the length of a record. Changes that are not written yet count as
+    /// changed rows, and add no bytes.
     #[must_use]
     pub fn written_bytes_per_changed_row(&self) -> f64 {
         if self.changed == 0 { 0.0 } else { self.disk_write_bytes as f64 / self.changed as f64 }
     }
 
-    /// Bytes of log on disk, divided by bytes of rows. Rows that are only in memory count as rows.
-    /// 0 if no log is on disk; infinite if the store has no row.
+    /// Bytes of log on disk, divided by the bytes of the records of all rows. Rows that are only in
+    /// memory count too. 0 if no log is on disk. Infinite if log is on disk and the store has no
+    /// row.
     #[must_use]
     pub fn space_amplification(&self) -> f64 {
         if self.log_disk_bytes == 0 {
@@ -575,8 +586,8 @@ mod tests {
 
     #[test]
     fn many_threads_lose_no_count() {
-        // More threads than cells, so that some share the last cell; two waves, so that cells
-        // change their owner.
+        // The test has more threads than cells, so that some threads share the last cell. It starts
+        // the threads twice, so that cells get new owners.
         let counter = BatchCounter::default();
         for _ in 0..2 {
             std::thread::scope(|scope| {

@@ -1,10 +1,11 @@
-//! Names what keeps log from being freed, for messages and statistics.
+//! Names the checkpoints and scans that keep disk space of the log from being freed, for messages
+//! and statistics.
 
 use std::fmt;
 
 use crate::files::lock_holders::LockHolders;
 
-/// Something that keeps log from being freed.
+/// A checkpoint or a scan that keeps disk space of the log from being freed.
 ///
 /// # Examples
 /// ```
@@ -20,11 +21,11 @@ use crate::files::lock_holders::LockHolders;
 pub struct SpaceHolder {
     /// The checkpoint's number; `None` for a scan of this store.
     pub checkpoint: Option<u64>,
-    /// The processes that read the checkpoint. `None` if no process reads it: the bank keeps the
-    /// checkpoint itself.
+    /// The processes that read the checkpoint. `None` if no process reads the checkpoint, and the
+    /// bank keeps it for another reason, for example as one of its newest checkpoints.
     pub readers: Option<LockHolders>,
-    /// Bytes of log from the first byte that the holder needs to the log's end. The parts of two
-    /// holders overlap, so their bytes can't be added.
+    /// Bytes of log from the first byte that the checkpoint or scan needs to the log's end. These
+    /// ranges overlap, so the bytes of two holders can't be added.
     pub bytes: u64,
 }
 
@@ -41,7 +42,8 @@ impl fmt::Display for SpaceHolder {
     }
 }
 
-/// The end of an error message: what holds the space, and how to free it.
+/// Returns the end of an error message: which checkpoints and scans hold the space, and how to free
+/// it.
 pub(crate) fn advice(holders: &[SpaceHolder]) -> String {
     let mut text = String::new();
     for (place, holder) in holders.iter().enumerate() {

@@ -2,10 +2,11 @@
 //! replace them.
 //!
 //! The store uses `native`: atomics and threads of the standard library, and the locks of
-//! `process::locks`. With `--cfg embank_shuttle`, it uses `modelled`, which has the same names. At
-//! every operation of `modelled`, the checker (shuttle) may switch to another thread (see
-//! `models`). Devices other than memory use the system's own types and are not modelled. `planted`
-//! lists the bugs that the models must find.
+//! `process::locks`. With `--cfg embank_shuttle`, the store uses `modelled`, which has the same
+//! names. At every operation of `modelled`, the model checker (shuttle) may switch to another
+//! thread (see `testing::models`). Only the device that keeps its files in memory is modelled. The
+//! other devices use the standard library's types. `planted` lists the bugs that the models must
+//! find.
 
 #[cfg(embank_shuttle)]
 mod modelled;

@@ -1,13 +1,14 @@
-//! The names of `native`, for the model checker shuttle. At each operation, the scheduler may
-//! switch to another thread.
+//! Types and functions with the names of `native`, for the model checker shuttle. At each
+//! operation, shuttle's scheduler may switch to another thread.
 //!
-//! **Atomics** are the standard library's, in a wrapper of the same size. Index and log use raw
-//! memory as atomics, and shuttle's larger atomics do not fit there. All threads of a model are
-//! coroutines of one system thread. All operations therefore happen in one sequence, and weaker
-//! memory orders are not modelled.
+//! **Atomics** are those of the standard library, in wrappers of the same size. Shuttle's own
+//! atomics are larger, and do not fit into the memory that the index and the log use as atomics.
+//! All threads of a model are coroutines of one system thread. All operations therefore happen in
+//! one sequence, and memory orders weaker than SeqCst are not modelled.
 //!
-//! **Locks** are shuttle's, with the interface of `process::locks`. A wait with a deadline never
-//! reaches it, so a lost wake-up shows as a deadlock. A rest for some time ends at once.
+//! **Locks** are those of shuttle, with the interface of `process::locks`. A wait with a deadline
+//! (`wait_until`) ignores the deadline, so a lost wake-up shows as a deadlock. A wait for a given
+//! time (`wait_for`) ends as soon as other threads have had a chance to run.
 //!
 //! **Statics** and thread locals are made again for each schedule.
 
@@ -30,14 +31,15 @@ std::thread_local! {
 /// Lets the scheduler choose the thread that runs next.
 fn point() {
     if !QUIET.get() {
-        // Any operation of shuttle is such a point. `yield_now` is not used, because it would mean
-        // that this thread can't continue.
+        // At any operation of a shuttle type, the scheduler may choose another thread. `yield_now`
+        // is not used, because it tells shuttle that this thread can't continue yet.
         POINT.with(|point| point.load(Ordering::SeqCst));
     }
 }
 
-/// Runs `work` without scheduler choices at atomics. A model uses this before and after its
-/// threads, so that the choices concentrate on the threads.
+/// Runs `work`. Meanwhile, the scheduler does not switch threads at atomics. A model prepares and
+/// checks its store this way, so that all choices of the scheduler are spent on the model's
+/// threads.
 pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -241,13 +243,14 @@ impl Condvar {
         guard.guard = Some(self.0.wait(locked).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits for a wake-up and ignores the deadline.
+    /// Waits for a notification and ignores the deadline.
     pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> TimedOut {
         self.wait(guard);
         TimedOut(false)
     }
 
-    /// Lets other threads run once.
+    /// Unlocks the mutex, lets the scheduler choose the thread that runs next, and returns. Does
+    /// not wait for a notification.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> TimedOut {
         MutexGuard::unlocked(guard, point);
         TimedOut(true)
@@ -280,7 +283,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// Replaces the waiting loop of `native`.
+/// Replaces `native::Backoff`: tells the scheduler to run another thread.
 pub(crate) struct Backoff;
 
 impl Backoff {
@@ -293,7 +296,7 @@ impl Backoff {
     }
 }
 
-/// Lets other threads run, for a thread that waits for a pinned thread.
+/// Lets other threads run. Called by a thread that waits for a pinned thread.
 pub(crate) fn rest(_: &mut u32) {
     thread::yield_now();
 }

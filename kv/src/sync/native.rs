@@ -9,7 +9,8 @@ pub(crate) use std::{thread, thread_local};
 
 pub(crate) use crate::process::locks::{Condvar, Mutex, MutexGuard, RwLock};
 
-/// An atomic for statistics. It orders no other memory, and no thread's next step depends on it.
+/// An atomic for statistics. It orders no other memory, and no decision of the store depends on its
+/// value, so models need not switch threads at its operations.
 pub(crate) type CountingU64 = AtomicU64;
 
 /// Declares statics of the process.
@@ -22,9 +23,10 @@ pub(crate) use global;
 
 /// Waits for a few instructions of another thread: spins first, then yields the processor.
 ///
-/// Every such wait ends. A thread holds a lock bit of this crate for a bounded number of
-/// instructions. While it holds one, it never waits for the disk or for another lock bit. It may
-/// only take a mutex that is held for an equally short time.
+/// A thread waits this way for a lock that is one bit of a word, such as a record's lock. The wait
+/// ends, because a thread holds such a bit only for a bounded number of instructions. While it
+/// holds the bit, it never waits for the disk or for another lock bit. It may only take a mutex
+/// that every thread holds for an equally short time.
 pub(crate) struct Backoff(u32);
 
 impl Backoff {
@@ -44,8 +46,8 @@ impl Backoff {
     }
 }
 
-/// Waits for a pinned thread. Later rounds wait longer, because that thread may have lost its
-/// processor.
+/// Waits a short time for a pinned thread. The caller counts its calls in `round`. Later calls wait
+/// longer, because the pinned thread may have lost its processor.
 pub(crate) fn rest(round: &mut u32) {
     *round += 1;
     if *round > 64 {

@@ -1,53 +1,66 @@
 //! Bugs that the models must find.
 //!
-//! A model that can't fail proves nothing. Each of these bugs can therefore be planted in a model's
-//! run, and a test asserts that the model fails (`models`). In other builds `planted` is a
-//! constant, so the compiler removes the bugs.
+//! A model that can't fail proves nothing. Each of these bugs can therefore be planted, which means
+//! switched on while a model runs. A test asserts that the model then fails (`testing::models`). In
+//! builds without models, `planted` is the constant false, so the compiler removes the bugs.
 
 /// A bug: a step that is left out or done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Planted {
-    /// A record's or bucket's lock is taken by a load and a store instead of a compare-and-swap.
+    /// Every compare-and-swap stores its new value without comparing. Two threads can therefore
+    /// take the lock of one record or bucket.
     #[cfg(embank_shuttle)]
     ExchangeUncompared,
-    /// A reader without the lock checks only the generation, as the public MLKV code does.
+    /// A reader without a record's lock checks only that the generation is unchanged, and not that
+    /// the record is unlocked. The public code of MLKV has this bug.
     ReadThroughLock,
-    /// A get raises the count without checking the bound under the row's lock.
+    /// A get adds 1 to a row's clock without checking the staleness bound when it takes the row's
+    /// lock.
     AcquireUnchecked,
-    /// A release wakes waiting threads without being counted, so a thread that is about to wait
-    /// misses it.
+    /// A release wakes the waiting threads without raising the count of releases. A thread that
+    /// begins to wait afterwards compares this count and misses the release.
     ReleaseUncounted,
-    /// An expirer and the lease's owner load and store the lease's state instead of a
-    /// compare-and-swap.
+    /// A lease's state changes by a load and a store instead of a compare-and-swap. The lease's
+    /// owner and a thread that expires the lease can then both succeed.
     ExpiryUncompared,
-    /// An insert does not check that the matching slots are still the searched ones.
+    /// An insert into the index does not check that the bucket's matching entries are still those
+    /// that the caller's search has seen.
     InsertUnchecked,
-    /// A lookup does not check the bucket's meta word again.
+    /// A lookup in the index does not check the bucket's meta word again after it has read the
+    /// slots, so it misses a split.
     LookupOnce,
-    /// A split does not set the bit that announces moving entries.
+    /// A split does not set the bit that tells lookups that the bucket's entries are moving.
     SplitUntold,
-    /// A split does not count its copies of entries without tag bits.
+    /// A split does not count the copies that it makes of entries without tag bits, which go into
+    /// both buckets.
     SplitUncounted,
-    /// A split moves an entry without tag bits only to the side of its chain's head.
+    /// A split moves an entry without tag bits only into the bucket of its chain's newest record.
+    /// Older records of the chain may belong to the other bucket.
     SplitByHead,
-    /// A thread that turns a page does not check whether another thread has turned it.
+    /// A thread that begins a new page at the log's tail does not check whether another thread has
+    /// done so already.
     TurnTwice,
     /// The writer thread writes and frees pages without waiting for pinned threads.
     MoveAtOnce,
     /// The writer thread does not wake threads that wait for a page to be written.
     FlushUntold,
-    /// The successful write on a full disk does not wake the waiting calls.
+    /// After the disk was full, the first successful write does not wake the calls that wait for
+    /// memory.
     RoomUntold,
-    /// A checkpoint's pause does not wait for pinned threads.
+    /// A checkpoint's pause of batches does not wait for threads that are pinned, which means that
+    /// they work in memory.
     PauseAtOnce,
-    /// A bucket is changed without being saved for the image that still needs it.
+    /// A bucket of the index is changed without being saved for the checkpoint image that still
+    /// needs its old content.
     ChangeUnsaved,
-    /// An image copies a bucket without checking, under the bucket's lock, whether another thread
-    /// has saved it.
+    /// The thread that writes a checkpoint image copies a bucket without checking, under the
+    /// bucket's lock, whether a batch has already saved it.
     CopyUnchecked,
-    /// Compaction moves the log's beginning before it has moved the rows below it.
+    /// Compaction moves the log's beginning past a page before it has copied the page's rows to the
+    /// tail.
     BeginEarly,
-    /// A batch changes a row where its hint leads, although the row is in the read-only region.
+    /// A batch changes the record to which a hint leads, although the record is in the read-only
+    /// region.
     HintUnchecked,
 }
 
@@ -76,7 +89,7 @@ mod modelled {
         PLANTED.get() == Some(bug)
     }
 
-    /// Plants a bug in all models that this system thread runs from now on.
+    /// Plants a bug in all models that this system thread runs from now on. `None` plants no bug.
     #[cfg(test)]
     pub(crate) fn plant(bug: Option<Planted>) {
         PLANTED.set(bug);

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// A test sets this variable in its child process. The child then acts as if no file system had
-/// `O_TMPFILE`.
+/// A test sets this environment variable in its child process. The child then acts as if no file
+/// system had `O_TMPFILE`, and its files have hidden names.
 const HIDDEN: &str = "EMBANK_TEST_HIDDEN";
 
 pub(super) fn may_be_unnamed() -> bool {
@@ -85,7 +85,7 @@ fn a_file_keeps_the_mode_of_the_one_before() {
             );
             std::fs::remove_file(&path).unwrap();
         }
-        // A file that replaces no file has the mode of any new file of this process.
+        // A file that replaces no file has the same mode as any new file of this process.
         std::fs::write(dir.path().join("plain"), "").unwrap();
         write(&path, unnamed, "new").unwrap();
         assert_eq!(mode_of(&path), mode_of(&dir.path().join("plain")));
@@ -189,8 +189,8 @@ fn a_link_of_another_user_in_a_directory_for_all_is_refused() {
 fn writes_a_file_until_it_is_ended() {
     let Some(path) = std::env::var_os(HIDDEN) else { return };
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the call sets no handler. It is needed because a shell may have started this
-        // process with ignored signals.
+        // SAFETY: the call sets the default action and no handler. It is needed because a shell may
+        // have started this process with ignored signals.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     let mut file = OutputFile::create(Path::new(&path)).unwrap();
