@@ -52,12 +52,13 @@ impl<'a> View<'a> {
     ///
     /// # Safety
     /// The thread has stayed pinned since it took this view, and `address` is at or above its
-    /// `head`. A record's header has been written there: the address came from the index, a
-    /// record's link, a hint, or `allocate`.
+    /// `head`. The address came from the index, a record's link or a hint, so a complete record is
+    /// there. Or `allocate` returned the address, and the caller begins a new record there before
+    /// it reads a field.
     #[inline]
     pub(crate) unsafe fn record(self, address: Address) -> RecordRef<'a> {
-        // SAFETY: the contract says that the header is written. Invariant 2 of the log keeps the
-        // page's frame.
+        // SAFETY: the duty is that a record, or room for one, is at the address and stays there.
+        // The contract says so, and invariant 2 of the log keeps the page's frame.
         unsafe { RecordRef::new(self.place(address).cast(), address) }
     }
 
