@@ -74,7 +74,7 @@ impl Operation for Get {
     }
 }
 
-/// Gets a row and notes where it lies.
+/// Gets a row and records where it lies as a hint.
 struct GetHints(RowHints);
 impl Operation for GetHints {
     const ACCESS: Access = Access::Get;
@@ -86,7 +86,7 @@ impl Operation for GetHints {
     }
 }
 
-/// As [`Add`], with hints.
+/// Adds 1 to a row's value as [`Add`] does. Finds the row by the hint of an earlier get.
 struct AddBy<'a>(Hints<'a>);
 impl Operation for AddBy<'_> {
     const ACCESS: Access = Access::Update;
@@ -106,8 +106,8 @@ impl Operation for Peek {
     }
 }
 
-/// A store with its directory and device. The table `rows` has numbers, and each row of the table
-/// `filler` fills a page.
+/// A store with its directory and device. Each row of the table `rows` is one number. Each row of
+/// the table `filler` fills a page.
 pub(super) struct Bank {
     store: Store,
     rows: TableId,
@@ -170,7 +170,8 @@ impl Bank {
         outcome.blocked.is_empty()
     }
 
-    /// As [`get`](Self::get). Returns where the row lies; `None` if it is blocked.
+    /// Gets a row for training, as [`get`](Self::get) does. Returns a hint with the row's address,
+    /// or `None` if more than `bound` gets already hold the row.
     fn get_hints(&self, key: u64, bound: u32) -> Option<RowHints> {
         let clock = Clock::Acquire { bound: Some(bound) };
         let mut get = GetHints(RowHints::none_of(1));
@@ -178,8 +179,8 @@ impl Bank {
         outcome.blocked.is_empty().then_some(get.0)
     }
 
-    /// As [`train`](Self::train), with the hints of the get. The call runs as a batch, because a
-    /// single key has a path without hints.
+    /// Answers a get of the row and adds 1 to its value. Finds the row by the hints of the get. The
+    /// call runs as a batch, because the short path for a single key ignores hints.
     fn train_by(&self, key: u64, hints: &RowHints) {
         let state = self.store.call_state();
         state.execute(self.rows, &[key], Clock::Release, &mut AddBy(hints.all())).unwrap();
@@ -239,7 +240,8 @@ impl Bank {
 }
 
 /// Sets the threshold of retention to the value that it has after `JUDGED_ROWS` rows of which few
-/// are used often. Rows with at least `USES_MIN` uses are then retained.
+/// are used often. Rows with at least `USES_MIN` uses are then retained: copied to the tail when
+/// their page leaves memory.
 fn judge_uses(store: &Store) {
     let core = store.core();
     let mut state = core.retention.state.lock();
@@ -367,8 +369,9 @@ fn training_while_pages_leave() {
     });
 }
 
-/// Trainers get rows and update them by hints. Meanwhile the rows' pages become read-only, are
-/// written and leave memory. A change of a row in a written page would be lost with the page.
+/// Trainers get rows and update them by hints, the addresses that the gets returned. Meanwhile the
+/// rows' pages become read-only, are written and leave memory. A change of a row in a written page
+/// would be lost with the page.
 fn training_by_hints_while_pages_leave() {
     const ROWS: u64 = 3;
     const FILLED: u64 = PAGES_IN_MEMORY - 7;
@@ -400,8 +403,8 @@ fn training_by_hints_while_pages_leave() {
     });
 }
 
-/// A second checkpoint, which saves only the index changes since the first, is taken while rows
-/// change.
+/// Rows change while a second checkpoint is taken. That checkpoint saves only the index changes
+/// since the first checkpoint.
 fn second_checkpoint_among_writers() {
     const KEYS: u64 = 100;
     let bank = Bank::new(|bank| {
@@ -465,7 +468,7 @@ fn compacting_among_writers() {
     });
 }
 
-/// Number of rows that the model below retained, in all schedules.
+/// Number of rows that `retaining_while_pages_leave` retained, in all schedules.
 static RETAINED: CountingU64 = CountingU64::new(0);
 
 /// Often used rows are retained when their page leaves memory. Meanwhile other threads add to them,
