@@ -28,7 +28,7 @@ fn options(kept: usize) -> StoreOptions {
     StoreOptions { page_size_bytes: Some(8 << 10), segment_size_bytes, ..by_hand(kept) }
 }
 
-/// Makes a bank with one checkpoint for each of `versions` versions.
+/// Makes a bank and takes `versions` checkpoints. Each checkpoint has a new version of all rows.
 fn bank_of(dir: &Path, versions: u64, kept: usize) {
     let store = Store::open(dir, &options(kept)).unwrap();
     let table = store.create_table("rows", BYTES as u32, b"").unwrap();
@@ -38,7 +38,7 @@ fn bank_of(dir: &Path, versions: u64, kept: usize) {
     }
 }
 
-/// Takes one checkpoint for each of these versions.
+/// For each of these versions, changes all rows, compacts, and takes one checkpoint.
 fn go_on(store: &Store, versions: std::ops::RangeInclusive<u64>) {
     let table = store.tables()[0].id;
     for version in versions {
@@ -179,7 +179,8 @@ fn segments_of_the_log_that_stay_do_not_keep_others() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
     bank_of(dir.path(), 2, 2);
-    // The ordinary user can't remove root's segment, because the log's folder has the sticky bit.
+    // The log's folder gets the sticky bit, and the first segment belongs to root. So the ordinary
+    // user can't remove that segment.
     let log = dir.path().join("log");
     let first = names(&log)[0].clone();
     let chowned = Command::new("chown").arg("-R").arg(NOBODY.to_string()).arg(dir.path()).status();
@@ -202,6 +203,7 @@ fn segments_of_the_log_that_stay_do_not_keep_others() {
 }
 
 /// After a run as root, `LOCK`, the log's last segment and the checkpoints' files belong to root.
+/// The owner of the folders must still be able to continue with the bank.
 #[test]
 fn the_owner_of_the_folders_goes_on_after_a_run_as_root() {
     if !rustix::process::geteuid().is_root() {
@@ -216,16 +218,16 @@ fn the_owner_of_the_folders_goes_on_after_a_run_as_root() {
     as_a_user(move |_| {
         let store = Store::open(&path, &options(2)).unwrap();
         go_on(&store, 4..=6);
-        // The owner of the folder can rename root's directories, and can't remove the files in
-        // them.
+        // The folders' owner can rename root's checkpoint directories, but can't remove the files
+        // in them.
         assert_eq!(store.stats().not_removed.len(), 3, "{:?}", store.stats().not_removed);
         drop(store);
         is_at(&path, 6);
     });
 }
 
-/// A removal begins with a mark, the file `.removed`. The test simulates a crash at each later step
-/// of the removal.
+/// The removal of a checkpoint begins with a mark, the file `.removed`. The test simulates a crash
+/// at each later step of the removal.
 #[test]
 fn a_half_removed_checkpoint_never_looks_like_a_whole_one() {
     for (n, state) in ["whole", "no manifest", "empty", "gone"].into_iter().enumerate() {
@@ -308,13 +310,14 @@ fn in_own_namespace(test: &str) {
     assert!(text[0].contains("1 passed"), "there is no test {test}: {}", text.concat());
 }
 
-/// In the child process, returns the path of the bank on the overlay's lower layer. `None` in an
-/// ordinary run.
+/// In the child process, returns the path of the bank. Its files are on the overlay's lower layer.
+/// Returns `None` in an ordinary run.
 fn overlaid() -> Option<PathBuf> {
     std::env::var_os(FOUND).map(Into::into)
 }
 
-/// Regression test: 2 checkpoints were to be kept and all 24 stayed. The log grew without limit.
+/// Regression test on an overlay file system: a bank that was to keep 2 checkpoints kept all 24.
+/// The log grew without limit.
 #[test]
 fn a_bank_of_a_lower_layer_lets_go_of_its_checkpoints() {
     in_own_namespace("prunes_on_an_overlay");

@@ -49,7 +49,8 @@ fn a_store_writes_a_hundred_segments_between_two_checkpoints() {
     assert!(most < LIMIT as usize - 30, "{most} handles are open");
     assert_eq!(peek(&store, table, &all).unwrap(), rows_of(&all, 3, 120));
 
-    // Now the store can only use the handles that it closes itself.
+    // Now the process has no free handle, so the store can only reuse handles that it closes
+    // itself.
     let taken = take_all();
     assert_eq!(peek(&store, table, &all).unwrap(), rows_of(&all, 3, 120));
     put(&store, table, &all, 8, 120);
@@ -57,8 +58,8 @@ fn a_store_writes_a_hundred_segments_between_two_checkpoints() {
     drop(taken);
     after.unwrap();
 
-    // Now the store has no handle. A checkpoint fails before it changes anything, and the store
-    // stays usable.
+    // Now the store has no handle left. A checkpoint fails before it changes anything, and the
+    // store stays usable.
     store.checkpoint(b"before").unwrap();
     let mut taken = take_all();
     for _ in 0..LIMIT {

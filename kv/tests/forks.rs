@@ -1,4 +1,5 @@
-//! Tests a forked child that inherits a bank's files, does not use them, and lives on.
+//! Tests a forked child that inherits a bank's open files, does not use them, and outlives the
+//! parent's use of the bank.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(unix)]

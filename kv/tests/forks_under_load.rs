@@ -20,7 +20,8 @@ use common::{Random, options, peek, put, value};
 use embank_kv::{DeviceChoice, Store, StoreOptions};
 
 const ROLE: &str = "EMBANK_TEST_FORKER";
-/// If this variable is set, threads read the banks, and not `io_uring`.
+/// If this variable is set, threads read the banks. Otherwise `io_uring` reads them, if the system
+/// has it.
 const BY_THREADS: &str = "EMBANK_TEST_BY_THREADS";
 const BYTES: usize = 256;
 /// Number of rows, four times the number that memory holds.
@@ -54,7 +55,7 @@ fn child(dir: &Path) {
     assert_eq!(store.stats().live_rows, 4_000);
     if by_threads() {
         // Peeks rows that the reopened bank has on disk. The child must start its own reading
-        // threads, because the parent's threads do not exist in it.
+        // threads, because a fork does not copy the parent's threads.
         peek(&store, table, &keys[..64]).unwrap();
         await_thread_named("embank-read-");
         drop(store);
@@ -143,7 +144,8 @@ fn forker() {
                 store.checkpoint(b"").unwrap();
             }
         });
-        // New threads take and release the store's per-thread slots and memory.
+        // Threads that begin and end take and release the store's per-thread slots and memory
+        // during the forks.
         scope.spawn(|| {
             while going() {
                 in_a_new_thread(&|| drop(peek(store, table, &[1]).unwrap()));
@@ -182,8 +184,8 @@ fn no_child_hangs() {
     assert!(run("slots", false).success());
 }
 
-/// Regression test: each child hung in its first barrier. It waited for pins of threads that exist
-/// only in the parent.
+/// Regression test: each child hung in its first barrier, which waits for pinned threads. The child
+/// waited for pins of threads that exist only in the parent.
 #[test]
 fn no_child_hangs_that_pins_by_the_portable_way() {
     assert!(run("portable", false).success());

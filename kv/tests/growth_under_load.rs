@@ -51,7 +51,7 @@ impl Bank {
     }
 
     /// Inserts until rows are on disk, and makes the row cache take its memory. Otherwise the first
-    /// read from disk would do so later, and take frames.
+    /// read from disk would make the cache take memory later, at the cost of page frames.
     fn warm_up(&mut self) {
         while self.store.stats().log_head == 0 {
             self.insert(BATCH);
@@ -63,8 +63,9 @@ impl Bank {
         }
     }
 
-    /// Returns the number of frames that are allowed and unused. The budget less index, buffers and
-    /// row cache gives the allowed frames; one page stays free.
+    /// Returns the number of page frames that the budget allows and the log does not use. The
+    /// budget less index, buffers and row cache gives the allowed frames; one page of them stays
+    /// free.
     fn free_frames(&self) -> u64 {
         let stats = self.store.stats();
         let page = stats.page_size_bytes;
@@ -90,7 +91,7 @@ impl Bank {
     }
 
     /// Inserts until less than a batch fits into the unused frames. Single rows begin the new
-    /// pages. A batch might need index memory first, and take it from the unused frame.
+    /// pages, because a batch might first need index memory and take it from the unused frame.
     fn fill_what_is_free(&mut self) {
         let page = self.store.stats().page_size_bytes;
         loop {
@@ -141,6 +142,7 @@ fn batches_with_room_in_memory_go_on_while_the_disk_stands_still() {
 }
 
 /// While the disk writes nothing and memory is full, only a thread that begins a new page waits.
+/// Memory stays within the budget.
 #[test]
 fn memory_is_within_the_budget_while_frames_have_yet_to_give_way() {
     let ended = ends(120, || {

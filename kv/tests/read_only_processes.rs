@@ -1,8 +1,8 @@
 //! Tests read-only stores next to a writer or a reader in another process. That process is this
 //! test binary, run again.
 //!
-//! These tests are alone in this file: a child process has all locks of this process between its
-//! fork and its exec.
+//! These tests are alone in this file. Between its fork and its exec, a child process also holds
+//! all locks of this process, which would disturb other tests.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

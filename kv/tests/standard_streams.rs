@@ -26,8 +26,8 @@ const BYTES: usize = 120;
 fn taken() -> Vec<String> {
     let of = |number: i32| {
         let path = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-        // `/dev/null` is allowed: the store fills a closed stream with it while another thread
-        // opens a file.
+        // `/dev/null` is allowed: the store opens it in place of a closed stream while another
+        // thread opens a file.
         let is_null = path == Path::new("/dev/null");
         (!is_null).then(|| format!("{number} is {}", path.display()))
     };
@@ -42,8 +42,8 @@ fn message(after: &str) {
     }
 }
 
-/// A device that checks the descriptors 0 to 2 at each call. A checkpoint has its files open during
-/// `sync`.
+/// A device that checks at each call which files have the descriptors 0 to 2. During `sync`, a
+/// checkpoint has its own files open.
 #[derive(Debug)]
 struct Watching {
     inner: Arc<dyn Device>,
@@ -97,8 +97,8 @@ fn options(device: DeviceChoice) -> StoreOptions {
     StoreOptions { page_size_bytes: Some(8 << 10), segment_size_bytes, device, ..by_hand(2) }
 }
 
-/// Calls everything in the store that opens files. After each step, it writes to the standard
-/// streams, as a library may do.
+/// Makes all calls of the store that open files. After each step, writes to the standard streams,
+/// as a library may do.
 fn daemon(
     dir: &Path,
     closed: std::ops::Range<i32>,

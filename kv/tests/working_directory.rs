@@ -1,6 +1,6 @@
-//! Tests a bank that was opened by a relative path. It must stay in its place when the process
-//! changes its working directory. This file has one test only, because the working directory
-//! belongs to the whole process.
+//! Tests a bank that was opened by a relative path. The store must keep using the same directory
+//! when the process changes its working directory. This file has one test only, because the working
+//! directory belongs to the whole process.
 
 mod common;
 

@@ -1,6 +1,6 @@
-//! Edits the files of a small bank and uses the bank. The checksums stay as they were or are
-//! corrected after the edits. The store must not panic, hang or exceed its memory budget. With
-//! unchanged checksums, it must not return a wrong row.
+//! Edits the files of a small bank and uses the bank. The checksums are left as they were, or are
+//! corrected after the edits. The store must not panic, hang or exceed its memory budget. If the
+//! checksums were left, it must not return a wrong row.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,8 +34,8 @@ pub enum Edit {
     Lose { file: u8 },
 }
 
-/// What is done with the edited bank. One input does one thing only, because each costs
-/// milliseconds.
+/// What the target does with the edited bank. One input does one thing only, because each thing
+/// takes milliseconds.
 #[derive(Debug, Arbitrary)]
 enum Then {
     Look,
@@ -61,8 +61,8 @@ pub struct Bank {
     files: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) tables: BTreeMap<String, (Width, Rows)>,
     id: u64,
-    /// The files of a copy at checkpoint 1. `tables_before` is the copy's content, and `delta`
-    /// leads to checkpoint 2.
+    /// The files of a copy of the bank at checkpoint 1. `tables_before` is the copy's content, and
+    /// applying `delta` to the copy gives checkpoint 2.
     pub(super) copy: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) tables_before: BTreeMap<String, (Width, Rows)>,
     pub(super) delta: Vec<u8>,
@@ -98,8 +98,8 @@ fn read_all(dir: &Path, below: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
 }
 
 impl Bank {
-    /// Makes a bank with two checkpoints. The index of the second one has two files. The bank has
-    /// rows of both widths, changed rows and deleted rows.
+    /// Makes a bank with two checkpoints. The second checkpoint has two index files. The bank has
+    /// tables of both widths, changed rows and deleted rows.
     pub fn new(folder: &Path) -> Self {
         let dir = tempfile::tempdir_in(folder).expect("a directory");
         let store = open(dir.path()).expect("a new bank");

@@ -1,6 +1,6 @@
-//! Edits a delta between two checkpoints and applies it to a copy of the bank. The checksums stay
-//! as they were or are corrected after the edits. Afterwards the copy must be at the delta's
-//! checkpoint, or unchanged.
+//! Edits a delta between two checkpoints and applies it to a copy of the bank. The checksums are
+//! left as they were, or are corrected after the edits. Afterwards the copy must be at the delta's
+//! checkpoint, or unchanged. A delta whose checksums were corrected may give any content.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,8 @@ use super::damaged_bank::{Bank, EDITS_MAX, Edit, change, open, write};
 use super::rows::peek;
 use super::seals;
 
-/// The input of the fuzz target. The edits' file numbers are ignored, because there is one file.
+/// The input of the fuzz target. The edits' file numbers are ignored, because the delta is one
+/// file.
 #[derive(Debug, Arbitrary)]
 pub struct DamagedDelta {
     /// True if the checksums are corrected after the edits.

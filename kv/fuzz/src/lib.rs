@@ -1,6 +1,6 @@
-//! The code that the fuzz targets run: docs/testing.md, "Fuzzing". The tests in
-//! `kv/tests/faults/fuzz_corpus.rs` and `kv/src/testing/fuzzing.rs` run it on the stored inputs
-//! (the corpus).
+//! The code that the fuzz targets run: see docs/testing.md, "Fuzzing". The tests in
+//! `kv/tests/faults/fuzz_corpus.rs` and `kv/src/testing/fuzzing.rs` run the same code on the stored
+//! inputs (the corpus).
 //!
 //! # Where to look
 //!

@@ -1,8 +1,9 @@
-//! Operations on rows of both widths. A value depends only on key and version.
+//! Operations on rows of tables of fixed and of variable width. A value depends only on key,
+//! version and length.
 
 use embank_kv::{Access, Clock, Operation, Result, Store, TableId, Width};
 
-/// Returns a value of `bytes` bytes that depends only on key and version.
+/// Returns a value of `bytes` bytes. Its bytes depend only on key and version.
 pub fn value(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     let mut state = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version;
     let next = |_| {
@@ -47,7 +48,7 @@ impl<const VARIABLE: bool> Operation for Add<VARIABLE> {
     }
 }
 
-/// Reads rows. If `GET`, reads them for training.
+/// Reads rows. If `GET` is true, reads them as a get for training, else as a peek.
 struct Read<'a, const VARIABLE: bool, const GET: bool>(&'a mut [Option<Vec<u8>>]);
 
 impl<const VARIABLE: bool, const GET: bool> Operation for Read<'_, VARIABLE, GET> {

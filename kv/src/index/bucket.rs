@@ -8,8 +8,8 @@
 //! *Depth*: the number of low hash bits that this bucket's keys share. A lookup that expected
 //! another depth continues at the bucket that this depth leads to. *Version*: changes with every
 //! split. *Overflow*: the number of the chain's next bucket, 0 for none. An overflow bucket uses
-//! only this field. *Changed*: one bit for the present era and one for the era before, set if
-//! entries changed in it (see `cut`).
+//! only this field. *Changed*: one bit for each of the last two eras, set if entries changed in
+//! that era. An era is the time between two checkpoints (see `cut`).
 //!
 //! | locked | splitting | slots |
 //! |---|---|---|
@@ -143,9 +143,9 @@ impl Meta {
         Meta(self.0 & !(LOCKED | SPLITTING))
     }
 
-    /// True if no entry moved between the two loads: depth and version are equal, and no split is
-    /// in progress. The lock bit and a new overflow bucket do not matter, because inserts move no
-    /// entry.
+    /// True if no entry moved between the loads of `self` and `other`: depth and version are equal,
+    /// and no split is in progress. The lock bit and a new overflow bucket do not matter, because
+    /// inserts move no entry.
     pub(super) fn same_layout_as(self, other: Meta) -> bool {
         const SAME: u64 = SPLITTING | 63 << DEPTH_SHIFT | VERSION_MASK << VERSION_SHIFT;
         self.0 & SAME == other.0 & SAME

@@ -1,33 +1,35 @@
 //! Writes the index as of one moment while other threads continue to change it.
 //!
 //! **Problem.** A checkpoint needs the index exactly as it was while batches were paused. Copying
-//! all of it takes hundreds of milliseconds for 100 million rows, and most of it has not changed
-//! since the previous checkpoint.
+//! the whole index takes hundreds of milliseconds for 100 million rows, and most buckets have not
+//! changed since the previous checkpoint.
 //!
-//! **Approach.** A *cut* divides time into eras, numbered 0 and 1 in turn. Each bucket has one bit
-//! for each era, which means that its entries changed in that era. A thread that changes a bucket
-//! sets the present era's bit under the bucket's lock. While batches are paused, the cut only
-//! changes the era. After that, batches run again and the writer of the image visits all buckets. A
-//! bucket without the old era's bit has not changed since the previous cut, and the writer skips
-//! it. The writer locks and copies a bucket with the bit, and clears the bit. A batch that wants to
-//! change a bucket with the old era's bit first *saves* its content for the writer, and clears the
-//! bit itself. Every bucket that changed in the old era is therefore written exactly once, as it
-//! was at the cut.
+//! **Approach.** A *cut* is the moment of the index that a checkpoint saves. It ends the old era
+//! and begins the new era. Eras are numbered 0 and 1 in turn. Each bucket has one bit for each era,
+//! which means that its entries changed in that era. A thread that changes a bucket sets the
+//! present era's bit under the bucket's lock. While batches are paused, the cut only changes the
+//! era. After that, batches run again and the writer of the image visits all buckets. A bucket
+//! without the old era's bit has not changed since the previous cut, and the writer skips it. The
+//! writer locks and copies a bucket with the bit, and clears the bit. A batch that wants to change
+//! a bucket with the old era's bit first *saves* its content for the writer, and clears the bit
+//! itself. Every bucket that changed in the old era is therefore written exactly once, as it was at
+//! the cut.
 //!
-//! For a *whole* image, all buckets are marked as changed before the cut.
+//! For a *whole* image, `mark_all_changed` marks all buckets as changed before the cut, so the
+//! writer writes all of them.
 //!
 //! **Invariants.**
-//! 1. Within an era, the old era's bits are only cleared, under the bucket's lock. The writer need
-//!    not check a bucket without the bit again.
+//! 1. After the cut, the old era's bits are only cleared, under the bucket's lock. If the writer
+//!    finds a bucket without the bit, it need not check that bucket again.
 //! 2. The era changes only while no thread is pinned, and a thread that changes the index is
 //!    pinned. A thread therefore never works in two eras at once.
 //! 3. Buckets that splits add after the cut have only the new era's bit, and the image does not
 //!    include them.
 //!
-//! **Memory.** The writer fetches the saved buckets many times a second. If the image's disk is too
-//! slow, batches wait in `wait_for_image`, with no pin and no bucket lock. Between two such points,
-//! each thread may save up to 50 KiB, or more if it splits buckets. The budget does not count these
-//! bytes.
+//! **Memory.** The writer fetches the saved buckets after each group of buckets that it visits. If
+//! the image's disk is too slow, batches wait in `wait_for_image`, with no pin and no bucket lock.
+//! Between two calls of `wait_for_image`, each thread may save up to 50 KiB, or more if it splits
+//! buckets. The budget does not count these bytes.
 
 use std::fs::File;
 
@@ -95,9 +97,10 @@ impl LockedBucket<'_> {
     #[cold]
     fn save(&self) {
         let eras = &self.index.eras;
-        // The flag is read under the lock, because a failing image clears it under the lock.
-        // Otherwise a bucket that is saved later would go into the next image. If no image is being
-        // written, the last one failed, and the next one will be whole.
+        // `capturing` is read under the lock of `saved`, because the end of an image clears it
+        // under that lock. Otherwise a bucket that is saved after the end would go into the next
+        // image. If no image is being written although the bucket has the old era's bit, the last
+        // image failed. The next image is then whole and needs no saved bucket.
         let mut saved = eras.saved.lock();
         if eras.capturing.load(Ordering::Relaxed) {
             let entries = self.chain().flat_map(Bucket::slots);
@@ -145,7 +148,7 @@ impl Index {
     }
 
     /// Marks every bucket as changed, so the next cut's image is whole. Must be called by the
-    /// thread that makes the cut.
+    /// thread that makes the cut, because the era must not change meanwhile.
     pub(crate) fn mark_all_changed(&self) {
         let era = self.eras.now();
         // A split marks the buckets that it adds after this loop has read the count.
@@ -173,8 +176,8 @@ impl Index {
         self.eras.saved.lock().len()
     }
 
-    /// If too many saved bytes wait for the image's writer, waits until they are fetched. The
-    /// caller must not be pinned or hold a bucket's lock.
+    /// If too many saved bytes wait for the image's writer, waits until the writer has fetched
+    /// them. The caller must not be pinned or hold a bucket's lock.
     #[inline]
     pub(crate) fn wait_for_image(&self) {
         if self.eras.capturing.load(Ordering::Relaxed) {
@@ -186,7 +189,7 @@ impl Index {
     fn wait_while_capturing(&self) {
         let mut saved = self.eras.saved.lock();
         // The loop ends: the image's writer fetches the saved buckets after each group of buckets.
-        // It also wakes all waiting threads when it ends for any reason.
+        // The writer also wakes all waiting threads when it ends for any reason.
         while saved.len() > self.eras.saved_bytes_max && self.eras.capturing.load(Ordering::Relaxed)
         {
             self.eras.fetched.wait(&mut saved);
@@ -222,7 +225,8 @@ impl Cut<'_> {
         let count = head.bucket_count();
         for start in (0..count).step_by(BUCKETS_PER_TURN as usize) {
             for number in start..count.min(start + BUCKETS_PER_TURN) {
-                // Acquire: a thread that cleared the bit saved the bucket before.
+                // Acquire: pairs with the unlock by the thread that cleared the bit. That thread
+                // saved the bucket before, so a later `fetch` finds it.
                 let meta = Meta(index.bucket(number).meta().load(Ordering::Acquire));
                 if meta.changed_in(self.old) {
                     self.copy(number, &mut encoded);
@@ -234,8 +238,8 @@ impl Cut<'_> {
                 bytes.clear();
             }
         }
-        // This fetches the buckets saved since the last round. No more can follow, because no
-        // bucket has the old era's bit.
+        // Fetches the buckets saved since the last group. No batch can save more buckets, because
+        // no bucket has the old era's bit any more.
         self.fetch(&mut fetched);
         out.write(&fetched)?;
         out.finish()

@@ -7,8 +7,8 @@
 //!
 //! *Chained* means that other records may follow the head of this entry's chain. If the bit is
 //! clear, the head is the whole chain. Compaction can then tell a current row from a superseded
-//! record by the address alone. It need not look at newer records, which may be on disk. One random
-//! read for each superseded record would cost more than copying.
+//! record by the address alone. It need not read newer records, which may be on disk: one random
+//! read for each superseded record would cost more than copying the record.
 //!
 //! The tag holds the hash bits that follow the bits of the bucket's number, lowest first. A 1 bit
 //! above the highest known bit ends the tag: `1tttttttttttttttt` knows 16 bits, `00000000000000001`
@@ -17,11 +17,11 @@
 //! loses one bit in each split, and gets all bits back when its record is next written.
 //!
 //! If an entry has no known bits, the split reads the chain's records if all of them are in memory.
-//! Their hashes give the side and new tag bits. If a record is on disk, the entry goes to both
-//! sides. This is always correct, because a lookup compares whole keys. With enough memory such
-//! entries are rare: a row must stay untouched through 16 doublings. They are common in a bank that
-//! was created with too little memory, and is opened with more. Its keys share slots, which have
-//! few known bits.
+//! The hashes of these records give the side and new tag bits. If a record is on disk, the entry
+//! goes to both sides. This is always correct, because a lookup compares whole keys. With enough
+//! memory such entries are rare: the index must double 16 times before the row's record is next
+//! written. Such entries are common in a bank that was created with too little memory, and is
+//! opened with more. Keys of such a bank share slots, and a shared slot has few known bits.
 
 use crate::record::address::Address;
 
@@ -156,9 +156,9 @@ impl Entry {
         self.with_tag(tag & ((1 << bits) - 1) | 1 << bits)
     }
 
-    /// Returns the entry for bucket `number` at this depth, with the tag bits on which all hashes
-    /// of that bucket agree. The result is empty if no hash belongs to the bucket. `hashes` must
-    /// contain the hashes of all records that the entry leads to.
+    /// Returns the entry for bucket `number` of depth `depth`. Its tag has the bits on which all
+    /// hashes of that bucket agree. The result is empty if no hash belongs to the bucket. `hashes`
+    /// must contain the hashes of all records that the entry leads to.
     pub(crate) fn narrowed(
         self,
         number: u64,
@@ -173,8 +173,8 @@ impl Entry {
         self.with_tag(tag)
     }
 
-    /// Returns the entries for the lower and the upper bucket when its bucket splits. An entry
-    /// without tag bits goes to both.
+    /// Returns the entry for the lower bucket and the entry for the upper bucket when the entry's
+    /// bucket splits. An entry without tag bits goes to both buckets.
     pub(crate) fn split(self) -> (Option<Entry>, Option<Entry>) {
         let tag = self.tag();
         if tag == 1 {

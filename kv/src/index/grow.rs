@@ -10,23 +10,25 @@ use crate::sync::{Backoff, Ordering, Planted, planted};
 /// Load at which the next bucket is split, in used slots per primary bucket. At 5, a sixth of the
 /// buckets have an overflow bucket, and an entry costs 14 to 15 bytes (measured by the tests).
 const LOAD: u64 = 5;
-/// Most splits of one call, so that a batch does not pay for the inserts of many other batches.
+/// Most splits of one `grow` call, so that a batch does not pay for the inserts of many other
+/// batches.
 const SPLITS_PER_CALL: usize = 4096;
 /// Most attempts of a split to lock its bucket. The attempts do not yield the processor, and the
-/// lock holder may not be running. After the last one, the split is left to the next call.
+/// lock holder may not be running. After the last attempt, the split is left to the next call of
+/// `grow`.
 const LOCK_TRIES: usize = 7;
 /// Most records of a chain that a split reads to find their sides.
 const RECORDS_SEEN_MAX: usize = 32;
-/// The index charges overflow buckets before it needs them: at least one part in this number of a
-/// full unit. A key that finds no free overflow bucket shares a slot with other keys for good. A
-/// split that finds no memory is only delayed.
+/// Memory for overflow buckets is charged before inserts need it: at least a budget unit divided by
+/// this number. If no memory is left for an overflow bucket, an insert makes its key share a slot
+/// for good. If no memory is left for a split, the split only comes later.
 const HEADROOM_PART_OF_UNIT: u64 = 4;
-/// The index charges overflow buckets before it needs them: at least one part in this number of a
-/// page. While the log releases frames for the row cache or a scan, the budget gives the index no
-/// memory, and batches may still insert the rows of one page.
+/// Memory for overflow buckets is charged before inserts need it: at least a page divided by this
+/// number. While page frames shrink for the row cache or a scan, the budget refuses memory to the
+/// index. Batches may fill one more page with new rows during that time.
 const HEADROOM_PART_OF_PAGE: u64 = 16;
 
-/// The state of the thread that splits buckets.
+/// The split memory and the buffers of the thread that splits buckets.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
     charged_bytes: u64,
@@ -130,16 +132,16 @@ fn overflow_buckets_for(entries: usize) -> usize {
 impl Index {
     /// True if the index has more entries than its buckets should hold.
     pub(crate) fn wants_growth(&self) -> bool {
-        // Entries without tag bits don't count: a split copies them to both sides, so counting them
-        // would make the index grow forever.
+        // Entries without tag bits don't count: a split copies them to both buckets, so counting
+        // them would make the index grow forever.
         self.divisible_count() > self.bucket_count() * LOAD
     }
 
-    /// Splits buckets until the load is at its target, at most `SPLITS_PER_CALL`. Batches call this
-    /// after inserts. Does nothing while another thread splits. Stops if the budget has no memory,
-    /// and the next call continues. Until then, new keys go to overflow buckets, and then share
-    /// slots (see `insert`). Returns true if it has split a bucket. `look` returns the hash and the
-    /// previous address of a record in memory.
+    /// Splits buckets until the load is at its target, but at most `SPLITS_PER_CALL` buckets.
+    /// Batches call this after inserts. Does nothing while another thread splits. Stops if the
+    /// budget has no memory; a later call continues. Until then, new keys go to overflow buckets,
+    /// and then share slots (see `insert`). Returns true if it has split a bucket. `look` returns
+    /// the hash and the previous address of a record in memory.
     pub(crate) fn grow(&self, budget: &Budget, look: impl Fn(Address) -> Look) -> bool {
         if !self.wants_growth() {
             return false;
@@ -154,7 +156,8 @@ impl Index {
         true
     }
 
-    /// Charges memory for this many primary buckets. Returns false if the budget has no memory.
+    /// Charges memory until it suffices for `buckets` primary buckets. Returns false if the budget
+    /// has no memory.
     pub(super) fn reserve_buckets(
         &self,
         budget: &Budget,
@@ -259,8 +262,8 @@ impl Index {
             numbers.push(number);
         }
         locked.will_change();
-        // An entry that was copied to both sides must count twice, because both copies are removed
-        // later.
+        // An entry that was copied to both buckets must count twice, because both copies are
+        // removed later.
         if !planted(Planted::SplitUncounted) {
             let entries = (low.len() + high.len()) as u64;
             let blank_after: u64 = low.iter().chain(&*high).map(|&entry| blank(entry)).sum();
@@ -269,8 +272,9 @@ impl Index {
                 blank_after.wrapping_sub(blank_before),
             );
         }
-        // From here on entries move. Each slot store below is a Release store after this one. A
-        // lookup that reads a moved slot therefore also sees this bit, or the version after it.
+        // From here on entries move. Each slot store below is a Release store after this store of
+        // `SPLITTING`. A lookup that reads a moved slot therefore also sees the bit, or the version
+        // after it.
         if !planted(Planted::SplitUntold) {
             bucket.meta().store(locked.meta.splitting().0, Ordering::Relaxed);
         }

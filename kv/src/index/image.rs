@@ -8,10 +8,10 @@
 //!
 //! An image is a checked stream, which has checksums (see `checked_stream`). A *whole* image has
 //! every bucket of the index. A *delta* has the buckets that changed since the image before it. A
-//! checkpoint names a whole image and the deltas that follow it. The newest image with a bucket
-//! gives the bucket's content. A bucket's depth follows from its number and from the newest image's
-//! level and split pointer. This holds for every bucket, because a bucket that was split later is
-//! in a later delta. Loading assigns new overflow buckets.
+//! checkpoint names a whole image and the deltas that follow it. A bucket's content is in the
+//! newest image that has the bucket. A bucket's depth follows from its number and from the newest
+//! image's level and split pointer. This holds for every bucket, because a bucket that was split
+//! later is in a later delta. Loading assigns new overflow buckets.
 
 use std::fs::File;
 
@@ -153,7 +153,8 @@ impl Images {
         Ok(Images { files, log_begin, log_end, limits })
     }
 
-    /// Begins to read all buckets. Only one reader may exist at a time.
+    /// Begins to read all buckets. Only one reader may exist at a time, because readers share the
+    /// position in each file.
     pub(crate) fn read(&self) -> Result<BucketReader<'_>> {
         let (input, newest) = self.newest()?;
         let mut reader = BucketReader {
@@ -170,15 +171,15 @@ impl Images {
         Ok(reader)
     }
 
-    /// Returns the bytes of memory that a reader needs to note which buckets it has seen, one bit
-    /// each.
+    /// Returns the bytes of memory that a reader needs to note which buckets it has seen: one bit
+    /// for each bucket.
     pub(crate) fn reader_bytes(&self) -> Result<u64> {
         Ok(self.newest()?.1.bucket_count().div_ceil(8))
     }
 
-    /// Opens the newest image and reads its head. Each bucket takes at least 8 bytes of some file.
-    /// A head that claims more buckets than fit in the files is therefore damage, and no memory is
-    /// allocated for it.
+    /// Opens the newest image and reads its head. Each bucket takes at least 8 bytes of one of the
+    /// files. A head that claims more buckets than fit in the files is therefore damage, and no
+    /// memory is allocated for it.
     fn newest(&self) -> Result<(CheckedReader, ImageHead)> {
         let mut input = self.reader(0)?;
         let head = ImageHead::read(&mut input, self.limits)?;
@@ -204,7 +205,8 @@ impl ImageHead {
     /// Returns the bytes of primary buckets and of overflow buckets that loading takes.
     fn memory_bytes(&self) -> (u64, u64) {
         let bytes = |buckets: u64| buckets.saturating_mul(BUCKET_BYTES as u64);
-        // Overflow bucket 0 is never used, and one more is charged ahead.
+        // Overflow bucket 0 is never used, and the pool charges memory for one unused overflow
+        // bucket.
         (bytes(self.bucket_count()), bytes(self.overflow.saturating_add(2)))
     }
 }
@@ -232,7 +234,8 @@ pub(crate) struct BucketReader<'a> {
     newest: ImageHead,
     input: CheckedReader,
     file: usize,
-    /// Number of buckets of the present whole image that have not been read. `None` for a delta.
+    /// If the present file is a whole image, the number of its buckets that have not been read.
+    /// Wraps below 0 if the image has a bucket twice. `None` for a delta.
     due: Option<u64>,
     /// One bit for each bucket that has been read.
     read: Vec<u64>,
@@ -245,7 +248,8 @@ impl BucketReader<'_> {
     /// Appends the entries of the next bucket, and returns the bucket's number and depth. `None`
     /// after the last bucket.
     pub(crate) fn next_bucket(&mut self, entries: &mut Vec<Entry>) -> Result<Option<(u64, u32)>> {
-        // The loop ends: each round reads on in the files.
+        // The loop ends: each iteration reads at least 8 bytes of the files or moves to the next
+        // file.
         while self.file < self.images.files.len() {
             let mut head = [0; 8];
             self.input.read(&mut head)?;

@@ -5,28 +5,31 @@
 //! from a thousand rows to a billion. It shares one memory budget with all other parts. It must not
 //! pause to rehash, and must not read rows that are on disk.
 //!
-//! **Approach.** *Linear hashing* (Litwin 1980): the buckets below the split pointer s have already
-//! been split for the level after level L. After every few inserts, one more bucket is split. The
-//! load therefore stays constant, memory grows 64 bytes at a time, and no operation waits for a
-//! doubling. A bucket is one cache line: seven slots and a meta word. Full buckets chain to
-//! overflow buckets. *Sliding tags* (see `entry`): a slot keeps the 16 hash bits that follow the
-//! bits of its bucket's number, so a split reads no record. Several keys may share a slot. Their
-//! records are then chained by their previous addresses, newest first.
+//! **Approach.** *Linear hashing* (Litwin 1980). At level L the index has 2^L buckets, and it
+//! splits them one after another, lowest number first. The split pointer s is the number of the
+//! next bucket to split: the buckets below s and the s new buckets already have level L + 1. After
+//! every few inserts, one more bucket is split. The load therefore stays constant, memory grows 64
+//! bytes at a time, and no operation waits for a doubling. A bucket is one cache line: seven slots
+//! and a meta word. Full buckets chain to overflow buckets. *Sliding tags* (see `entry`): a slot
+//! keeps the 16 hash bits that follow the bits of its bucket's number, so a split reads no record.
+//! Several keys may share a slot. Their records are then chained by their previous addresses,
+//! newest first.
 //!
 //! **Concurrency.** A lookup takes no latch and writes nothing. It reads the meta word, the slots
-//! and, if it found no match, the meta word again. A changed version shows that the bucket was
-//! split in between. Operations that change a row in place never change the index. A change of a
-//! slot (a new key, or a record that moved to the tail) takes the bucket's lock bit for a few
-//! instructions. FASTER's latch-free two-phase insert takes no lock. That insert can't distinguish
-//! tags of different lengths, and no bucket can be split during it.
+//! and, if it found no match, the meta word again. A changed version in the meta word shows that
+//! the bucket was split in between. Operations that change a row in place never change the index. A
+//! change of a slot (a new key, or a record that moved to the tail) takes the bucket's lock bit for
+//! a few instructions. FASTER inserts without a lock, in two phases. This index cannot do so: the
+//! two-phase insert can't distinguish tags of different lengths, and no bucket can be split during
+//! it.
 //!
 //! **Invariants.**
-//! 1. A key's records are in the chain of exactly one slot of its bucket, newest first. A slot's
-//!    known tag bits agree with every key of its chain.
+//! 1. A key's records are in the chain of exactly one slot of its bucket, newest first. The tag
+//!    bits that a slot knows agree with the hash of every key in its chain.
 //! 2. A slot changes only under its bucket's lock. An insert compares the matching slots with the
 //!    slots that its caller searched, so no key is added twice.
-//! 3. Before the entries of a locked bucket change, `will_change` records the bucket for the next
-//!    checkpoint (`cut`).
+//! 3. Before the entries of a locked bucket change, `will_change` marks the bucket for the next
+//!    checkpoint (see `cut`).
 //! 4. A bucket's depth only grows, its version changes with every split, and entries move between
 //!    buckets only while `SPLITTING` is set.
 
@@ -86,7 +89,8 @@ impl Candidates {
 }
 
 /// A copy of the index's level and split pointer, which a thread needs to find buckets. One copy
-/// serves a whole batch. If a bucket was split later, its depth shows that.
+/// serves a whole batch. If a bucket is split after the copy, the depth in its meta word shows
+/// that.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outline<'a> {
     index: &'a Index,
@@ -95,7 +99,7 @@ pub(crate) struct Outline<'a> {
 }
 
 impl<'a> Outline<'a> {
-    /// Returns the expected number and the expected depth of a hash's bucket.
+    /// Returns the number and the depth that a hash's bucket had when the outline was copied.
     #[inline]
     fn guess(self, hash: u64) -> (u64, u32) {
         let narrow = low_bits(hash, self.level);
@@ -104,13 +108,15 @@ impl<'a> Outline<'a> {
         (if deeper { wide } else { narrow }, self.level + u32::from(deeper))
     }
 
-    /// Returns the hash's bucket and its meta word, even if the outline is old. The search is
-    /// bounded: each step goes at least one bit deeper, and a hash has 64 bits.
+    /// Returns the hash's bucket and its meta word, even if buckets were split since the outline
+    /// was copied. The loop ends: each step goes at least one bit deeper, and a hash has 64 bits.
     ///
-    /// The bucket may have been split several times since the outline was copied. Each step finds
-    /// the first of these splits that moved the hash elsewhere. The bucket that this split filled
-    /// exists. The hash's bucket at the present depth may not exist, because the filled bucket has
-    /// its own later splits.
+    /// A bucket of depth d holds the hashes that agree in the lowest d bits. A split moves the
+    /// hashes whose next bit is 1 to a new bucket. The guessed bucket may have been split several
+    /// times. A step skips the splits that left the hash in place (next bit 0), and continues at
+    /// the bucket that the first split with a 1 bit filled. That bucket exists. The bucket for the
+    /// guessed bucket's present depth may not exist, because the filled bucket has its own later
+    /// splits.
     #[inline]
     fn find_bucket(self, hash: u64) -> (u64, &'a Bucket, Meta) {
         let (mut i, mut depth) = self.guess(hash);
@@ -140,16 +146,17 @@ impl<'a> Outline<'a> {
         crate::memory::cpu_hint::line_into::<NEAR, _>(self.index.bucket(self.guess(hash).0));
     }
 
-    /// Returns the first entry of the hash's bucket that may lead to the hash. Ignores a split in
-    /// progress: the result is a hint, and the caller compares the record's key. `EMPTY` if no slot
-    /// matches. `BEYOND` if the search continues in an overflow bucket, which the call prefetches.
+    /// Returns the first entry of the hash's bucket that may lead to the hash. Returns `EMPTY` if
+    /// no slot matches. Returns `BEYOND` if the search continues in an overflow bucket, which the
+    /// call prefetches. Ignores a split in progress: the result is a hint, and the caller compares
+    /// the record's key.
     #[inline]
     pub(crate) fn first_match(self, hash: u64) -> Entry {
         self.first_match_by(hash, Bucket::matching)
     }
 
-    /// Writes the [`first_match`](Self::first_match) of each hash to `to`. `to` has at least as many
-    /// places as there are hashes.
+    /// Writes the [`first_match`](Self::first_match) of each hash to the element of `to` with the
+    /// same position. `to` has at least as many elements as `hashes`.
     pub(crate) fn first_matches(self, hashes: &[u64], to: &mut [Entry]) {
         #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
         if simd::is_wide() {
@@ -195,8 +202,9 @@ impl<'a> Outline<'a> {
 pub(crate) enum Inserted {
     /// The index now leads to the record.
     Yes,
-    /// Another thread changed the matching slots after the search, or the new record is older than
-    /// a record in them. The caller searches again and writes a new record.
+    /// Another thread changed the matching slots after the search. Or memory is too short for a
+    /// slot of its own, and every slot that the new record could share leads to a newer record. The
+    /// caller searches again and writes a new record.
     Changed,
 }
 
@@ -207,10 +215,11 @@ pub(crate) struct Index {
     overflow: Region,
     /// The level in the upper 8 bits, the split pointer in the lower 56.
     state: AtomicU64,
-    /// Number of slots in use. Only `set_slot` and splits change slots, and both count.
+    /// Number of slots in use. Only `set_slot` and splits change slots, and both update this
+    /// number.
     entries: AtomicU64,
-    /// Number of slots in use whose entry knows no tag bit. A split copies such an entry to both
-    /// buckets, so splits do not lower the number of such entries per bucket.
+    /// Number of slots in use whose entry knows no tag bit. A split that cannot read the records of
+    /// such an entry copies it to both buckets, so splits do not lower their number per bucket.
     blank_entries: AtomicU64,
     /// Locked by the thread that splits buckets.
     growth: Mutex<Growth>,
@@ -231,13 +240,14 @@ struct LockedBucket<'a> {
 
 /// The slots of a locked bucket that an insert could use.
 struct Survey<'a> {
-    /// All entries whose known bits match the hash.
+    /// All entries whose known tag bits match the hash.
     matching: Candidates,
     /// The matching entry whose tag agrees with the hash in the most bits.
     first: Option<(&'a AtomicU64, Entry)>,
     empty: Option<&'a AtomicU64>,
-    /// Among the other entries that lead to older records: the number of agreeing tag bits, slot
-    /// and entry with the most such bits.
+    /// The best slot to share if no entry matches: the number of tag bits that agree with the hash,
+    /// the slot and its entry. Only entries whose chain begins with an older record than the new
+    /// one count.
     closest: Option<(u32, &'a AtomicU64, Entry)>,
     /// The last bucket of the overflow chain.
     last: &'a Bucket,
@@ -351,7 +361,8 @@ impl Index {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of slots in use whose entry a split moves to one side only.
+    /// Returns the number of slots in use whose entry knows a tag bit. A split moves such an entry
+    /// to one of the two buckets, and never copies it.
     fn divisible_count(&self) -> u64 {
         // Relaxed: the counts may miss concurrent changes. A bucket is then split slightly earlier
         // or later.
@@ -473,8 +484,8 @@ impl Index {
     }
 
     /// Returns the result of a search that has found no match in a bucket with the meta word
-    /// `meta`: `EMPTY`, or `BEYOND` if the bucket has overflow buckets. The call prefetches the
-    /// first of them.
+    /// `meta`: `EMPTY`, or `BEYOND` if the bucket has overflow buckets. For `BEYOND`, prefetches
+    /// the first overflow bucket.
     #[inline]
     fn after_bucket(&self, meta: Meta) -> Entry {
         if meta.overflow() == 0 {
@@ -485,8 +496,9 @@ impl Index {
     }
 
     /// Continues the search in the overflow buckets, after `first_match` has returned `BEYOND`.
-    /// Returns `EMPTY` if no slot of them matches. The caller must then search from the bucket: the
-    /// key may be missing, or another thread may have moved its entry.
+    /// Returns `EMPTY` if no slot of the overflow buckets matches. The caller must then search all
+    /// of the chain with `candidates`: the key may be missing, or another thread may have moved its
+    /// entry.
     pub(crate) fn first_match_beyond(&self, hash: u64) -> Entry {
         let (_, bucket, meta) = self.find_bucket(hash);
         let probe = Probe::new(hash, meta.depth());
@@ -519,8 +531,8 @@ impl Index {
                     }
                 }
                 // Acquire fence: orders the loads of the slots before the second load of the meta
-                // word. If a split stored one of these slots, its `SPLITTING` bit or version shows
-                // here.
+                // word. If a split stored one of the loaded slots, this second load shows its
+                // `SPLITTING` bit or the new version.
                 fence(Ordering::Acquire);
                 let after = Meta(bucket.meta().load(Ordering::Relaxed));
                 if after.same_layout_as(meta) || planted(Planted::LookupOnce) {
@@ -561,15 +573,15 @@ impl Index {
     }
 
     /// Replaces the head address in the slot that holds `old` by `new`. Returns false if no slot of
-    /// the hash's bucket holds exactly `old`. If `alone`, no record follows `new`, and the slot
-    /// gets a full tag again.
+    /// the hash's bucket holds exactly `old`. If `alone` is true, no record follows `new` in the
+    /// chain, and the slot gets a full tag again.
     pub(crate) fn replace(&self, hash: u64, old: Entry, new: Address, alone: bool) -> bool {
         self.replace_if(hash, old, new, alone, || true)
     }
 
     /// Does the same as `replace`, but only if `still` returns true while the hash's bucket is
-    /// locked. If this call and an insert of the same key run at once, the later one sees
-    /// everything that the earlier one saw.
+    /// locked. The lock orders this call and an insert of the same key by another thread: the later
+    /// of the two sees everything that the earlier one saw.
     pub(crate) fn replace_if(
         &self,
         hash: u64,
@@ -597,7 +609,8 @@ impl Index {
     }
 
     /// Adds a key with the record at `new`. The record must be complete except for its previous
-    /// address, which `link` sets. The chains of the `searched` slots must not contain the key.
+    /// address, which `link` sets. The caller must have found that the chains of the `searched`
+    /// slots do not contain the key.
     pub(crate) fn insert(
         &self,
         budget: &Budget,
@@ -647,8 +660,9 @@ impl Index {
             self.set_slot(slot, entry, entry.chained_to(new));
             return Inserted::Yes;
         }
-        // A link must lead to an older record. A head that the caller searched is older than the
-        // new record, but other heads may be newer.
+        // A record must be linked to an older record. The caller read the heads of the searched
+        // slots before it wrote the new record, so they are older. Other slots may have newer
+        // heads.
         let Some((bits, slot, entry)) = closest else { return Inserted::Changed };
         link(entry.address());
         self.set_slot(slot, entry, entry.widened(bits).chained_to(new));

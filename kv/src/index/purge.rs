@@ -3,9 +3,10 @@
 //!
 //! An entry whose head lies below `begin` leads to no row, because compaction has moved every row
 //! from there. Lookups treat such an entry as the end of its chain (`engine::batch`). The entry
-//! only wastes a slot. Compaction removes most of these entries when it meets the tombstones of
-//! their rows. The rest are copies of entries without tag bits that splits made. To remove them,
-//! compaction sweeps the whole index, a few buckets for each page.
+//! only wastes a slot. Compaction removes most of these entries when it meets the tombstones (the
+//! records of deletions) of their rows. The remaining entries are copies that splits made of
+//! entries without tag bits. To remove the copies, compaction sweeps the whole index, a few buckets
+//! for each page.
 
 use super::Index;
 use super::bucket::{Bucket, Meta};

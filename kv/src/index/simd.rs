@@ -1,5 +1,5 @@
-//! Compares the seven tags of a bucket at once: `matching` with instructions that every x86-64
-//! processor has, `matching_wide` with AVX2. A batch probes a group of keys with AVX2 if the
+//! Compares the seven tags of a bucket at once. `matching` uses instructions that every x86-64
+//! processor has, and `matching_wide` uses AVX2. A batch probes a group of keys with AVX2 if the
 //! processor has it, because that takes half the instructions.
 //!
 //! The loads are assembly, because other threads store into the slots, and the compiler assumes
@@ -110,10 +110,10 @@ pub(super) fn matching_wide(bucket: &Bucket, probe: Probe) -> u32 {
     let low = _mm256_castsi256_ps(_mm256_srli_epi64::<{ TAG_SHIFT as i32 }>(low));
     let high = _mm256_castsi256_ps(_mm256_srli_epi64::<{ TAG_SHIFT as i32 }>(high));
     // Selects the lower half of each 64-bit lane. The pairs of slots then have the order 0, 2, 1,
-    // 3, and the second instruction sorts them.
+    // 3, and the permutation sorts them.
     let tags = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(low, high));
     let tags = _mm256_permute4x64_epi64::<0b11_01_10_00>(tags);
-    // The comparison of `matching_four`.
+    // Does the same comparison as `matching_four`, in eight lanes.
     let minus_one = _mm256_set1_epi32(-1);
     let differ = _mm256_xor_si256(tags, _mm256_set1_epi32(probe.bits()));
     let up_to_lowest = _mm256_xor_si256(differ, _mm256_add_epi32(differ, minus_one));
@@ -157,7 +157,8 @@ mod tests {
             let plain = bucket.matching_by_slot(probe);
             assert_eq!(matching(&bucket, probe), plain, "round {round}");
             if is_wide() {
-                // SAFETY: the duty is that the processor has the instructions.
+                // SAFETY: the duty is that the processor has the instructions, and `is_wide` says
+                // so.
                 assert_eq!(unsafe { matching_wide(&bucket, probe) }, plain, "round {round}");
             }
         }

@@ -19,10 +19,11 @@ fn hash(table: TableNumber, key: u64) -> u64 {
     KeyHash::new(7).of(table, key)
 }
 
-/// Address of record n is n times this. Record numbers begin at 1, so no record lies at address 0.
+/// The address of record n is n * `STRIDE`. Record numbers begin at 1, so no record lies at address
+/// 0.
 const STRIDE: u64 = 64;
 
-/// Records by number. Number 0 stands for no record.
+/// The key and the previous address of each record, by record number. Number 0 means "no record".
 struct Records {
     keys: Vec<AtomicU64>,
     previous: Vec<AtomicU64>,
@@ -191,7 +192,7 @@ fn a_key_is_in_the_chain_of_one_slot() {
             }
             for key in keys {
                 // A superseded record may lie in the chain of a bucket that its key has left in a
-                // split.
+                // split, so only the bucket of the key's hash counts.
                 let probe = Probe::new(hash(TABLE, key), meta.depth());
                 if low_bits(hash(TABLE, key), meta.depth()) == i && entry.matches(probe) {
                     slots_of[key as usize] += 1;
@@ -202,7 +203,7 @@ fn a_key_is_in_the_chain_of_one_slot() {
     assert!(slots_of.iter().all(|&slots| slots == 1));
 }
 
-/// Shows that a record that is published late is never linked to a newer record. Before the fix,
+/// Shows that a record that is inserted late is never linked to a newer record. Before the fix,
 /// such a link made a chain lead to a higher address.
 #[test]
 fn no_record_is_linked_to_a_newer_one() {
@@ -218,7 +219,8 @@ fn no_record_is_linked_to_a_newer_one() {
     let mut refused = 0;
     for (key, &record) in (rows..).zip(&records) {
         let hash = hash(TABLE, key);
-        // The search ends before the record is inserted.
+        // The record was appended before the keys below `rows` were inserted, so the search may
+        // find newer records.
         indexed.index.candidates(hash, &mut searched);
         let older = searched.iter().all(|entry| entry.address() < record);
         let mut previous = Address::NONE;
@@ -315,7 +317,8 @@ fn entries(index: &Index) -> Vec<u64> {
     all
 }
 
-/// A folder of images: a whole one, and deltas that each add to the image before.
+/// A folder of images of an index: a whole image, and deltas with the changes since the image
+/// before.
 struct Album {
     dir: tempfile::TempDir,
     written: u64,
@@ -332,7 +335,8 @@ impl Album {
         Place::of_path(&self.dir.path().join(number.to_string())).unwrap()
     }
 
-    /// Writes the image of the cut that `cut` makes, and returns its length in bytes.
+    /// Writes the image of the cut that the argument `cut` makes. Returns the image's length in
+    /// bytes.
     fn add<'a>(&mut self, whole: bool, cut: impl FnOnce() -> Cut<'a>) -> u64 {
         let kind = if whole { ImageKind::Whole } else { ImageKind::Since(self.written) };
         if whole {
@@ -446,8 +450,8 @@ fn an_image_shows_the_moment_of_its_cut_whatever_changes_meanwhile() {
             album.add(whole, || {
                 expected = entries(&indexed.index);
                 let cut = indexed.index.cut();
-                // These buckets change before the image is begun, so their old content must be
-                // saved.
+                // The buckets of these keys change before the writer begins the image, so their old
+                // content must be saved.
                 for key in 0..20 {
                     indexed.move_to_tail(key);
                 }
@@ -493,7 +497,8 @@ fn after_an_image_that_failed_a_whole_one_is_right() {
     let of = CheckpointIdentity { bank: 7, checkpoint: 9, id: 70 };
     let nowhere = album.path(0).directory().place("nowhere/9");
     assert!(indexed.index.cut().write(&nowhere, of, ImageKind::Since(1)).is_err());
-    // Changes some of the buckets again and leaves others, and lets another image fail.
+    // Changes some of the same buckets again, leaves others unchanged, and lets a second image
+    // fail.
     for key in rows / 5..rows / 2 {
         indexed.move_to_tail(key);
     }
@@ -557,8 +562,8 @@ fn images_that_do_not_belong_together_are_damaged() {
     indexed.move_to_tail(0);
     album.add(false, || indexed.index.cut());
     assert_eq!(load(&album, 0, u64::MAX).unwrap(), indexed.index.entry_count());
-    // These lists lack the delta in the middle, lack the whole image, repeat the whole image, or
-    // have the wrong order.
+    // These lists of images lack the delta in the middle, lack the whole image, repeat the whole
+    // image, or have the wrong order.
     for wrong in [vec![1, 3], vec![2, 3], vec![1, 1], vec![3, 2]] {
         album.images = wrong.clone();
         let loaded = load(&album, 0, u64::MAX);
@@ -566,15 +571,16 @@ fn images_that_do_not_belong_together_are_damaged() {
     }
 }
 
-/// Shows that a lookup with an old outline finds a bucket that was split twice since, even if the
-/// bucket that the hash moved to was not split. Before the fix, such a lookup read a bucket that
-/// did not exist, and never ended. (A model found this.)
+/// Shows that a lookup with an old outline (a copy of the level and the split pointer) finds a
+/// bucket that was split twice since. This must hold even if the bucket that the hash moved to was
+/// not split. Before the fix, such a lookup read a bucket that did not exist, and never ended. A
+/// model in `testing::models` found this.
 #[test]
 fn a_look_from_before_several_splits_finds_the_bucket() {
     let indexed = Indexed::new(64 << 20, 4000);
     let before = indexed.index.outline();
     let mut keys = 0;
-    // Splits the first bucket twice, and the others once.
+    // Splits the first bucket twice, and each other bucket once.
     while indexed.index.bucket_count() <= 2 << INITIAL_LEVEL {
         indexed.insert(keys);
         keys += 1;
@@ -589,8 +595,9 @@ fn a_look_from_before_several_splits_finds_the_bucket() {
 }
 
 /// Shows that a split counts the entries without tag bits that it copies, and that such entries do
-/// not make the index grow. Without the counting, the count went below zero when copies were
-/// removed. If the copies made the index grow, each split would add as many entries as it divides.
+/// not make the index grow. Without the counting, the number of entries went below zero when copies
+/// were removed. If the copies made the index grow, each split would add as many entries as it
+/// divides.
 #[test]
 fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
     let rows: u64 = if cfg!(miri) { 400 } else { 20_000 };
@@ -634,8 +641,8 @@ fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
     assert!(!indexed.index.wants_growth());
 }
 
-/// Shows that a split moves an entry without tag bits to one side only, if its records are in
-/// memory.
+/// Shows that a split moves an entry without tag bits to one bucket only, if the entry's records
+/// are in memory.
 #[test]
 fn a_split_sends_an_entry_to_its_side_if_its_records_are_in_memory() {
     let rows: u64 = if cfg!(miri) { 400 } else { 20_000 };
@@ -667,7 +674,7 @@ fn a_split_sends_an_entry_to_its_side_if_its_records_are_in_memory() {
         indexed.index.grow(&indexed.budget, |address| indexed.look(address));
     }
     indexed.assert_counts();
-    // A split may copy only chains whose records belong on both sides.
+    // A split may copy only chains whose records belong in both buckets.
     let after = indexed.index.entry_count() - rows;
     assert!(after <= before + rows / 10, "{before} entries became {after}");
     for key in (0..rows).chain(2 * rows..3 * rows) {

@@ -80,8 +80,8 @@ impl Store {
     }
 
     /// Returns the address at which the mutable region begins, and the address at which memory
-    /// begins. The log evicts next the rows whose mark has an [`address`](RowMark::address) below
-    /// the first. Rows with an address below the second are on disk.
+    /// begins. Rows whose mark has an [`address`](RowMark::address) between the two are in memory,
+    /// and the log evicts them next. Rows with an address below the second are on disk.
     #[must_use]
     pub fn boundaries(&self) -> (u64, u64) {
         let core = self.core();

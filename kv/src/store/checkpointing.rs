@@ -50,7 +50,7 @@ struct Moment<'a> {
 
 /// Largest total size of the deltas after one whole image, as a fraction of the size of that image.
 /// If the next delta would exceed the limit, the next image is whole. So an opening reads at most
-/// this fraction more than one whole image.
+/// one whole image and this fraction of it.
 const DELTAS_PART: f64 = 0.25;
 /// Largest number of deltas after one whole image. Each delta is one more file to open.
 const DELTAS_MAX: usize = 64;
@@ -116,7 +116,7 @@ impl Store {
                 self.core().log.device.release_handles();
                 self.take_checkpoint(blob)
             }
-            // This case applies only if the new checkpoint is not complete. Otherwise the full disk
+            // Applies only if the new checkpoint is not complete. If it is complete, the full disk
             // stopped only the last step, the record in `BANK`.
             Err(error) if !self.core().log.is_poisoned() && self.newest.lock().number == before => {
                 match error.for_want_of_room() {
@@ -186,9 +186,9 @@ impl Store {
     fn let_go_of_older(&self, core: &Core) {
         let mut gone = Vec::new();
         let _ = self.checkpoints.prune(self.checkpoints_kept, &mut gone);
-        // Only the checkpoints that this call removed are unpinned. If the folder cannot be read,
-        // the others may still exist. If freeing fails here, the next page of compaction or the
-        // next checkpoint tries again.
+        // Unpins the log only of the checkpoints that this call removed. If the folder cannot be
+        // read, other checkpoints may still exist. If freeing fails here, the next page of
+        // compaction or the next checkpoint tries again.
         core.unpin(&gone);
         let _ = core.free_space(0);
     }
@@ -228,7 +228,7 @@ impl Store {
         let changed = core.counters.changes();
         let state = self.state_id();
         let number = self.checkpoints.number_after(newest.number)?;
-        // Stays true unless the checkpoint is completed.
+        // `newest.is_retry` stays true unless the checkpoint is completed.
         let is_retry = std::mem::replace(&mut newest.is_retry, true);
         let partial = self.checkpoints.begin(number)?;
         let kind = self.next_image(&newest, &partial)?;
@@ -237,8 +237,8 @@ impl Store {
         let Moment { log_end, mut pin, tables, index, id, paused } = moment;
         let log_begin = pin.begin;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id };
-        // Stays empty unless the checkpoint is completed. After a failure, the changes since the
-        // last complete checkpoint are not known.
+        // `newest.images` stays empty unless the checkpoint is completed. After a failure, the
+        // changes since the last complete checkpoint are not known.
         let mut images = std::mem::take(&mut newest.images);
         if kind == ImageKind::Whole {
             images.clear();
@@ -276,8 +276,8 @@ impl Store {
         newest.number = number;
         newest.images = images;
         newest.is_retry = false;
-        // If the sync fails, a reopening may find the old or the new checkpoint. So the store stops
-        // writing.
+        // If the sync fails, a reopening may find the old or the new checkpoint. The store
+        // therefore stops writing.
         self.checkpoints.sync().inspect_err(|e| core.log.poison(e))?;
         if !newest.noted {
             BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
@@ -363,7 +363,7 @@ mod tests {
             assert_eq!(stats.log_address_warning, None);
             assert!(stats.log_address_left_bytes > 31 << 40);
             drop(store);
-            // Moves the empty log to a place three pages before its last possible address.
+            // Moves the empty log to an address three pages before its last possible address.
             let path = dir.path().join("checkpoints/0000000001/manifest");
             let bytes = std::fs::read(&path).unwrap();
             let page_bits = page_bytes.ilog2();
@@ -410,8 +410,8 @@ mod tests {
         }
     }
 
-    /// Shows that the program's check ends a wait at the disk quota. In this test, only a
-    /// checkpoint could end the wait otherwise.
+    /// Shows that the check that the program registered with `check_while_waiting` ends a wait at
+    /// the disk quota. In this test, only a checkpoint could end the wait otherwise.
     #[test]
     fn a_wait_for_space_ends_when_the_program_says_so() {
         thread_local! {

@@ -41,8 +41,8 @@ use serving::{CallState, Serving};
 pub use state::StateId;
 pub use tables::TableInfo;
 
-/// A drop guard that wakes the threads that wait for rows of this batch. A batch that ends with an
-/// error or a panic may also have released rows.
+/// Wakes, when it is dropped, the threads that wait for rows of this batch. It does so even if the
+/// batch ends with an error or a panic, because such a batch may have released rows.
 struct Released<'a> {
     waiters: &'a Waiters,
     table: TableId,
@@ -314,22 +314,23 @@ impl Store {
         self.waiters.ticket(table.number, key)
     }
 
-    /// Parks the calling thread until a batch releases a row of the ticket's stripe (the row
-    /// itself, or a row that shares its stripe). Returns false if the deadline passes first.
+    /// Parks the calling thread until a batch releases a row of the ticket's stripe. A stripe is a
+    /// group of rows that share a release count, so the released row may be another row. Returns
+    /// false if the deadline passes first.
     #[must_use]
     pub fn wait_released(&self, ticket: ReleaseTicket<'_>, deadline: Instant) -> bool {
         ticket.wait(deadline)
     }
 
     /// Wakes all threads that [wait for a release](Self::wait_released), so that they try their
-    /// batches again. The caller needs this after a change that is no release but also ends their
-    /// waits, such as a dropped table.
+    /// batches again. The caller needs this after a change that releases no row but can also end
+    /// their waits, such as a dropped table.
     pub fn wake_waiters(&self) {
         self.waiters.wake_all();
     }
 
-    /// Fails if the store cannot write any more. Then no lease can end, so rows keep their counts
-    /// of outstanding gets.
+    /// Fails if the store cannot write any more. A store that cannot write cannot end a lease, so
+    /// rows keep their counts of outstanding gets.
     ///
     /// # Errors
     /// `Poisoned` if an earlier write to the log has failed. `ReadOnly` if the store is open
@@ -358,9 +359,9 @@ impl Store {
 
     /// Compacts the whole part of the log that is on disk now, however few dead records it has.
     /// Copies current rows to the tail, and frees the log below the first address that a kept
-    /// checkpoint or a scan needs. The remaining log is freed after later checkpoints have replaced
-    /// the kept ones. Other calls continue during compaction. If an error had stopped compaction,
-    /// this call starts it again.
+    /// checkpoint or a scan needs. The rest of the compacted log is freed after later checkpoints
+    /// have replaced the kept ones. Other calls continue during compaction. If background
+    /// compaction has stopped after an error, this call starts it again.
     ///
     /// # Errors
     /// `Damaged`, `Truncated` or `Io` if a page cannot be read or a file cannot be removed. No log

@@ -114,15 +114,15 @@ impl Store {
         Self::start(Found { dir, lock, made, checkpoints, newest, manifest }, options, device)
     }
 
-    /// Starts the store of a bank with its threads: at the checkpoint in `found`, or as a new store
-    /// if there is none.
+    /// Starts the store of a bank with its threads: at the newest checkpoint, or as a new store if
+    /// `found` has no checkpoint.
     fn start(
         found: Found<'_>,
         options: &StoreOptions,
         device: impl FnOnce(&Arc<Directory>, u64) -> Result<Arc<dyn Device>>,
     ) -> Result<Store> {
         // If this function fails, `made` must be dropped before `lock`. Variables are dropped in
-        // reverse order.
+        // reverse order of declaration.
         let Found { dir, lock, made, checkpoints, newest, manifest } = found;
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
@@ -143,7 +143,8 @@ impl Store {
                 (index, Some(recovered))
             }
         };
-        // A process that crashed wrote the log beyond this address. No checkpoint needs it.
+        // A process that crashed may have written log beyond this address. No checkpoint needs that
+        // log.
         device.truncate(manifest.log_end)?;
         let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
         let parts = CoreParts {
@@ -160,7 +161,7 @@ impl Store {
             incarnations: Vec::new(),
             checkpoints: Some(checkpoints.clone()),
         };
-        // Pages that are written from this address on carry the id of this opening.
+        // Pages that are written from this address on contain the id of this opening.
         let lineage = manifest.lineage().then(manifest.pages().end, new_id());
         let core = Core::new(parts, &manifest, lineage)?;
         core.counters.newest_checkpoint.set(newest.unwrap_or(0));
@@ -414,7 +415,7 @@ mod tests {
         for left in 0..THREADS.len() {
             assert_refused(&bank, left);
         }
-        // Two threads are enough, because the opening reads in the calling thread.
+        // Two threads are enough, because the opening reads the bank's files in the calling thread.
         let store = with_threads_left(THREADS.len(), || Store::open(&bank, &options())).unwrap();
         assert_eq!(store.recovered().unwrap().blob, b"step 1");
         store.checkpoint(b"step 2").unwrap();

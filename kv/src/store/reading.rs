@@ -8,8 +8,9 @@
 //! **Approach.** A checkpoint's log and index never change. A read-only store is therefore a `Core`
 //! whose log ends where the checkpoint's log ends, in memory and on disk. Every row is on disk, and
 //! peeks bring rows into the row cache. A read-only store has no writer thread and no compaction
-//! thread. Its log is sealed: a call that would write fails with the error `ReadOnly`. The store
-//! holds the checkpoint (`hold`) until the core is dropped.
+//! thread. Its log is sealed: a call that would write fails with the error `ReadOnly`. Until the
+//! core is dropped, the store holds the checkpoint: a lock on it (`hold`) keeps the writer from
+//! removing it.
 //!
 //! **A refresh** makes a second core for the newer checkpoint and then replaces the present core by
 //! it. Each call uses the core that is current when the call begins, until the call ends. A scan
@@ -238,8 +239,9 @@ fn another_bank(dir: &Path) -> Error {
     ))
 }
 
-/// Returns the incarnations of a newer checkpoint's tables. `before` has the tables that the store
-/// shows now. The module `numbers` explains incarnations.
+/// Returns the incarnations of a newer checkpoint's tables. An incarnation counts how often a table
+/// number was given to another table (see the module `numbers`). `before` has the tables that the
+/// store shows now.
 fn incarnations(before: &[TableState], tables: &[TableEntry]) -> Result<Vec<u32>> {
     let known = tables.iter().zip(before).map(|(entry, before)| {
         let what = || format!("table number {} was used too many times", entry.number);

@@ -11,16 +11,16 @@
 //! log, because no record is shorter. Then the scan reads and verifies the window's pages in order.
 //! A record whose bit is set is a row.
 //!
-//! A window is 256 times as long as its bits. The image has about 10 bytes a row, and it is read
-//! once for every three or four memory budgets of log. The scan does not use the live index, so
-//! writers, compaction and later checkpoints continue. A pin keeps the log from being freed.
+//! A window is 256 times as long as its bits, so it has at most 256 pages. The image has about 10
+//! bytes a row, and the scan reads it once for each window. The scan does not use the live index,
+//! so writers, compaction and later checkpoints continue. A pin keeps the log from being freed.
 //!
 //! For two kinds of entries, the image alone does not say which records are current. An entry of
-//! the first kind leads a chain of several records. An entry of the second kind has no tag bits, so
-//! a split of its bucket may have left a stale copy in another bucket. The scan walks these chains
-//! from their heads, many chains at once. In a chain, the first record of each key counts, and only
-//! in the bucket of the key's own hash. Both kinds are rare if the index has enough memory. If most
-//! keys share slots, walking the chains costs random reads.
+//! the first kind leads to a chain of several records. An entry of the second kind has no tag bits,
+//! so a split of its bucket may have left a stale copy in another bucket. The scan walks these
+//! chains from their heads, many chains at once. In a chain, the first record of each key is
+//! current, and only in the bucket of the key's own hash. Both kinds are rare if the index has
+//! enough memory. If most keys share slots, walking the chains costs random reads.
 //!
 //! **Memory.** The scan borrows about two pages from the memory budget, and the log gives up frames
 //! for them. One page holds the page of the log that is read. The other page holds the window's
@@ -86,7 +86,8 @@ pub struct Scan<'a> {
     page_start: u64,
     offset: usize,
     used: usize,
-    /// Declared here, because it must be dropped after the scan has returned its memory.
+    /// Keeps the log that the scan reads from being freed. Dropped after `Scan::drop` has returned
+    /// the scan's memory.
     _pin: LogPin,
     lent_bytes: u64,
 }
@@ -262,7 +263,7 @@ impl Scan<'_> {
     /// # Errors
     /// `Damaged`, `Truncated` or `Io` if a part of the checkpoint cannot be read.
     pub fn next_row(&mut self) -> Result<Option<ScannedRow<'_>>> {
-        // The loop ends: each round moves to the next record, the next page or the next window.
+        // The loop ends: each iteration moves to the next record, the next page or the next window.
         loop {
             if self.offset + HEADER_BYTES > self.used {
                 if !self.next_page()? {
@@ -358,8 +359,8 @@ impl Scan<'_> {
         }
         let core = Arc::clone(&self.core);
         let mut buffer = core.buffers.take();
-        // The loop ends: each round moves every chain that it reads to an older record, or reads
-        // more of the chain's record.
+        // The loop ends: each iteration moves every chain that it reads to an older record, or
+        // reads more of the chain's record.
         while !chains.is_empty() {
             chains.sort_unstable_by_key(|chain| chain.at);
             let places = self.read_chains(chains, &mut buffer)?;
@@ -381,8 +382,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Reads the next record of each chain, for as many of the first chains as the buffer has room
-    /// for. Returns the position of each record in the buffer.
+    /// Reads the next record of the first chains, as many as fit into the buffer. Returns the
+    /// position of each record in the buffer.
     fn read_chains(&self, chains: &[Chain], buffer: &mut [u8]) -> Result<Vec<usize>> {
         let block = BLOCK_BYTES as u64;
         let page_bytes = self.page.len() as u64;

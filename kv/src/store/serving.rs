@@ -1,4 +1,4 @@
-//! Which core a call on a store works on.
+//! Chooses the core that a call on a store works on.
 
 use std::fmt;
 use std::ops::Deref;

@@ -19,8 +19,8 @@ impl Store {
     pub fn stats(&self) -> StoreStats {
         let core = self.core();
         let c = &core.counters;
-        // Read before `changes`, which only grows. Each thread counts changes in its own cell, and
-        // this thread may read an old value of a cell. So the difference saturates at 0.
+        // Read before `changed`, which only grows. Each thread counts changes in its own cell, and
+        // this thread may read an old value of a cell. The difference therefore saturates at 0.
         let changed_at_checkpoint = c.changed_at_checkpoint.get();
         let mut stats = StoreStats::counted(c);
         stats.changed_since_checkpoint = stats.changed.saturating_sub(changed_at_checkpoint);

@@ -112,7 +112,7 @@ impl Store {
             });
         }
         let mut settled = false;
-        // The loop ends: the second round returns.
+        // The loop ends: the second iteration returns.
         loop {
             let mut tables = core.tables.write();
             check_name_is_free(&tables, name)?;
@@ -143,8 +143,8 @@ impl Store {
         }
     }
 
-    /// True if no other table has this table's number: the table exists, or it was dropped and its
-    /// number is still free.
+    /// True if this table's number was not given to another table: the table exists, or it was
+    /// dropped and its number is still free.
     #[must_use]
     pub fn has_its_number(&self, table: TableId) -> bool {
         let core = self.core();
@@ -162,7 +162,7 @@ impl Store {
         self.core().key_hash.of(table.number, key)
     }
 
-    /// Limits the number of tables at a time to `max`. Only for tests of a bank that has used all
+    /// Limits the number of tables of the bank to `max`. Only for tests of a bank that has used all
     /// table numbers.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
@@ -174,9 +174,9 @@ impl Store {
     /// fail with `NoSuchTable`. The drop is durable after the next checkpoint. A crash before that
     /// brings back the table as the last checkpoint has it. Compaction frees the table's space.
     ///
-    /// A new table may have the same name at once. A new table gets the number only if the bank has
-    /// no unused number left, and if the log and the kept checkpoints have no record of the dropped
-    /// table any more. The id of the dropped table stays invalid.
+    /// A new table may have the same name at once. A new table gets the dropped table's number only
+    /// if the bank has no unused number left, and if the log and the kept checkpoints have no
+    /// record of the dropped table any more. The id of the dropped table stays invalid.
     ///
     /// # Errors
     /// `NoSuchTable` if the table does not exist.

@@ -169,7 +169,7 @@ pub fn stream(data: &[u8]) {
     }
     let mut reader = CheckedReader::open(&scratch.0, identity).expect("the header is right");
     let mut part = [0; 5];
-    // The loop ends: each turn reads 5 bytes of a finite file.
+    // The loop ends: each iteration reads 5 bytes of a finite file.
     while reader.read(&mut part).is_ok() {}
 }
 

@@ -1,7 +1,7 @@
 //! Switches for the mechanisms that decide which rows stay in memory and when rows are read.
 //!
-//! The measurement `mechanisms` of the crate `bench` runs one training with all mechanisms on, and
-//! one more for each mechanism that it turns off. Without the feature `bench` there are no
+//! The measurement `mechanisms` of the crate `bench` trains once with all mechanisms on, and once
+//! more for each mechanism, with that mechanism off. Without the feature `bench` there are no
 //! switches, and [`is_on`] is a constant. A switch must be set before a bank is opened, because the
 //! row cache chooses its layout at the opening.
 
@@ -12,16 +12,16 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
     /// On: rows that lookahead announced stay in mutable memory until their batch uses them. Off:
-    /// announced rows get no protection (`window` of the crate `embank`).
+    /// announced rows get no protection (`lookahead::window` of the crate `embank`).
     Window,
     /// On: often used rows are copied to the tail before their page leaves memory. Off: no row is
     /// copied (`retention`).
     Retention,
-    /// On: memory moves between log and row cache, to the side that gains more from it. Off: the
-    /// row cache gets a 32nd of its maximum (`cache::sizing`).
+    /// On: memory moves between log and row cache, to the one that gains more from it. Off: the row
+    /// cache gets a 32nd of its maximum (`cache::sizing`).
     CacheSizing,
-    /// On: the row cache has a small queue for new rows, and a main queue for marked rows. Off: the
-    /// cache has one queue (`cache::shard`).
+    /// On: the row cache has a small queue for new rows, and a main queue for rows that were used
+    /// again. Off: the cache has one queue (`cache::shard`).
     SmallQueue,
     /// On: a cached row that was used goes through its queue once more. Off: the oldest row leaves
     /// the queue first, used or not (`cache::shard`).

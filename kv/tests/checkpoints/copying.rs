@@ -119,8 +119,8 @@ fn what_a_bank_gives_back_stays_with_its_copy() {
     holds(&copy, 103);
 }
 
-/// The roll back ends the log inside a file that the copy shares. The bank then writes on from
-/// there.
+/// The roll back ends the bank's log inside a file that the copy shares. The bank then writes new
+/// records from that address on. The copy must not change.
 #[test]
 fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
     let (dir, bank, store, table) = bank();
@@ -143,8 +143,9 @@ fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
     holds_open(&Store::open(&copy, &options(2)).unwrap(), 2);
 }
 
-/// The reader opened a log file before the bank wrote on after its roll back. That file now belongs
-/// to the copy, which has other rows in it at the same offsets.
+/// A copy shares the bank's last log file. After a roll back a reader opens this file, and then the
+/// bank makes a new file for its next records. The old file belongs to the copy, which has other
+/// rows at the same offsets. The reader must read the new file.
 #[test]
 fn a_reader_sees_what_the_bank_wrote_after_it_went_back_and_not_the_copy_s() {
     let (dir, bank, store, table) = bank();

@@ -205,8 +205,8 @@ fn only_the_delta_that_follows_is_taken() {
         other.checkpoint(version);
     }
     assert!(refused(&other.delta(3, 4)).contains("is of bank"));
-    // The copy is written by itself and reaches checkpoint 4 too. A delta from the bank's
-    // checkpoint 4 must be refused.
+    // The copy is opened for writing and takes its own checkpoint 4. A delta from the bank's
+    // checkpoint 4 must then be refused.
     let copied = Store::open(&pair.copy, &options(2)).unwrap();
     let locked = apply(&pair.copy, &to_4).unwrap_err();
     assert!(matches!(locked, Error::Locked { .. }), "{locked}");

@@ -112,7 +112,7 @@ fn a_bank_that_takes_the_place_of_an_open_one_is_not_touched() {
 }
 
 /// The log can't grow while the path leads to another bank: new segments and removals are refused,
-/// as checkpoints are. This holds even if the other bank is open.
+/// as checkpoints are. This holds even if the other bank is also open.
 #[test]
 fn a_log_that_grows_after_an_exchange_stops() {
     let dir = tempfile::tempdir().unwrap();
@@ -224,8 +224,8 @@ fn a_reader_of_a_directory_that_was_replaced_says_so() {
     assert_eq!(reader.refresh().unwrap(), 1);
 }
 
-/// A user may remove the file LOCK. The directory itself is also locked, and the store makes LOCK
-/// again.
+/// A user may remove the file LOCK. The bank stays locked, because the directory itself is also
+/// locked. The next checkpoint makes LOCK again.
 #[test]
 fn a_bank_whose_lock_file_was_removed_is_still_locked() {
     let dir = tempfile::tempdir().unwrap();

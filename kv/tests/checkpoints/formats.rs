@@ -1,4 +1,5 @@
-//! Tests that banks of all supported on-disk formats can be opened: docs/testing.md, "Formats".
+//! Tests that banks of all supported on-disk formats can be opened (see docs/testing.md,
+//! "Formats").
 //!
 //! `fixtures/format-<n>` is a bank that a build with metadata format `n` wrote. Next to the bank, a
 //! text for each checkpoint describes the content. `write_a_fixture` makes such a fixture.
@@ -196,7 +197,7 @@ fn a_bank_of_every_fixture_goes_on() {
         for table in store.tables() {
             let (.., expected) = held.tables.get_mut(&table.name).unwrap();
             let keys: Vec<u64> = expected.keys().copied().collect();
-            // Rows move to memory. Some rows are changed, deleted or inserted.
+            // The gets move all rows to memory. Then some rows are deleted, changed and inserted.
             let mut values = vec![Vec::new(); keys.len()];
             let outcome = match table.width {
                 Width::Fixed => {

@@ -1,6 +1,6 @@
-//! Tests files from another line of history. Such a file comes from a copy that was written by
-//! itself, or from before a crash or a roll back. The bank treats it as damage and returns no
-//! row of it.
+//! Tests files from another line of history. Such a file comes from a copy that was opened for
+//! writing and has changed, or from before a crash or a roll back. The bank treats it as damage and
+//! returns no row of it.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -73,7 +73,8 @@ fn errors_or_rows_of(store: &Store, table: TableId, version: u64) -> usize {
     keys(ROWS).into_iter().zip(expected).filter(|pair| !right(pair.clone())).count()
 }
 
-/// Asserts that the bank is at `version`, and that the restored foreign files are found.
+/// Asserts that the foreign files in the bank are found. If the bank opens, each row is an error or
+/// has `version`.
 fn is_noticed(dir: &Path, version: u64) {
     let found = damage(dir);
     assert!(!found.is_empty(), "verify finds nothing");
@@ -182,7 +183,7 @@ fn an_image_and_a_blob_of_a_checkpoint_that_was_rolled_back_are_damage() {
     }
 }
 
-/// The checkpoint's directory comes from a copy that was written by itself. The log of that
+/// The checkpoint's directory comes from a copy that took its own checkpoints. The log of that
 /// checkpoint is not in this bank.
 #[test]
 fn a_checkpoint_of_a_copy_that_has_gone_on_is_damage() {
@@ -233,8 +234,8 @@ fn a_bank_that_is_opened_often_keeps_every_row() {
     assert_eq!(errors_or_rows_of(&reader, reader.tables()[0].id, 29), 0);
 }
 
-/// The lost manifest is the only one that lists the opening of the last pages. Salvage reads the
-/// opening's salt from the pages' headers.
+/// The lost manifest is the only one that lists the opening of the last pages. Salvage reads that
+/// opening's salt (the random number in each of its pages) from the pages' headers.
 #[test]
 fn what_a_lost_manifest_named_is_salvaged() {
     let (dir, bank) = bank();

@@ -78,8 +78,8 @@ fn a_refused_open_leaves_nothing_behind() {
         StoreOptions { disk_quota_bytes: Some(1), ..options(1 << 20) },
         options(1000),
         StoreOptions { page_size_bytes: Some(4 << 20), ..options(1 << 20) },
-        // The system refuses the address space for this budget. This is the last step of an
-        // opening.
+        // The system refuses the address space for this budget. The opening has already made files
+        // before it asks for the address space.
         options(1 << 50),
     ];
     for options in wrong {
@@ -129,8 +129,8 @@ fn files_of_a_user_in_the_log_of_a_new_bank_stay() {
     assert!(!stale.exists());
 }
 
-/// Regression test: the error named a budget that was too small. The next opening named a larger
-/// budget, and a scan needed a still larger one.
+/// Regression test: the error named a budget that was too small. The next opening with that budget
+/// failed and named a larger budget, and a scan needed an even larger budget.
 #[test]
 fn the_budget_that_is_asked_for_is_the_last() {
     for (page_bytes, rows) in [

@@ -246,8 +246,8 @@ fn opening_to_read_says_what_is_wrong() {
     assert_eq!(peek(&reader, table, &keys(100)).unwrap(), rows_of(&keys(100), 1, 200));
 }
 
-/// A writer works and another thread refreshes the store. Each batch and each scan must read one
-/// checkpoint only.
+/// A writer takes checkpoints while another thread refreshes the read-only store. Each batch and
+/// each scan must read one checkpoint only.
 #[test]
 fn batches_show_one_checkpoint_while_the_store_moves_on() {
     let random = Random::new();

@@ -285,8 +285,8 @@ fn too_small_a_budget_on_reopening_is_refused_with_the_one_that_does() {
         store.checkpoint(b"").unwrap();
         drop(store);
         let mut budget_bytes = 1 << 10;
-        // The first error names the budget that the pages need, the second the budget that the
-        // index needs.
+        // The first error names the budget that the pages need. The second error names the budget
+        // that the index needs.
         let store = (0..3)
             .find_map(|_| match Store::open(dir.path(), &options(budget_bytes)) {
                 Ok(store) => Some(store),

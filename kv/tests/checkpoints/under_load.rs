@@ -76,7 +76,7 @@ fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
 }
 
 /// Regression test: no frame was freed until all pages of a checkpoint were on disk. With memory
-/// full, a thread that appended waited for all of them.
+/// full, a thread that appended rows waited for all these pages.
 #[test]
 fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for_all() {
     let ended = ends(120, || {

@@ -1,5 +1,5 @@
-//! Makes closed banks with all kinds of content, and remembers that content. Tests use them to read
-//! or damage a bank's files.
+//! Makes closed banks with all kinds of content, and remembers that content. The tests read or
+//! damage the files of these banks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;

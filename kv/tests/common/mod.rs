@@ -131,8 +131,8 @@ pub(crate) fn turned(old: Option<&[u8]>, max: usize) -> Vec<u8> {
 fn turned_bytes(old: Option<&[u8]>, max: usize) -> usize {
     let last = |old: &[u8]| usize::from(old.last().copied().unwrap_or(7));
     old.map_or(9, |old| match last(old) % 3 {
-        // Two cases of three keep about the old length, often with the same padding. The third case
-        // gives any length.
+        // Two of the three cases keep about the old length, often with the same padded length. The
+        // third case gives any length.
         0 => old.len(),
         1 => (old.len() ^ 3).min(max),
         _ => (old.len() * 5 + last(old)) % (max + 1),
@@ -154,7 +154,7 @@ impl Operation for Turn {
     }
 }
 
-/// Options of a store that compacts in the background. Compaction thus runs during most tests.
+/// Options of a store that compacts in the background, so that compaction runs during most tests.
 pub(crate) fn options(budget_bytes: u64) -> StoreOptions {
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
     StoreOptions { memory_budget_bytes: budget_bytes, compaction, ..StoreOptions::default() }

@@ -13,8 +13,8 @@ const BUDGET_BYTES: u64 = 256 << 10;
 const ROWS: u64 = 700;
 const VALUE_BYTES: [usize; 2] = [40, 100];
 const BLOB: &[u8] = b"the step, and whatever else the caller keeps";
-/// Rows from this key on are put again before the second checkpoint. The second checkpoint's index
-/// therefore consists of the first one's image and a delta.
+/// Rows from this key on are put again before the second checkpoint. They are so few that the
+/// second checkpoint's index consists of the first checkpoint's image and a delta.
 const SECOND_FROM: u64 = ROWS - 25;
 
 fn version(key: u64) -> u64 {
@@ -220,8 +220,8 @@ fn bytes_after_the_end_of_metadata_are_errors() {
 
 #[test]
 fn a_file_of_another_checkpoint_is_an_error() {
-    // Regression test: the store accepted the index of an older checkpoint in place of the newest
-    // one's. It then returned old rows.
+    // Regression test: the store accepted the index of an older checkpoint in place of the index of
+    // the newest checkpoint. It then returned old rows.
     let bank = Bank::new();
     let older = bank.dir.path().join("checkpoints/0000000001");
     for file in &bank.files[..3] {

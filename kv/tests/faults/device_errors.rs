@@ -155,7 +155,8 @@ fn a_failure_of_any_write_of_a_checkpoint_is_an_error_or_tried_again() {
                 break;
             }
             if kind == ErrorKind::StorageFull {
-                // A full disk fails one write only. The checkpoint tries again and succeeds.
+                // Only one write fails, as on a disk that is full for a moment. The checkpoint
+                // tries again and succeeds.
                 result.unwrap();
                 drop(open);
                 let open = bank.open();

@@ -63,8 +63,8 @@ struct Life {
     store: Option<Store>,
     table: Option<TableId>,
     model: Model,
-    /// The content and the blob of the last complete checkpoint. `begun` has the content and the
-    /// blob of a checkpoint that was begun afterwards.
+    /// The number and the content of the last complete checkpoint. `begun` has the same for a
+    /// checkpoint that was begun afterwards and has not succeeded.
     saved: (u64, Model),
     begun: Option<(u64, Model)>,
     errors: Vec<String>,
@@ -139,7 +139,8 @@ impl Life {
     fn note(&mut self, error: &Error) {
         let text = error.to_string();
         assert!(self.fault.is_some(), "{text}");
-        // The disk in memory has no path that an error could name.
+        // An error names the injected fault, the segment or the page. The disk in memory has no
+        // path to name.
         let named = text.contains("injected") || text.contains(".seg") || text.contains("page");
         assert!(named && !text.contains("panicked"), "{:?}: {text}", self.fault);
         self.errors.push(text);

@@ -106,7 +106,7 @@ fn each_call_that_needs_a_page_tries_once_more() {
     assert_eq!(open.device.calls().writes, before);
 }
 
-/// A deletion may need a new page. The last free frames are reserved for that.
+/// A deletion may need a new page. The last free frames are reserved for deletions.
 #[test]
 fn rows_on_disk_can_be_deleted_and_read() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
@@ -156,8 +156,8 @@ fn threads_that_wait_for_a_page_hear_of_the_full_disk() {
     check(&open, &versions);
 }
 
-/// The caller repeats a failed update. An update that failed after half of its rows would change
-/// these rows twice.
+/// A failed update must have changed no row, because the caller repeats it. If it failed after half
+/// of its rows, the repetition would change these rows twice.
 #[test]
 fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
@@ -418,7 +418,8 @@ fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
     check(&open, &versions);
 }
 
-/// The store reserves space for a checkpoint. A bank that filled its disk can therefore take one.
+/// The store reserves space for a checkpoint. A bank that filled its disk can therefore take a
+/// checkpoint.
 #[test]
 fn writers_leave_room_for_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Runs the fuzz targets of `kv/fuzz` on their stored inputs, without a fuzzer: docs/testing.md,
-//! "Fuzzing".
+//! Runs the fuzz targets of `kv/fuzz` on their stored inputs, without a fuzzer (see
+//! docs/testing.md, "Fuzzing").
 //!
 //! The targets whose decoders are private to the crate run in `kv/src/testing/fuzzing.rs`.
 

@@ -1,5 +1,6 @@
-//! Tests salvage. Each row that is on no damaged page is copied with its value, and the report
-//! names all other rows.
+//! Tests salvage, which copies the readable rows of a damaged bank to a new bank. Each row that is
+//! on no damaged page is copied with its value. The report counts the rows that may have an older
+//! value.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -1,4 +1,4 @@
-//! Tests callbacks that panic. The store's rows, counts and memory must be as before.
+//! Tests callbacks that panic. The store must stay usable, and its counts must match its rows.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

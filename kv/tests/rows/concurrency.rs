@@ -32,7 +32,7 @@ fn number(value: &[u8]) -> u64 {
 }
 
 /// Four threads add to counters. Another thread deletes, puts, peeks, promotes and takes
-/// checkpoints. The test compares the final counters.
+/// checkpoints. The test compares the final counters with the number of additions.
 fn add_and_compare(device: DeviceChoice, batches: u64) {
     const KEYS: u64 = 8000;
     let Bank { store, table, dir: _dir } = bank(device, 32);
@@ -474,7 +474,7 @@ fn a_drop_beside_a_delete_leaves_a_bank_that_opens() {
         std::thread::scope(|s| {
             s.spawn(|| {
                 begin.wait();
-                // Deletes the rows that the concurrent drop has not yet removed.
+                // The deletion fails if the drop comes first, so its result is ignored.
                 let _ = store.delete(table, &keys);
             });
             begin.wait();

@@ -8,10 +8,10 @@ use embank_kv::{Access, Clock, Hints, Operation, RowHint, RowHints, Store, Table
 use crate::common::{acquire, options, peek, put, value};
 
 const VALUE_BYTES: usize = 64;
-/// More than a chunk of a batch.
+/// Number of rows, more than a batch handles in one chunk.
 const ROWS: u64 = 3000;
 
-/// Gets rows and notes where they lie.
+/// Gets rows and records a hint of where each row lies.
 pub(crate) struct NoteHints(pub(crate) RowHints);
 
 impl Operation for NoteHints {
@@ -21,10 +21,10 @@ impl Operation for NoteHints {
     }
 }
 
-/// Adds 1 to the first byte of each row.
+/// Adds 1 to the first byte of each row. Finds the rows by hints.
 struct AddOne<'a> {
     hints: Hints<'a>,
-    /// How often the store has settled each place.
+    /// Number of calls of `settled` for each row of the batch.
     settled: Vec<u32>,
 }
 
@@ -41,7 +41,7 @@ impl Operation for AddOne<'_> {
     }
 }
 
-/// Reads rows. A row stays `None` if the store does not read it.
+/// Reads rows, which it finds by hints. A row stays `None` if the store does not read it.
 pub(crate) struct PeekBy<'a> {
     pub(crate) hints: Hints<'a>,
     pub(crate) values: Vec<Option<Vec<u8>>>,
@@ -57,7 +57,7 @@ impl Operation for PeekBy<'_> {
     }
 }
 
-/// Moves clocks.
+/// Changes only the clocks of rows. Finds the rows by hints.
 struct Touch<'a>(Hints<'a>);
 
 impl Operation for Touch<'_> {
@@ -142,8 +142,9 @@ fn a_deleted_row_is_missing_and_comes_back_with_its_next_put() {
     test.add();
 }
 
-/// A checkpoint makes the whole log read-only, so the hints lead to old records. The first update
-/// copies the rows to the tail. A change of an old record would be lost with the reopening.
+/// A checkpoint makes the whole log read-only, and the first update then copies the rows to the
+/// tail. After that the hints lead to old records. A change of an old record would be lost with the
+/// reopening.
 #[test]
 fn old_hints_find_no_row_that_has_moved() {
     let mut test = Test::new();
@@ -159,7 +160,7 @@ fn old_hints_find_no_row_that_has_moved() {
     assert_eq!(peek(&store, table, &keys).unwrap(), values);
 }
 
-/// Every second key has a hint of another row.
+/// Every second key has a hint of another row. Each key's own row must still change.
 #[test]
 fn a_hint_of_another_row_is_out_of_date() {
     let mut test = Test::new();
@@ -170,7 +171,8 @@ fn a_hint_of_another_row_is_out_of_date() {
     test.add_by(mixed.all());
 }
 
-/// The rows of two tables have equal keys. The hints lead to those of the other table.
+/// Two tables have rows with equal keys. The batch works on the second table with hints of the
+/// first table's rows.
 #[test]
 fn a_hint_of_another_table_is_out_of_date() {
     let mut test = Test::new();
@@ -188,7 +190,8 @@ fn a_hint_of_another_table_is_out_of_date() {
     assert_eq!(peek(&test.store, other, &test.keys).unwrap(), test.values);
 }
 
-/// The other store has its rows at other addresses, and other rows at these.
+/// Updates a store with hints of another store: first with hints of other keys, then with hints of
+/// the same keys. The hints must not be used, and the other store must not change.
 #[test]
 fn hints_of_another_store_are_not_used() {
     let mut test = Test::new();
@@ -201,7 +204,7 @@ fn hints_of_another_store_are_not_used() {
     assert_eq!(peek(&other.store, other.table, &other.keys).unwrap(), other.values);
 }
 
-/// Hints that are not one for each key are not used.
+/// A batch does not use hints whose number differs from the number of its keys.
 #[test]
 fn hints_of_another_batch_are_not_used() {
     let mut test = Test::new();
@@ -226,7 +229,8 @@ fn a_release_by_hints_moves_each_clock_once() {
     assert_eq!(peek(&test.store, test.table, &test.keys).unwrap(), test.values);
 }
 
-/// Parts of a batch note their hints apart.
+/// Two parts of a batch record their hints separately. The hints of the parts are then joined to
+/// the hints of the batch.
 #[test]
 fn hints_of_parts_come_together() {
     let mut test = Test::new();

@@ -28,8 +28,8 @@ fn copies_of_entries_are_counted_and_go_with_their_rows() {
     let store = Store::open(dir.path(), &by_hand(64 << 20)).unwrap();
     insert(&store, table, ROWS..4 * ROWS);
     let stats = store.stats();
-    // The bound allows buckets for 5 rows each, and a third more for overflow buckets. Copies of
-    // entries need only overflow buckets.
+    // The bound is 20 bytes a row: 12.8 bytes for buckets of 5 rows, and 7.2 bytes for overflow
+    // buckets. Copies of entries need only overflow buckets.
     assert!(stats.memory_index_bytes < 4 * ROWS * 20, "{stats:?}");
     let keys: Vec<u64> = (0..ROWS).collect();
     for (key, row) in keys.iter().zip(peek(&store, table, &keys).unwrap()) {

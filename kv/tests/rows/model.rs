@@ -32,7 +32,7 @@ enum Step {
         first: u64,
         count: u64,
     },
-    /// Gets rows of a table of fixed width and notes where they lie.
+    /// Gets rows of a table of fixed width and records hints of where they lie.
     Hint {
         table: usize,
         first: u64,
@@ -84,7 +84,7 @@ fn value_bytes(table: usize, key: u64, version: u64) -> usize {
     }
 }
 
-/// What `Add { by: 3, .. }` does to a row.
+/// Does to a row what `Add { by: 3, .. }` does.
 fn add_to(row: &mut [u8]) {
     let now = u64::from_le_bytes(row[..8].try_into().unwrap());
     row[..8].copy_from_slice(&(now.wrapping_add(3)).to_le_bytes());
@@ -134,7 +134,7 @@ struct Pair {
     hinted: VecDeque<Hinted>,
 }
 
-/// The rows of a `Hint` step.
+/// The keys of a `Hint` step, and the hints of their rows.
 struct Hinted {
     table: usize,
     keys: Vec<u64>,
@@ -144,7 +144,7 @@ struct Hinted {
 /// Number of `Hint` steps whose hints are kept.
 const HINTED_MAX: usize = 3;
 
-/// Adds 3 to the rows that exist.
+/// Adds 3 to the rows that exist. Finds the rows by hints.
 struct AddByHints<'a>(Hints<'a>);
 
 impl Operation for AddByHints<'_> {
@@ -259,7 +259,8 @@ impl Pair {
             }
             Step::Hint { table, first, count } => {
                 let mut keys = keys(first, count);
-                // A chunk uses hints only if all its keys have one.
+                // Keeps the keys that have a row: a chunk of a batch uses hints only if each of its
+                // keys has a hint.
                 keys.retain(|&key| self.rows.contains_key(&(table, key)));
                 let mut noted = NoteHints(RowHints::none_of(keys.len()));
                 let id = self.tables[table];
@@ -387,7 +388,7 @@ fn run(options: StoreOptions, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// The 12,000 rows of up to 104 bytes exceed the budget of 512 KiB. Most rows are on disk, and
+    /// The 18,000 rows of up to 240 bytes exceed the budget of 512 KiB. Most rows are on disk, and
     /// keys share index slots.
     #[test]
     fn larger_than_memory(steps in prop::collection::vec(step(), 1..30)) {

@@ -16,8 +16,8 @@ const ROWS: u64 = 10_000;
 const DEVICES: [DeviceChoice; 3] =
     [DeviceChoice::Auto, DeviceChoice::Threads, DeviceChoice::Memory];
 
-/// A store with a checkpoint and four times more rows than its memory holds. All rows in memory are
-/// read-only, so the region of each row is known.
+/// A store with a checkpoint and a log that is nearly four times as long as its memory budget. All
+/// rows in memory are read-only, so the region of each row is known.
 struct Loaded {
     store: Store,
     table: TableId,
@@ -45,7 +45,8 @@ fn get(store: &Store, table: TableId, keys: &[u64]) -> Vec<Vec<u8>> {
     values
 }
 
-/// Returns the keys of the rows on disk, oldest first, and of the rows in memory, newest last.
+/// Returns the keys of the rows on disk and the keys of the rows in memory, each in ascending
+/// order.
 fn split(loaded: &Loaded) -> (Vec<u64>, Vec<u64>) {
     keys().into_iter().partition(|&key| is_on_disk(&loaded.store, loaded.table, key))
 }
@@ -119,7 +120,7 @@ fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDev
     open
 }
 
-/// The pages have 512 KiB.
+/// Uses pages of 512 KiB, so that rows of one page can be far apart.
 #[test]
 fn rows_with_little_between_them_are_read_together() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,7 +160,8 @@ fn rows_with_little_between_them_are_read_together() {
     }
 }
 
-/// The buffer has room for four reads. A read thus fails after the batch has used some rows.
+/// The buffer has room for four reads. A later read can therefore fail after the batch has used
+/// some rows.
 #[test]
 fn rows_that_are_read_again_after_a_failure_are_used_once() {
     let dir = tempfile::tempdir().unwrap();

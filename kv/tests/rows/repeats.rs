@@ -1,8 +1,8 @@
 //! Tests batches in which keys appear several times.
 //!
 //! A batch probes the index for a group of keys before it works on the group before. If a key is in
-//! both groups, its entry may be out of date: the first occurrence may insert the row, or write a
-//! new record for it.
+//! both groups, the entry that the probe found may be out of date: the work on the first group may
+//! insert the row, or write a new record for it.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -48,8 +48,8 @@ fn check(store: &Store, table: TableId, counts: &[u64]) {
 }
 
 /// Shows that each occurrence of a key counts, whether its row is missing, in mutable memory, in
-/// read-only memory or on disk, and also where the batch turns pages of the log between two
-/// occurrences.
+/// read-only memory or on disk. This also holds if the batch begins new pages of the log between
+/// two occurrences.
 #[test]
 fn every_occurrence_of_a_key_takes_effect() {
     let dir = tempfile::tempdir().unwrap();
@@ -63,8 +63,8 @@ fn every_occurrence_of_a_key_takes_effect() {
         (state >> 33) % below
     };
     for round in 0..120 {
-        // A small span repeats each key in successive groups. A large one inserts rows and turns
-        // pages.
+        // A small span repeats each key in successive groups. A large span inserts rows and begins
+        // new pages.
         let span = [20, 40, 500, KEYS][round % 4];
         let first = random(KEYS - span + 1);
         let keys: Vec<u64> = (0..2500).map(|_| first + random(span)).collect();

@@ -9,7 +9,7 @@ use embank_kv::{Access, Clock, Operation, Store, TableId};
 
 const BUDGET_BYTES: u64 = 512 << 10;
 const VALUE_BYTES: usize = 64;
-/// Number of rows, four times the number that memory holds.
+/// Number of rows, several times the number that memory holds.
 const ROWS: u64 = 16_000;
 /// Approximate number of appended rows after which all pages in memory have been replaced.
 const ROUND: u64 = 5_000;
@@ -36,7 +36,7 @@ fn hot() -> Vec<u64> {
     (0..HOT).map(|n| n * 5).collect()
 }
 
-/// Uses `count` rows that are not hot, from number `from` on. Each of them moves to the tail.
+/// Uses `count` rows that are not hot, from number `from` on. Each use moves a row to the tail.
 fn use_others(store: &Store, table: TableId, from: u64, count: u64) {
     let others: Vec<u64> =
         (from..from + count).map(|n| 2000 + n.wrapping_mul(31) % (ROWS - 2000)).collect();

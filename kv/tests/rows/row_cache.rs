@@ -22,7 +22,8 @@ struct Bank {
     _dir: tempfile::TempDir,
 }
 
-/// Makes and reopens a bank with four times more rows than memory holds. All rows are on disk.
+/// Makes and reopens a bank whose records take nearly twice the memory budget. All rows are on
+/// disk.
 fn bank() -> Bank {
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
@@ -113,7 +114,7 @@ fn an_updated_row_is_never_answered_from_its_old_copy() {
             }
         }
         put(&store, table, &keys, version, VALUE_BYTES);
-        // Puts other rows, so that the new records go to disk.
+        // Promotes other rows, which appends records, so that the new records go to disk.
         let others: Vec<u64> =
             (0..ROWS).filter(|key| key % 3 == 1 && !keys.contains(key)).collect();
         store.promote(table, &others).unwrap();

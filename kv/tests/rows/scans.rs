@@ -162,8 +162,8 @@ fn damage_and_failures_reach_the_scan() {
     assert!(matches!(all(&store), Err(Error::Truncated { .. })));
 }
 
-/// Regression test: a scan failed because it could not read an index file. It still kept the log's
-/// space until the bank was opened again.
+/// Regression test: a scan that failed because it could not read an index file kept the log's space
+/// until the bank was opened again.
 #[test]
 fn a_scan_that_can_not_begin_holds_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -170,7 +170,8 @@ fn a_number_that_something_has_is_not_used_again() {
     assert_eq!(store.rows(other).unwrap(), 0);
 }
 
-/// A pinned checkpoint keeps the numbers of its own tables, and not the numbers of later tables.
+/// A pinned checkpoint keeps the numbers of its own tables taken, but not the numbers of tables
+/// that were made later.
 #[test]
 fn a_pinned_checkpoint_keeps_only_the_numbers_that_it_has() {
     let dir = tempfile::tempdir().unwrap();

@@ -103,7 +103,8 @@ fn each_operation_does_right_by_each_length_in_each_region() {
         assert_eq!(peek_each(&bank.store, bank.table, &keys).unwrap(), some(&values));
 
         bring(&mut bank, region);
-        // The second read may find rows in the row cache. Then each row is read alone.
+        // The second read may find rows in the row cache. After these batches, the test also reads
+        // each row alone.
         for _ in 0..2 {
             assert_eq!(peek_each(&bank.store, bank.table, &keys).unwrap(), some(&values));
         }
@@ -126,8 +127,8 @@ fn each_operation_does_right_by_each_length_in_each_region() {
         assert_eq!(get_each(&bank.store, bank.table, &keys), some(&values), "{region:?}");
 
         bring(&mut bank, region);
-        // Each row gets the length of another row, which may be longer, shorter or equal with
-        // padding.
+        // Each row gets the length of another row. The new length may be longer, shorter, or the
+        // same with padding.
         values.rotate_right(1);
         put_each(&bank.store, bank.table, &keys, &values);
         assert_eq!(peek_each(&bank.store, bank.table, &keys).unwrap(), some(&values), "{region:?}");
@@ -184,7 +185,7 @@ fn a_value_changes_where_it_lies_as_long_as_its_padding_stays() {
         assert_eq!(store.stats().log_tail, tail + 32 + bytes.next_multiple_of(8) as u64);
         assert_eq!(peek_each(&store, table, &[7]).unwrap(), [Some(new)]);
     }
-    // A value with the same padding reuses the space of the deleted row.
+    // A value with the same padded length reuses the space of the deleted row.
     store.delete(table, &[7]).unwrap();
     let tail = store.stats().log_tail;
     put_each(&store, table, &[7], &[value(7, 9, 8)]);

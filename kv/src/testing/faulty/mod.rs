@@ -156,8 +156,8 @@ impl<F: Copy> Countdown<F> {
         self.0 = Some((n, fault));
     }
 
-    /// Counts `calls` calls. If the chosen call is one of them, returns its position among them,
-    /// from 0, and its fault.
+    /// Counts `calls` calls. If the chosen call is one of them, returns its position among the
+    /// `calls` calls, counted from 0, and its fault.
     fn pass(&mut self, calls: u64) -> Option<(usize, F)> {
         let (n, fault) = self.0?;
         self.0 = (n > calls).then(|| (n - calls, fault));
@@ -174,7 +174,7 @@ impl FaultyDevice {
     /// Makes the `n`-th single read from now fail. Its whole burst then fails and reads no bytes.
     ///
     /// # Panics
-    /// If `n` is 0. The other methods with an `n` also panic then.
+    /// If `n` is 0. The other methods with an `n` also panic if `n` is 0.
     pub fn fail_read(&self, n: u64, kind: io::ErrorKind) {
         self.spoil_read(n, ReadFault::Fails(kind));
     }
@@ -225,8 +225,8 @@ impl FaultyDevice {
         self.plan.lock().room_bytes = Some(bytes);
     }
 
-    /// Flips one bit in every read that contains log offset `offset`. `bit` is the number of the
-    /// bit, 0 to 7.
+    /// Flips one bit of the byte at log offset `offset` in every read that contains this byte.
+    /// `bit` is the number of the bit, 0 to 7.
     ///
     /// # Panics
     /// If `bit` is above 7.

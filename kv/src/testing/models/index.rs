@@ -9,8 +9,8 @@ use crate::memory::budget::Budget;
 use crate::record::address::Address;
 use crate::sync::{Planted, quietly, thread};
 
-/// Distance of two records in bytes. The first record is at this address, because address 0 means
-/// "no record".
+/// Distance between the addresses of two successive records, in bytes. The first record is at
+/// address `STRIDE`, because address 0 means "no record".
 const STRIDE: u64 = 64;
 
 /// The parts of a record that the index needs.
@@ -20,7 +20,7 @@ struct Record {
     previous: Address,
 }
 
-/// An index with a log. The log has only the key and the chain of each record.
+/// An index with a log that has only the key and the previous address of each record.
 struct Indexed {
     index: Index,
     budget: Budget,
@@ -43,7 +43,7 @@ fn hash(key: u64) -> u64 {
 }
 
 impl Indexed {
-    /// Makes an index that has one bucket and these keys.
+    /// Makes an index that has one bucket, and inserts `keys`.
     fn with(keys: impl IntoIterator<Item = u64>) -> Arc<Indexed> {
         quietly(|| {
             let budget = Budget::new(SMALL.budget_bytes_min, SMALL.page_bytes_min, SMALL).unwrap();
@@ -73,8 +73,7 @@ impl Indexed {
         })
     }
 
-    /// Splits buckets as if all records were on disk. The split then can't read the
-    /// records.
+    /// Splits buckets as if all records were on disk. The split then can't read the records.
     fn grow_blind(&self) -> bool {
         self.index.grow(&self.budget, |_| Look::Unseen)
     }
@@ -83,7 +82,7 @@ impl Indexed {
         self.records.lock().unwrap()[(address.raw() / STRIDE) as usize - 1].previous = previous;
     }
 
-    /// Returns all places of a key, and the slots that were searched.
+    /// Returns all records of a key with their entries, and the entries that were searched.
     fn places(&self, key: u64) -> (Vec<Place>, Candidates) {
         let mut candidates = Candidates::default();
         self.index.candidates(hash(key), &mut candidates);
@@ -158,7 +157,7 @@ impl Indexed {
 }
 
 /// Two threads insert the same key into a bucket with free slots. A third thread inserts a key with
-/// the same hash.
+/// the same hash, moves another key to the tail, and inserts one more key.
 fn inserting_into_a_bucket() {
     let indexed = Indexed::with([1, 2, 3]);
     let same = [0, 1].map(|_| {
@@ -181,7 +180,7 @@ fn inserting_into_a_bucket() {
 }
 
 /// Two threads insert the same key into a full bucket, which gets overflow buckets. A third thread
-/// frees slots.
+/// removes a key and inserts it again.
 fn inserting_into_a_full_bucket() {
     let indexed = Indexed::with(1..=7);
     let same = [0, 1].map(|number| {
@@ -262,8 +261,8 @@ fn growing_with_blank_entries() {
     quietly(|| assert_eq!(indexed.index.counts(), indexed.index.recount(), "miscounted"));
 }
 
-/// A split distributes chains without tag bits by the hashes of their records. Each chain has
-/// records for both new buckets.
+/// A split distributes entries without tag bits by the hashes of their records. The chain of the
+/// first entry has records for both new buckets.
 fn growing_by_records() {
     let indexed = Indexed::with(1..=7);
     quietly(|| {

@@ -1,5 +1,5 @@
-//! Models of leases. Leases expire, and the staleness bound changes. The models assert that never
-//! more gets hold a row than the bound permits.
+//! Models of leases. Leases expire, and the staleness bound changes. The models assert that no row
+//! ever has more outstanding gets than the bound permits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ struct Course {
     /// The largest bound that the model sets.
     bound_max: u32,
     /// Number of gets that returned and whose lease is neither answered nor expired. It is raised
-    /// after the row's clock and lowered before it, so it never exceeds the clock.
+    /// after the row's clock and lowered before the row's clock, so it never exceeds the clock.
     having: CountingU64,
     answered: CountingU64,
 }
@@ -93,9 +93,9 @@ impl Course {
     fn forget(&self, thread: usize) {
         self.get();
         self.leases.register((), Instant::now(), thread);
-        // Another thread may have looked for expired leases before this lease was registered. In
-        // the product it looks again after a timeout. A model has no timeout, so this thread wakes
-        // it.
+        // Another thread may have looked for expired leases before this lease was registered, and
+        // may wait now. In the product that thread looks again after a timeout. A model has no
+        // timeout, so this thread wakes the waiting thread.
         self.bank.wake_waiters();
     }
 
@@ -132,7 +132,7 @@ fn expiring_leases() {
 }
 
 /// The bound goes from 1 to 0 and back while pages leave memory. One get holds the row all the
-/// time. With bound 1 a second get may hold the row, with bound 0 none.
+/// time. With bound 1 a second get may hold the row too. With bound 0 a second get must wait.
 fn changing_bound() {
     let course = Course::new(1, 1);
     quietly(|| course.get());

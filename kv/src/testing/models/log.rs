@@ -32,8 +32,8 @@ struct Logged {
     gate: Gate,
     device: Arc<FillingDisk>,
     /// For each record, the first word of its value by the record's address. The address is also
-    /// the record's key. A mutex of the standard library: the model checker must not switch threads
-    /// here.
+    /// the record's key. This is a mutex of the standard library, because the model checker must
+    /// not switch threads here.
     truth: std::sync::Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -225,8 +225,8 @@ impl Logged {
         );
     }
 
-    /// Cuts the log, which begins a new page, and waits until all older pages are written, as a
-    /// checkpoint does. Asserts that the device then has the log's content at the cut.
+    /// Does what a checkpoint does with the log: cuts it, which begins a new page, and waits until
+    /// all older pages are written. Asserts that the device then has the log's content at the cut.
     fn settle(&self) {
         let reserved = when_there_is_room(|| self.log.reserve_frame());
         let pause = self.gate.pause();
@@ -314,7 +314,8 @@ fn filled_and_written() {
     ]);
 }
 
-/// The writer finds the disk full, and a call makes it try again. No frame is freed meanwhile.
+/// The writer thread finds the disk full, and `try_to_write` makes it try again. No frame is freed
+/// meanwhile, so a freed frame cannot wake the writer.
 fn tried_again() {
     let logged = Logged::on_a_disk_that_refuses(1);
     logged.beside_the_writer(vec![

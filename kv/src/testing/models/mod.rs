@@ -51,8 +51,8 @@ const SCHEDULES_DEFAULT: usize = 400;
 const SCHEDULES_PER_TURN: usize = 100;
 /// A planted bug must be found within this number of schedules.
 const SCHEDULES_TO_FIND: usize = 20_000;
-/// Limit of the steps of one schedule. Correct schedules are shorter. At the limit the schedule is
-/// taken for endless and fails.
+/// Limit of the steps of one schedule. Correct schedules are shorter. A schedule that reaches the
+/// limit fails, because it may be endless.
 const STEPS_MAX: usize = 300_000;
 /// The depths for PCT. At depth d, PCT changes the running thread at d - 1 random steps.
 const DEPTHS: [usize; 3] = [2, 3, 5];

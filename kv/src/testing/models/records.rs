@@ -87,7 +87,7 @@ impl Row {
         value[0]
     }
 
-    /// Waits for the row as the crate `embedding` does.
+    /// Waits for the row as the crate `embank` does.
     fn acquire(&self, bound: u32) {
         let clock = Clock::Acquire { bound: Some(bound) };
         while !self.work(clock, false) {
@@ -131,8 +131,8 @@ fn gets_puts_and_peeks() {
     assert_eq!(ClockWord::from_bits(row.record().clock().load(Ordering::Relaxed)).outstanding(), 0);
 }
 
-/// Three trainers wait for a row that one trainer at a time may hold. Each trainer gets it in the
-/// end.
+/// Three trainers wait for a row that only one trainer at a time may hold. In the end each trainer
+/// has had the row.
 fn waiting_for_a_row() {
     let row = Row::new();
     let trainers = [2, 1, 1].map(|rounds| {

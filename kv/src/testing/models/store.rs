@@ -74,7 +74,7 @@ impl Operation for Get {
     }
 }
 
-/// Gets a row and notes where it lies.
+/// Gets a row and records where it lies as a hint.
 struct GetHints(RowHints);
 impl Operation for GetHints {
     const ACCESS: Access = Access::Get;
@@ -86,7 +86,8 @@ impl Operation for GetHints {
     }
 }
 
-/// As [`Peek`], with hints. The value stays `None` if the store does not read the row.
+/// Reads a row's value as [`Peek`] does. Finds the row by the hint of an earlier get. The value stays
+/// `None` if the store does not read the row.
 struct PeekBy<'a> {
     hints: Hints<'a>,
     value: Option<u64>,
@@ -103,7 +104,7 @@ impl Operation for PeekBy<'_> {
     }
 }
 
-/// As [`Add`], with hints.
+/// Adds 1 to a row's value as [`Add`] does. Finds the row by the hint of an earlier get.
 struct AddBy<'a>(Hints<'a>);
 impl Operation for AddBy<'_> {
     const ACCESS: Access = Access::Update;
@@ -123,8 +124,8 @@ impl Operation for Peek {
     }
 }
 
-/// A store with its directory and device. The table `rows` has numbers, and each row of the table
-/// `filler` fills a page.
+/// A store with its directory and device. Each row of the table `rows` is one number. Each row of
+/// the table `filler` fills a page.
 pub(super) struct Bank {
     store: Store,
     rows: TableId,
@@ -187,7 +188,8 @@ impl Bank {
         outcome.blocked.is_empty()
     }
 
-    /// As [`get`](Self::get). Returns where the row lies; `None` if it is blocked.
+    /// Gets a row for training, as [`get`](Self::get) does. Returns a hint with the row's address,
+    /// or `None` if more than `bound` gets already hold the row.
     fn get_hints(&self, key: u64, bound: u32) -> Option<RowHints> {
         let clock = Clock::Acquire { bound: Some(bound) };
         let mut get = GetHints(RowHints::none_of(1));
@@ -195,8 +197,8 @@ impl Bank {
         outcome.blocked.is_empty().then_some(get.0)
     }
 
-    /// As [`train`](Self::train), with the hints of the get. The call runs as a batch, because a
-    /// single key has a path without hints.
+    /// Answers a get of the row and adds 1 to its value. Finds the row by the hints of the get. The
+    /// call runs as a batch, because the short path for a single key ignores hints.
     fn train_by(&self, key: u64, hints: &RowHints) {
         let state = self.store.call_state();
         state.execute(self.rows, &[key], Clock::Release, &mut AddBy(hints.all())).unwrap();
@@ -263,7 +265,8 @@ impl Bank {
 }
 
 /// Sets the threshold of retention to the value that it has after `JUDGED_ROWS` rows of which few
-/// are used often. Rows with at least `USES_MIN` uses are then retained.
+/// are used often. Rows with at least `USES_MIN` uses are then retained: copied to the tail when
+/// their page leaves memory.
 fn judge_uses(store: &Store) {
     let core = store.core();
     let mut state = core.retention.state.lock();
@@ -391,8 +394,9 @@ fn training_while_pages_leave() {
     });
 }
 
-/// Trainers get rows and update them by hints. Meanwhile the rows' pages become read-only, are
-/// written and leave memory. A change of a row in a written page would be lost with the page.
+/// Trainers get rows and update them by hints, the addresses that the gets returned. Meanwhile the
+/// rows' pages become read-only, are written and leave memory. A change of a row in a written page
+/// would be lost with the page.
 fn training_by_hints_while_pages_leave() {
     const ROWS: u64 = 3;
     const FILLED: u64 = PAGES_IN_MEMORY - 7;
@@ -426,8 +430,8 @@ fn training_by_hints_while_pages_leave() {
     });
 }
 
-/// A second checkpoint, which saves only the index changes since the first, is taken while rows
-/// change.
+/// Rows change while a second checkpoint is taken. That checkpoint saves only the index changes
+/// since the first checkpoint.
 fn second_checkpoint_among_writers() {
     const KEYS: u64 = 100;
     let bank = Bank::new(|bank| {
@@ -491,7 +495,7 @@ fn compacting_among_writers() {
     });
 }
 
-/// Number of rows that the model below retained, in all schedules.
+/// Number of rows that `retaining_while_pages_leave` retained, in all schedules.
 static RETAINED: CountingU64 = CountingU64::new(0);
 
 /// Often used rows are retained when their page leaves memory. Meanwhile other threads add to them,
