@@ -651,14 +651,14 @@ typedef struct embank_bank_stats {
   uint64_t hits_read_only;
   // Rows found in the row cache, which holds copies of rows on disk.
   uint64_t hits_cache;
-  // Rows found on disk and read from there.
+  // Rows found on disk, and read from disk.
   uint64_t hits_disk;
   // Rows that an operation looked for and did not find, including those that it then
   // inserted.
   uint64_t missing;
   // Rows inserted.
   uint64_t inserted;
-  // Read requests to the device, after coalescing.
+  // Read requests to the device. One request may read several rows that lie close together.
   uint64_t disk_reads;
   // Bytes read from the device.
   uint64_t disk_read_bytes;
@@ -717,14 +717,14 @@ typedef struct embank_bank_stats {
   uint64_t lookahead_pending;
   // Gauge: largest number of pending keys.
   uint64_t lookahead_capacity;
-  // Gauge: the number of the newest checkpoint, also if it was taken before this opening. 0
-  // if there is no checkpoint, or if the store is open read-only.
+  // Gauge: the number of the newest checkpoint, which may have been taken before this
+  // opening. 0 if there is no checkpoint, or if the store is open read-only.
   uint64_t newest_checkpoint;
   // Gauge: the part of changed that came after the newest checkpoint, or
   // after the opening if no checkpoint was taken since. Closing the store now would lose
-  // these changes. A row that changed twice counts twice, and rows of vocabularies count
-  // too. Changes by other threads while a checkpoint begins may be in the checkpoint and
-  // count here as well.
+  // these changes. A row that changed twice counts twice. Rows of vocabularies count too. A
+  // change that another thread makes while a checkpoint begins may count here although the
+  // checkpoint contains it.
   uint64_t changed_since_checkpoint;
   // Batches that were run.
   uint64_t batches;
@@ -738,58 +738,61 @@ typedef struct embank_bank_stats {
   uint64_t put_keys;
   // Keys of deletions.
   uint64_t delete_keys;
-  // Rows changed: updated, put, inserted by a get, deleted.
+  // Rows changed. A row changes if it is updated, put, inserted by a get, or deleted.
   uint64_t changed;
   // Rows deleted.
   uint64_t deleted;
   // Records appended to the log, including copies.
   uint64_t records_appended;
-  // Records appended because an operation used a row of the read-only region or of the disk.
+  // Records appended because an operation used a row that was in the read-only region or on
+  // disk.
   uint64_t copied_to_tail;
-  // Rows copied to the tail before their page left memory, because they are used often.
+  // Rows copied to the log's tail before their page left memory, because they are used
+  // often.
   uint64_t retained;
-  // Rows on disk that came with the read of another row.
+  // Rows that needed no read request of their own, because the request for another row read
+  // them too.
   uint64_t disk_reads_joined;
   // Gauge: the most reads that one batch had in flight at the same time.
   uint64_t disk_queue_depth_max;
-  // Gauge: bytes of log on disk that only kept checkpoints, readers of checkpoints, or scans
-  // still need.
+  // Gauge: bytes of log on disk that the present state does not need, and that kept
+  // checkpoints, readers of checkpoints, or scans still need.
   uint64_t log_held_bytes;
   // Bytes of log that compaction has read.
   uint64_t compacted_bytes;
-  // Bytes of rows that compaction copied to the tail.
+  // Bytes of records that compaction copied to the log's tail.
   uint64_t compaction_copied_bytes;
-  // Time that compaction worked, in microseconds, without its waits for work and for the
-  // throttle.
+  // Time that compaction worked, in microseconds. Time in which it waited for work or for
+  // the throttle does not count.
   uint64_t compaction_us;
   // Bytes of log freed on the file system.
   uint64_t freed_bytes;
   // Segment files removed.
   uint64_t segments_freed;
-  // Times that a batch waited for a free frame.
+  // Times that a batch waited for memory for the log's next page.
   uint64_t page_waits;
-  // Times that a batch waited for compaction to make room.
+  // Times that a batch waited for compaction to free disk space.
   uint64_t compaction_waits;
   // Times that a batch split buckets of the index after its inserts.
   uint64_t growth_steps;
-  // Total time that batches waited for a free frame, in microseconds.
+  // Total time that batches waited for memory for the log's next page, in microseconds.
   uint64_t page_waits_us;
-  // Total time that batches waited for compaction to make room, in microseconds.
+  // Total time that batches waited for compaction to free disk space, in microseconds.
   uint64_t compaction_waits_us;
   // Total time that batches split buckets of the index after their inserts, in microseconds.
   uint64_t growth_steps_us;
   // Total time that checkpoints paused batches, in microseconds.
   uint64_t checkpoint_pauses_us;
-  // The longest wait of a batch for a free frame, in microseconds.
+  // The longest wait of a batch for memory for the log's next page, in microseconds.
   uint64_t page_waits_us_max;
-  // The longest wait of a batch for compaction, in microseconds.
+  // The longest wait of a batch for compaction to free disk space, in microseconds.
   uint64_t compaction_waits_us_max;
-  // The longest time that a batch split buckets, in microseconds.
+  // The longest time that one batch split buckets of the index, in microseconds.
   uint64_t growth_steps_us_max;
-  // The most processor time that one batch took to split buckets, in microseconds. Time that
-  // the thread spent off the processor does not count. Measured only for batches that insert
-  // 64 rows or more, because asking the system for the time costs more than the splits of a
-  // smaller batch.
+  // The most processor time that one batch took to split buckets of the index, in
+  // microseconds. Time in which the thread did not run does not count. Measured only for
+  // batches that insert 64 rows or more. For a smaller batch, reading the processor time
+  // from the system costs more than the splits.
   uint64_t growth_steps_cpu_us_max;
   // The longest pause of batches by a checkpoint, in microseconds.
   uint64_t checkpoint_pauses_us_max;
@@ -807,15 +810,16 @@ typedef struct embank_bank_stats {
   uint64_t index_entries;
   // Gauge: address where the log begins, in bytes.
   uint64_t log_begin;
-  // Gauge: address where the part of the log in memory begins, in bytes.
+  // Gauge: address where the log's pages in memory begin, in bytes. Lower addresses are only
+  // on disk.
   uint64_t log_head;
   // Gauge: address where the mutable region begins, in bytes.
   uint64_t log_read_only;
   // Gauge: address where the log ends, in bytes.
   uint64_t log_tail;
   // Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0
-  // the bank takes no more writes. A new bank has 512 TiB, or 4,294,967,294 pages if that is
-  // less.
+  // the bank refuses all writes. A new bank has 512 TiB of addresses, or 4,294,967,294 pages
+  // if that is less.
   uint64_t log_address_left_bytes;
   // The size of a log page, in bytes.
   uint64_t page_size_bytes;

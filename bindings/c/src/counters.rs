@@ -22,14 +22,14 @@ pub struct embank_bank_stats {
     pub hits_read_only: u64,
     /// Rows found in the row cache, which holds copies of rows on disk.
     pub hits_cache: u64,
-    /// Rows found on disk and read from there.
+    /// Rows found on disk, and read from disk.
     pub hits_disk: u64,
     /// Rows that an operation looked for and did not find, including those that it then
     /// inserted.
     pub missing: u64,
     /// Rows inserted.
     pub inserted: u64,
-    /// Read requests to the device, after coalescing.
+    /// Read requests to the device. One request may read several rows that lie close together.
     pub disk_reads: u64,
     /// Bytes read from the device.
     pub disk_read_bytes: u64,
@@ -88,14 +88,14 @@ pub struct embank_bank_stats {
     pub lookahead_pending: u64,
     /// Gauge: largest number of pending keys.
     pub lookahead_capacity: u64,
-    /// Gauge: the number of the newest checkpoint, also if it was taken before this opening. 0
-    /// if there is no checkpoint, or if the store is open read-only.
+    /// Gauge: the number of the newest checkpoint, which may have been taken before this
+    /// opening. 0 if there is no checkpoint, or if the store is open read-only.
     pub newest_checkpoint: u64,
     /// Gauge: the part of changed that came after the newest checkpoint, or
     /// after the opening if no checkpoint was taken since. Closing the store now would lose
-    /// these changes. A row that changed twice counts twice, and rows of vocabularies count
-    /// too. Changes by other threads while a checkpoint begins may be in the checkpoint and
-    /// count here as well.
+    /// these changes. A row that changed twice counts twice. Rows of vocabularies count too. A
+    /// change that another thread makes while a checkpoint begins may count here although the
+    /// checkpoint contains it.
     pub changed_since_checkpoint: u64,
     /// Batches that were run.
     pub batches: u64,
@@ -109,58 +109,61 @@ pub struct embank_bank_stats {
     pub put_keys: u64,
     /// Keys of deletions.
     pub delete_keys: u64,
-    /// Rows changed: updated, put, inserted by a get, deleted.
+    /// Rows changed. A row changes if it is updated, put, inserted by a get, or deleted.
     pub changed: u64,
     /// Rows deleted.
     pub deleted: u64,
     /// Records appended to the log, including copies.
     pub records_appended: u64,
-    /// Records appended because an operation used a row of the read-only region or of the disk.
+    /// Records appended because an operation used a row that was in the read-only region or on
+    /// disk.
     pub copied_to_tail: u64,
-    /// Rows copied to the tail before their page left memory, because they are used often.
+    /// Rows copied to the log's tail before their page left memory, because they are used
+    /// often.
     pub retained: u64,
-    /// Rows on disk that came with the read of another row.
+    /// Rows that needed no read request of their own, because the request for another row read
+    /// them too.
     pub disk_reads_joined: u64,
     /// Gauge: the most reads that one batch had in flight at the same time.
     pub disk_queue_depth_max: u64,
-    /// Gauge: bytes of log on disk that only kept checkpoints, readers of checkpoints, or scans
-    /// still need.
+    /// Gauge: bytes of log on disk that the present state does not need, and that kept
+    /// checkpoints, readers of checkpoints, or scans still need.
     pub log_held_bytes: u64,
     /// Bytes of log that compaction has read.
     pub compacted_bytes: u64,
-    /// Bytes of rows that compaction copied to the tail.
+    /// Bytes of records that compaction copied to the log's tail.
     pub compaction_copied_bytes: u64,
-    /// Time that compaction worked, in microseconds, without its waits for work and for the
-    /// throttle.
+    /// Time that compaction worked, in microseconds. Time in which it waited for work or for
+    /// the throttle does not count.
     pub compaction_us: u64,
     /// Bytes of log freed on the file system.
     pub freed_bytes: u64,
     /// Segment files removed.
     pub segments_freed: u64,
-    /// Times that a batch waited for a free frame.
+    /// Times that a batch waited for memory for the log's next page.
     pub page_waits: u64,
-    /// Times that a batch waited for compaction to make room.
+    /// Times that a batch waited for compaction to free disk space.
     pub compaction_waits: u64,
     /// Times that a batch split buckets of the index after its inserts.
     pub growth_steps: u64,
-    /// Total time that batches waited for a free frame, in microseconds.
+    /// Total time that batches waited for memory for the log's next page, in microseconds.
     pub page_waits_us: u64,
-    /// Total time that batches waited for compaction to make room, in microseconds.
+    /// Total time that batches waited for compaction to free disk space, in microseconds.
     pub compaction_waits_us: u64,
     /// Total time that batches split buckets of the index after their inserts, in microseconds.
     pub growth_steps_us: u64,
     /// Total time that checkpoints paused batches, in microseconds.
     pub checkpoint_pauses_us: u64,
-    /// The longest wait of a batch for a free frame, in microseconds.
+    /// The longest wait of a batch for memory for the log's next page, in microseconds.
     pub page_waits_us_max: u64,
-    /// The longest wait of a batch for compaction, in microseconds.
+    /// The longest wait of a batch for compaction to free disk space, in microseconds.
     pub compaction_waits_us_max: u64,
-    /// The longest time that a batch split buckets, in microseconds.
+    /// The longest time that one batch split buckets of the index, in microseconds.
     pub growth_steps_us_max: u64,
-    /// The most processor time that one batch took to split buckets, in microseconds. Time that
-    /// the thread spent off the processor does not count. Measured only for batches that insert
-    /// 64 rows or more, because asking the system for the time costs more than the splits of a
-    /// smaller batch.
+    /// The most processor time that one batch took to split buckets of the index, in
+    /// microseconds. Time in which the thread did not run does not count. Measured only for
+    /// batches that insert 64 rows or more. For a smaller batch, reading the processor time
+    /// from the system costs more than the splits.
     pub growth_steps_cpu_us_max: u64,
     /// The longest pause of batches by a checkpoint, in microseconds.
     pub checkpoint_pauses_us_max: u64,
@@ -178,15 +181,16 @@ pub struct embank_bank_stats {
     pub index_entries: u64,
     /// Gauge: address where the log begins, in bytes.
     pub log_begin: u64,
-    /// Gauge: address where the part of the log in memory begins, in bytes.
+    /// Gauge: address where the log's pages in memory begin, in bytes. Lower addresses are only
+    /// on disk.
     pub log_head: u64,
     /// Gauge: address where the mutable region begins, in bytes.
     pub log_read_only: u64,
     /// Gauge: address where the log ends, in bytes.
     pub log_tail: u64,
     /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0
-    /// the bank takes no more writes. A new bank has 512 TiB, or 4,294,967,294 pages if that is
-    /// less.
+    /// the bank refuses all writes. A new bank has 512 TiB of addresses, or 4,294,967,294 pages
+    /// if that is less.
     pub log_address_left_bytes: u64,
     /// The size of a log page, in bytes.
     pub page_size_bytes: u64,

@@ -86,8 +86,8 @@ impl Operation for GetHints {
     }
 }
 
-/// Reads a row's value as [`Peek`] does. Finds the row by the hint of an earlier get. The value stays
-/// `None` if the store does not read the row.
+/// Reads a row's value as [`Peek`] does. Finds the row by the hint of an earlier get. The value
+/// stays `None` if the store does not read the row.
 struct PeekBy<'a> {
     hints: Hints<'a>,
     value: Option<u64>,
