@@ -24,7 +24,7 @@ const ROLE: &str = "EMBANK_TEST_FORKER";
 /// has it.
 const BY_THREADS: &str = "EMBANK_TEST_BY_THREADS";
 const BYTES: usize = 256;
-/// Number of rows, four times the number that memory holds.
+/// Number of rows. Their records take more than four times the memory budget.
 const ROWS: u64 = 16_000;
 /// Seconds after which a child counts as hung.
 const CHILD_S_MAX: u32 = 60;

@@ -12,7 +12,7 @@ use common::{options, peek, put, value};
 use embank_kv::{DeviceChoice, Store, StoreOptions, TableId};
 
 const BYTES: usize = 256;
-/// Number of rows, four times the number that memory holds.
+/// Number of rows. Their records take more than four times the memory budget.
 const ROWS: u64 = 16_000;
 const READERS: &str = "embank-read-";
 

@@ -75,7 +75,8 @@ impl Bucket {
     pub(super) fn matching_by_slot(&self, probe: Probe) -> u32 {
         let mut matching = 0;
         for (i, slot) in self.slots.iter().enumerate() {
-            // Relaxed: the caller loads the slot again.
+            // Relaxed is enough: the caller loads a matching slot again, with Acquire, before it
+            // uses it.
             let entry = Entry(slot.load(crate::sync::Ordering::Relaxed));
             matching |= u32::from(entry.matches(probe)) << i;
         }
@@ -113,7 +114,8 @@ impl Meta {
         Meta(self.0 & !OVERFLOW_MASK | u64::from(number))
     }
 
-    /// True if entries changed in `era`, which is 0 or 1.
+    /// True if the bucket's entries changed in `era`, 0 or 1. An era is the time between two
+    /// checkpoints (see `cut`).
     pub(super) fn changed_in(self, era: u64) -> bool {
         self.0 >> (CHANGED_SHIFT + era as u32) & 1 != 0
     }

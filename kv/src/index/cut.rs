@@ -47,13 +47,13 @@ const BUCKETS_PER_TURN: u64 = 64;
 /// Approximate number of buckets that `changed_part` samples.
 const SAMPLE: u64 = 4096;
 
-/// The eras, and the buckets that batches saved before they changed them.
+/// The present era, and the buckets that batches saved before they changed them.
 #[derive(Debug)]
 pub(super) struct Eras {
-    /// The present era, 0 or 1. Changes while no thread is pinned.
+    /// The number of the present era, 0 or 1. Changes only while no thread is pinned.
     now: AtomicU64,
-    /// True while an image is being written. Buckets with the old era's bit must then be saved
-    /// before they change.
+    /// True while an image is being written. A bucket that changed in the era before must then be
+    /// saved before it changes again.
     capturing: AtomicBool,
     /// Saved buckets as of the cut, in the image's encoding.
     saved: Mutex<Vec<u8>>,
@@ -151,7 +151,8 @@ impl Index {
     /// thread that makes the cut, because the era must not change meanwhile.
     pub(crate) fn mark_all_changed(&self) {
         let era = self.eras.now();
-        // A split marks the buckets that it adds after this loop has read the count.
+        // The loop does not visit buckets that splits add meanwhile. The splits mark these buckets
+        // themselves.
         for number in 0..self.bucket_count() {
             if !Meta(self.bucket(number).meta().load(Ordering::Relaxed)).changed_in(era) {
                 let mut locked = self.lock_number(number);
@@ -210,7 +211,7 @@ pub(crate) struct Cut<'a> {
 
 impl Cut<'_> {
     /// Writes the image. Returns the file, not yet synced, and its length in bytes. After an error,
-    /// the next image must be whole.
+    /// the next image must be whole, because some changed buckets may then be in no complete image.
     pub(crate) fn write(
         self,
         path: &Place,

@@ -88,7 +88,7 @@ impl Entry {
         Address::new((self.0 & ADDRESS_MASK) << 3)
     }
 
-    /// Returns the entry with a new head in front of its chain.
+    /// Returns the entry with the record at `address` as the new head of its chain.
     pub(crate) fn chained_to(self, address: Address) -> Self {
         debug_assert!(!address.is_none() && address.raw() < ADDRESS_LIMIT);
         Entry(self.0 & !ADDRESS_MASK | address.raw() >> 3 | CHAINED)
@@ -100,7 +100,8 @@ impl Entry {
         !self.is_chained() && !self.knows_nothing()
     }
 
-    /// True if the entry matches every hash of its bucket and of the buckets that split from it.
+    /// True if the entry knows no tag bit. It then matches every hash of its bucket and of the
+    /// buckets that split from it.
     pub(crate) fn knows_nothing(self) -> bool {
         self.tag() == 1
     }
@@ -129,8 +130,8 @@ impl Entry {
     }
 
     /// True if a key of this hash may be in the entry's chain. This is so if the lowest bit in
-    /// which tag and hash differ is not below the terminator. The test has no branch, because
-    /// lookups compare seven slots in a row.
+    /// which tag and hash differ is not below the terminator, the 1 bit that ends the tag. The test
+    /// has no branch, because lookups compare seven slots in a row.
     #[inline]
     pub(crate) fn matches(self, probe: Probe) -> bool {
         let tag = self.tag();

@@ -17,7 +17,7 @@ const SPLITS_PER_CALL: usize = 4096;
 /// lock holder may not be running. After the last attempt, the split is left to the next call of
 /// `grow`.
 const LOCK_TRIES: usize = 7;
-/// Most records of a chain that a split reads to find their sides.
+/// Most records of a chain that a split reads to find the bucket that each record belongs to.
 const RECORDS_SEEN_MAX: usize = 32;
 /// Memory for overflow buckets is charged before inserts need it: at least a budget unit divided by
 /// this number. If no memory is left for an overflow bucket, an insert makes its key share a slot
@@ -28,7 +28,7 @@ const HEADROOM_PART_OF_UNIT: u64 = 4;
 /// index. Batches may fill one more page with new rows during that time.
 const HEADROOM_PART_OF_PAGE: u64 = 16;
 
-/// The split memory and the buffers of the thread that splits buckets.
+/// The memory charged for primary buckets, and the buffers of the thread that splits buckets.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
     charged_bytes: u64,
@@ -48,8 +48,8 @@ struct Sides {
 }
 
 impl Growth {
-    /// Divides the entries of a locked bucket between the two sides. Returns the number of entries,
-    /// and the number of those that know no tag bit.
+    /// Divides the entries of a locked bucket between the two buckets of the split. Returns the
+    /// number of entries, and the number of those that know no tag bit.
     fn divide(
         &mut self,
         locked: &LockedBucket<'_>,
@@ -89,7 +89,7 @@ impl Growth {
 /// The overflow buckets. Number 0 means "no bucket" and is never taken.
 #[derive(Debug, Default)]
 pub(super) struct OverflowPool {
-    /// The highest number taken so far.
+    /// The highest bucket number taken so far.
     taken: u32,
     charged_bytes: u64,
     free: Vec<u32>,
@@ -189,7 +189,8 @@ impl Index {
         Some(pool.taken)
     }
 
-    /// Charges one more unit of overflow buckets. Returns false if the budget has no memory.
+    /// Charges one more unit of memory for overflow buckets. Returns false if the budget has no
+    /// memory.
     fn charge_overflow(&self, budget: &Budget, pool: &mut OverflowPool) -> bool {
         let next = pool.charged_bytes + self.granule_bytes;
         let charged =
@@ -299,7 +300,7 @@ impl Index {
         true
     }
 
-    /// Lists a chain's overflow buckets and returns their number.
+    /// Lists the numbers of a chain's overflow buckets in `numbers`. Returns how many there are.
     fn overflow_numbers(&self, head: u32, numbers: &mut Vec<u32>) -> usize {
         numbers.clear();
         let mut next = head;
@@ -311,7 +312,8 @@ impl Index {
     }
 
     /// Stores entries in a bucket and its overflow buckets, followed by empty slots. Returns the
-    /// overflow number for the bucket's meta word, which the caller stores.
+    /// number of the first overflow bucket, which the caller stores in the bucket's meta word.
+    /// Returns 0 if there is no overflow bucket.
     pub(super) fn fill(&self, bucket: &Bucket, entries: &[Entry], numbers: &[u32]) -> u32 {
         debug_assert_eq!(numbers.len(), overflow_buckets_for(entries.len()));
         let mut entries = entries.iter().map(|entry| entry.0).chain(std::iter::repeat(0));

@@ -282,7 +282,7 @@ impl BucketReader<'_> {
             let word = number as usize / 64;
             let bit = 1 << (number % 64);
             if self.read[word] & bit != 0 {
-                // A newer image has this bucket.
+                // The reader has already read this bucket from a newer image.
                 continue;
             }
             self.read[word] |= bit;
@@ -302,7 +302,8 @@ impl BucketReader<'_> {
         Ok(None)
     }
 
-    /// True if the last bucket came from a delta, whose buckets lie far apart in the index.
+    /// True if the bucket that was read last came from a delta, whose buckets lie far apart in the
+    /// index.
     fn is_in_delta(&self) -> bool {
         self.file + 1 < self.images.files.len()
     }
@@ -354,7 +355,7 @@ impl Index {
         }
         let mut batch = Vec::with_capacity(LOADED_AT_ONCE);
         let mut chains = Vec::new();
-        // The loop ends with the last image.
+        // The loop ends: the reader returns each bucket once.
         while let Some(first) = reader.next_bucket(&mut chains)? {
             let mut next = Some(first);
             while let Some((bucket, depth)) = next {

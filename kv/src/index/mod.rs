@@ -7,7 +7,7 @@
 //!
 //! **Approach.** *Linear hashing* (Litwin 1980). At level L the index has 2^L buckets, and it
 //! splits them one after another, lowest number first. The split pointer s is the number of the
-//! next bucket to split: the buckets below s and the s new buckets already have level L + 1. After
+//! next bucket to split: the buckets below s and the s new buckets already have depth L + 1. After
 //! every few inserts, one more bucket is split. The load therefore stays constant, memory grows 64
 //! bytes at a time, and no operation waits for a doubling. A bucket is one cache line: seven slots
 //! and a meta word. Full buckets chain to overflow buckets. *Sliding tags* (see `entry`): a slot
@@ -177,7 +177,8 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Implements `first_match`. `matching` is a form of [`Bucket::matching`].
+    /// Implements `first_match`. `matching` is [`Bucket::matching`] or a faster function with the
+    /// same results.
     #[inline(always)]
     fn first_match_by(self, hash: u64, matching: impl Fn(&Bucket, Probe) -> u32) -> Entry {
         let (number, depth) = self.guess(hash);
@@ -229,7 +230,7 @@ pub(crate) struct Index {
     granule_bytes: u64,
 }
 
-/// Holds the lock bit of a bucket.
+/// Holds the lock bit of a bucket until it is dropped.
 struct LockedBucket<'a> {
     index: &'a Index,
     number: u64,
@@ -356,7 +357,7 @@ impl Index {
         (1 << level) + split
     }
 
-    /// Returns the number of slots in use. A row has its own slot, or shares one.
+    /// Returns the number of slots in use. Several rows may share a slot.
     pub(crate) fn entry_count(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }

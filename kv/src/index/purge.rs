@@ -1,4 +1,4 @@
-//! Removes entries from the index: those of deleted rows, and those that lead below the log's
+//! Removes entries from the index: entries of deleted rows, and entries that lead below the log's
 //! beginning.
 //!
 //! An entry whose head lies below `begin` leads to no row, because compaction has moved every row

@@ -56,8 +56,8 @@ const DELTAS_PART: f64 = 0.25;
 const DELTAS_MAX: usize = 64;
 
 impl Newest {
-    /// Returns the facts for a store that was opened at checkpoint `number`. `None` stands for a
-    /// new store.
+    /// Returns the facts for a store that was opened at checkpoint `number`. `number` is `None` for
+    /// a new store.
     pub(super) fn opened(number: Option<u64>, images: Vec<ImageEntry>) -> Self {
         Newest { number: number.unwrap_or(0), noted: number.is_some(), is_retry: false, images }
     }
@@ -204,9 +204,9 @@ impl Store {
         let pausing = Instant::now();
         let pause = core.gate.pause();
         let log_end = core.log.cut(reserved)?;
-        // The lock is held until the tables are recorded. Otherwise another thread could make a
-        // table between the pin and the cut. That table could see a later beginning of the log than
-        // the pin. It could then take a table number whose old records this checkpoint still has.
+        // The lock is held until the log is pinned and the tables are recorded. Otherwise another
+        // thread could make a table in between, when the log's beginning has already passed the
+        // pin. That table could get a number whose old records this checkpoint still has.
         let mut states = core.tables.write();
         // From here on, the log that this checkpoint names is not freed.
         let pin = core.pin_checkpoint(number);

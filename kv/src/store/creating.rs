@@ -20,10 +20,10 @@ use crate::options::StoreOptions;
 /// called, the drop removes them.
 #[derive(Debug)]
 pub(crate) struct Making {
-    /// The directories that did not exist before the call. The innermost directory comes first.
+    /// The directories that did not exist before the opening. The innermost directory comes first.
     dirs: Vec<PathBuf>,
-    /// The bank's directory. `None` until this call holds the bank's lock and has found no bank
-    /// there.
+    /// The bank's directory. `None` until the opening holds the bank's lock and has found no bank
+    /// in the directory.
     bank: Option<Arc<Directory>>,
     had_lock: bool,
 }

@@ -185,8 +185,8 @@ impl Store {
         Self::run_counted::<W>(&core, (table, width), keys, Clock::Keep, run)
     }
 
-    /// Runs a batch of the work `W` and adds its counts to the counters. Then wakes the threads
-    /// that wait for the rows that the batch released.
+    /// Runs a batch of the work `W` and adds the batch's counts to the counters. Then wakes the
+    /// threads that wait for the rows that the batch released.
     fn run_counted<W: Work>(
         core: &Core,
         (table, width): (TableId, Width),

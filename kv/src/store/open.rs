@@ -132,7 +132,8 @@ impl Store {
             None => Budget::new(budget_bytes, page_bytes, checkpoints.limits)?,
         });
         if newest.is_none() {
-            // Old segment files may have another size, and the device would then refuse them.
+            // Without a checkpoint the bank needs no old segment file. Such files may also have
+            // another size, and the device would then refuse them.
             discard_log(dir)?;
         }
         let device = device(dir, manifest.segment_bytes)?;

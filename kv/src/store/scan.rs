@@ -333,8 +333,8 @@ impl Scan<'_> {
         while let Some((bucket, depth)) = buckets.next_bucket(&mut entries)? {
             for entry in entries.drain(..) {
                 let address = entry.address().raw();
-                // Addresses fall along a chain. So a chain whose head lies below the window has no
-                // record in the window.
+                // Along a chain the addresses only become smaller. So a chain whose head lies below
+                // the window has no record in the window.
                 if address < self.window.start {
                     continue;
                 }

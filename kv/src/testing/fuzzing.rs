@@ -128,7 +128,7 @@ pub fn bank_file(body: &[u8]) {
     }
 }
 
-/// A file in memory. Dropping the value removes the file.
+/// A temporary file, in memory if `/dev/shm` exists. Dropping the value removes the file.
 struct Scratch(Place);
 
 impl Scratch {

@@ -76,7 +76,7 @@ fn a_copy_is_a_bank_of_its_own_and_shares_what_does_not_change() {
     let (shared, own) = segments(&copy);
     assert!(shared > 4 && own == 1, "{shared} shared, {own} own");
     holds(&copy, 1);
-    // Bank and copy can both be written further.
+    // Both the bank and the copy must still accept writes.
     let copied = Store::open(&copy, &options(2)).unwrap();
     holds_open(&copied, 1);
     for version in 3..9 {

@@ -166,7 +166,7 @@ fn deltas_in_order_make_the_same_checkpoints() {
     assert!(small > 3, "images that add to others: {small}");
     assert!(freed > 2 * SEGMENT, "the log's begin has moved: {freed}");
     assert!(!copy.join("log/0000000000000000.seg").exists(), "space came back");
-    // Bank and copy can both be written further.
+    // Both the bank and the copy must still accept writes.
     let store_of_copy = Store::open(&copy, &options(2)).unwrap();
     for store in [&store, &store_of_copy] {
         put(store, rows, &keys(5_000), 99, BYTES);

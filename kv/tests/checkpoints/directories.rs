@@ -183,7 +183,8 @@ fn a_link_that_is_switched_changes_nothing_for_an_open_bank() {
     holds(&path("v2"), 3);
 }
 
-/// An open bank also stays in its folders `log` and `checkpoints`.
+/// An open bank keeps using the folders `log` and `checkpoints` that it opened, even if other
+/// folders take their names.
 #[test]
 fn a_log_or_checkpoints_that_are_exchanged_are_not_touched() {
     for folder in ["log", "checkpoints"] {

@@ -132,7 +132,8 @@ fn a_segment_that_bank_and_copy_share_can_be_restored() {
     assert_eq!(errors_or_rows_of(&store, table, 2), 0);
 }
 
-/// A drive may acknowledge writes and then lose them. After a crash it returns the older blocks.
+/// A drive may acknowledge writes and then lose them. After a crash it returns the older blocks,
+/// which must count as damage.
 #[test]
 fn pages_of_before_a_crash_are_damage() {
     let (_dir, bank) = bank();

@@ -47,7 +47,8 @@ fn a_reader_changes_not_a_byte_and_every_write_is_refused() {
         put(&store, table, &keys, 9, 200);
         push_to_disk(&store, table, 0);
     }
-    // A writer's opening would remove or cut these files. A reader must leave them.
+    // A writer's opening would remove this unfinished checkpoint and cut the log after the last
+    // checkpoint. A reader must leave both.
     let checkpoints = dir.path().join("checkpoints");
     std::fs::create_dir(checkpoints.join("0000000004.partial")).unwrap();
     let before = tree(dir.path());

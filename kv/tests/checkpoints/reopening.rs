@@ -176,7 +176,7 @@ fn without_the_newest_checkpoint_the_one_before_is_opened() {
     let recovered = store.recovered().unwrap();
     assert_eq!((recovered.checkpoint, &recovered.blob[..]), (2, &[2][..]));
     check(&store, 2);
-    // Checkpoints can be taken again after version 2.
+    // The bank can take checkpoints again after it was opened at checkpoint 2.
     put(&store, table, &all(), 4, VALUE_BYTES);
     assert_eq!(store.checkpoint(&[4]).unwrap(), 3);
     drop(store);

@@ -14,7 +14,8 @@ fn opened(dir: &Path) -> Store {
     Store::open(dir, &StoreOptions { checkpoints_kept: 8, ..options(BUDGET) }).unwrap()
 }
 
-/// Makes a bank with one checkpoint for each of `versions` versions.
+/// Makes a bank with one checkpoint for each of `versions` versions, and with newer rows that are
+/// in no checkpoint.
 fn bank_of(versions: u64) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let store = opened(dir.path());
@@ -31,7 +32,8 @@ fn keys() -> Vec<u64> {
     (0..3_000).collect()
 }
 
-/// Opens the bank, asserts that it is at `version`, and takes another checkpoint.
+/// Opens the bank, and asserts that it is at checkpoint `version` with that version's rows and
+/// blob.
 fn is_at(dir: &Path, version: u64) {
     let store = opened(dir);
     assert_eq!(store.recovered().unwrap().checkpoint, version);
@@ -63,8 +65,8 @@ fn the_bank_is_at_the_checkpoint_and_goes_on_from_there() {
 
 #[test]
 fn a_crash_at_any_step_leaves_a_checkpoint_and_the_call_can_be_made_again() {
-    // A roll back first renames each newer checkpoint and then empties it, from the newest on. Each
-    // pair gives the number of renamed and of emptied checkpoints at the crash.
+    // A roll back first renames each newer checkpoint and then empties it, beginning with the
+    // newest. Each pair gives the number of renamed and of emptied checkpoints at the crash.
     for (renamed, emptied) in [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3)] {
         let dir = bank_of(5);
         for step in 0..renamed {

@@ -214,8 +214,8 @@ fn a_failed_read_fails_its_batch_and_no_later_one() {
     }
     open.store.checkpoint(b"good").unwrap();
     drop(open);
-    // These rows are on different pages, in order. The device reads each row alone, so a failed
-    // read is not repeated in parts.
+    // These rows are on different pages, in order, so each read covers one row. After a failed read
+    // that covers several rows, the store would read each row alone and the failure would not show.
     let apart: Vec<u64> = all().into_iter().step_by(100).collect();
     // The read that fails is the first read, or a read after one buffer of 32 reads was used.
     for n in [1, 33, 48] {

@@ -397,8 +397,8 @@ impl<F: FnMut()> Operation for Overtaken<F> {
 }
 
 /// Regression test: an update began again and reused the space of its first record. It linked that
-/// record in front of a record with a higher address. The chain then no longer went back, and a row
-/// could not be read.
+/// record in front of a record with a higher address. The chain then no longer led to ever older
+/// records, and a row could not be read.
 #[test]
 fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
     let dir = tempfile::tempdir().unwrap();

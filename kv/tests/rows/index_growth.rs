@@ -217,7 +217,7 @@ fn promote_in_one_thread_moves_every_row_of_shared_slots() {
 #[test]
 fn an_index_that_does_not_fit_is_refused_with_the_budget_that_does() {
     // Regression test: the budget that the error named left out overflow buckets. The store refused
-    // it too.
+    // that budget too.
     for rows in [60_000, 330_000, 1_000_000, 1_400_000] {
         let dir = tempfile::tempdir().unwrap();
         let large = StoreOptions { page_size_bytes: Some(16 << 10), ..options(96 << 20) };

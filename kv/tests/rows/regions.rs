@@ -125,8 +125,8 @@ fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDev
 fn rows_with_little_between_them_are_read_together() {
     let dir = tempfile::tempdir().unwrap();
     let open = in_order(dir.path(), 64 << 20);
-    // Rows that are 150 apart are less than 16 KiB apart, and are read together. Rows that are 200
-    // apart are read separately.
+    // Rows whose keys differ by 150 lie less than 16 KiB apart in the log, and are read together.
+    // Rows whose keys differ by 200 lie further apart, and are read separately.
     for (apart, bridged) in [(150, true), (200, false)] {
         let wanted: Vec<u64> = keys().into_iter().step_by(apart).take(40).collect();
         // The number of the read that fails. 0 means that no read fails.

@@ -196,7 +196,7 @@ fn a_damaged_record_is_never_kept() {
         assert!(matches!(error, Error::Damaged { .. }), "{error}");
     }
     bank.device.mend();
-    // The first two reads make the store open the cache. The row is then in it.
+    // The first two reads make the store open the cache. The row is then in the cache.
     for _ in 0..2 {
         check(&bank, &[7]);
     }

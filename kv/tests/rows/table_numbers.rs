@@ -555,8 +555,8 @@ fn a_crash_takes_back_the_table_that_got_the_number() {
     drop(store);
     let store = open(dir.path(), &by_hand(1), 1);
     assert!(store.tables().is_empty());
-    // The number may stay taken, because the checkpoint's log may have records that an older build
-    // did not report.
+    // The number may stay taken until compaction has passed the checkpoint's log: an older build
+    // may have left records there that its manifest did not count.
     if let Err(error) = store.create_table("third", 24, b"") {
         assert!(error.to_string().contains("compact"), "{error}");
         clear(&store, 1);
@@ -652,7 +652,7 @@ fn copies_and_deltas_give_no_table_the_rows_of_another() {
     assert_eq!(peek(&reader, now, &keys(100)).unwrap(), rows_of(&keys(100), 2, 24));
     drop(reader);
     is_clean(&copy);
-    // The copy can be written further.
+    // The copy must still accept writes.
     let copied = open(&copy, &by_hand(1), 2);
     let id = copied.tables().iter().find(|table| table.name == "rows").unwrap().id;
     assert_eq!(peek(&copied, id, &keys(100)).unwrap(), rows_of(&keys(100), 2, 24));

@@ -99,8 +99,8 @@ fn deleted_rows_give_their_space_and_their_slots_back() {
     let full = log_bytes_on_disk(dir.path());
     assert_eq!(store.delete(table, &all[100..]).unwrap(), 49_900);
     assert_eq!(store.stats().live_rows, 100);
-    // Each checkpoint keeps its log until it is removed. Only the second compaction can free the
-    // tombstones.
+    // A checkpoint keeps its log until the checkpoint is removed. Only the second compaction can
+    // free the tombstones.
     for _ in 0..4 {
         store.checkpoint(b"less").unwrap();
         store.compact().unwrap();

@@ -104,8 +104,8 @@ fn readers_writers_and_deleters_agree_while_compaction_moves_their_rows() {
     check(&Store::open(dir.path(), &options(512 << 10)).unwrap());
 }
 
-/// More threads than the device has rings move rows from disk to the tail. They wait for
-/// compaction, which must still be able to read. A scan runs at the same time.
+/// More threads than the device has rings (queues of `io_uring`) move rows from disk to the tail.
+/// The threads wait for compaction, which must still be able to read. A scan runs at the same time.
 #[test]
 fn batches_that_wait_for_compaction_leave_it_what_it_needs_to_read() {
     const ROWS: u64 = 60_000;

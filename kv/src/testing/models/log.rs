@@ -26,7 +26,7 @@ const VALUE_BYTES: usize = 184;
 /// Number of pages that are filled before the threads begin. Memory holds 9 pages.
 const PAGES_BEFORE: u64 = 7;
 
-/// A log, its gate, and its expected content.
+/// A log, the gate that pauses its threads, and its expected content.
 struct Logged {
     log: Log,
     gate: Gate,
