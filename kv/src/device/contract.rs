@@ -36,7 +36,8 @@ pub struct Read<'a> {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceReport {
-    /// Why [`DeviceChoice::Auto`] chose the thread pool. `None` if `io_uring` works.
+    /// Why [`DeviceChoice::Auto`](crate::DeviceChoice::Auto) chose the thread pool. `None` if
+    /// `io_uring` works.
     pub io_uring_refused: Option<String>,
     /// Why reads and writes use the page cache, which the memory budget does not include. `None` if
     /// the device uses `O_DIRECT` or is in memory.
@@ -73,12 +74,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// have ended.
     ///
     /// Bytes between written ranges of a segment read as zeros, as in a sparse file. A read beyond
-    /// the last written block of a segment fails with [`Error::Truncated`].
+    /// the last written block of a segment fails with [`Error::Truncated`](crate::Error::Truncated).
     ///
     /// # Errors
     /// The first failure, with file and offset. All reads have ended when the call returns, and the
-    /// contents of all buffers are unspecified. [`Error::InvalidArgument`] if a read is empty, is
-    /// not block-aligned or crosses a segment. In this case the call has read nothing.
+    /// contents of all buffers are unspecified.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if a read is empty, is not
+    /// block-aligned or crosses a segment. In this case the call has read nothing.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()>;
 
     /// Does what [`read_many`](Self::read_many) does, for reads that no caller waits for. The
@@ -109,8 +111,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// the write must not cross a segment. The write is durable only after [`sync`](Self::sync).
     ///
     /// # Errors
-    /// A failed or short write, with file and offset. [`Error::InvalidArgument`] for the same
-    /// reasons as a read.
+    /// A failed or short write, with file and offset.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for the same reasons as a read.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Makes every completed write durable.
