@@ -1,7 +1,7 @@
 //! A writer process that is killed repeatedly, and the supervisor that checks its bank after each
 //! kill.
 //!
-//! The writer runs the steps of [`program`](crate::program) on one thread, beside the store's own
+//! The writer runs the steps of [`program`] on one thread, beside the store's own
 //! threads. Some steps take a checkpoint, whose blob holds the number of steps done. The writer
 //! also keeps a *status file* beside the bank. This file names the checkpoint that the writer has
 //! begun and the last checkpoint that returned. One `write` call stores the file's few bytes, so

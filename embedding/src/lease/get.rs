@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use embank_kv::{Clock, RowHints};
 
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::Result;
 use crate::keys::UniqueKeys;
 use crate::lease::Lease;

@@ -44,8 +44,8 @@ pub enum Operator {
     /// missing values.
     FillMissing(Value),
     /// Converts hexadecimal text of up to eight digits to a number. Must be the column's first
-    /// operator; only `FillMissing` may come before it. A field of kind [`FieldKind::Hex32`] is a
-    /// number already and needs no `Hex2Int`.
+    /// operator; only `FillMissing` may come before it. A field of kind
+    /// [`Hex32`](crate::FieldKind::Hex32) is a number already and needs no `Hex2Int`.
     Hex2Int,
     /// The remainder of a division by this number. It is from 0 to below the divisor, for negative
     /// values too. The divisor is from 1 to 2^31.
