@@ -1,8 +1,8 @@
 //! Corrects the checksums of the on-disk format (docs/format.md) after an edit.
 //!
 //! A fuzzer can't guess a checksum, so it would never reach the code after the check. That code
-//! must also be safe, because a wrong file can have a correct checksum. This module follows the
-//! document and does not use the store's code.
+//! must also be safe, because a wrong file can have a correct checksum. This module follows
+//! docs/format.md and does not use the store's code.
 
 /// Length of the header of a metadata frame, in bytes.
 pub const FRAME_BYTES: usize = 24;
@@ -51,8 +51,8 @@ pub fn stream(file: &mut [u8]) {
 }
 
 /// Corrects the checksum of the record at the start of `record`, whose log address is `address`.
-/// Returns the record's length. `None` if the record is longer than `record`. `origin` is the
-/// bank's id xor the page's salt.
+/// `origin` is the bank's id xor the page's salt. Returns the record's length in bytes, or `None` if
+/// the slice `record` ends before the record does.
 pub fn record(record: &mut [u8], origin: u64, address: u64) -> Option<usize> {
     let units = record.get(30..RECORD_HEADER_BYTES)?;
     let length = RECORD_HEADER_BYTES + usize::from(u16::from_le_bytes([units[0], units[1]])) * 8;

@@ -77,7 +77,9 @@ fn callers_read_in_the_foreground_and_housekeeping_in_the_background() {
     let (foreground, background) = (AtomicU64::new(0), AtomicU64::new(0));
     let device = Arc::new(Counting { inner, foreground, background });
     let wrapped: Arc<dyn Device> = Arc::<Counting>::clone(&device);
-    // With this budget, keys share slots. Compaction therefore reads chains.
+    // With this budget, the index has fewer entries than the table has rows, so several keys share
+    // an entry. To learn whether a record is its key's newest, compaction then reads the other
+    // records of that entry's chain.
     let store = Store::open_on(dir.path(), &options(256 << 10), |_| Ok(wrapped)).unwrap();
     let table = store.create_table("rows", 64, b"").unwrap();
     let keys: Vec<u64> = (0..ROWS).collect();

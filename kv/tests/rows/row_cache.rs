@@ -46,6 +46,35 @@ fn check(bank: &Bank, keys: &[u64]) {
     }
 }
 
+/// Peeks at rows until a peek reads at most `reads_max` of them from disk, so the cache has nearly
+/// all of them. The cache gets its memory from the log's frames, and the log's writer thread frees
+/// them. Therefore no fixed number of peeks is enough.
+fn peek_until_cached(store: &Store, table: TableId, keys: &[u64], reads_max: u64) {
+    // The loop ends: the writer thread frees the frames, and each peek adds rows to the cache.
+    loop {
+        let before = store.stats().disk_reads;
+        peek(store, table, keys).unwrap();
+        if store.stats().disk_reads - before <= reads_max {
+            return;
+        }
+    }
+}
+
+/// Peeks at all rows until the cache has nearly all of the memory that log and cache share.
+fn peek_until_cache_is_full(store: &Store, table: TableId) {
+    let keys: Vec<u64> = (0..ROWS).collect();
+    let mut chunks = keys.chunks(1000).cycle();
+    // The loop ends: the cache grows while peeks evict rows from it, up to 15 times the frames'
+    // memory.
+    loop {
+        peek(store, table, chunks.next().unwrap()).unwrap();
+        let stats = store.stats();
+        if stats.memory_cache_bytes > 10 * stats.memory_frames_bytes {
+            return;
+        }
+    }
+}
+
 fn assert_within_budget(stats: &StoreStats) {
     let used = stats.memory_frames_bytes
         + stats.memory_index_bytes
@@ -64,14 +93,12 @@ fn rows_that_are_peeked_at_again_come_from_memory_and_nothing_is_written() {
     let bank = bank();
     let opened = bank.device.calls();
     let hot = spread(500);
-    for _ in 0..6 {
-        check(&bank, &hot);
-    }
+    peek_until_cached(&bank.store, bank.table, &hot, 9);
     let before = (bank.store.stats(), bank.device.calls());
     check(&bank, &hot);
     let after = (bank.store.stats(), bank.device.calls());
     let read = after.0.disk_reads - before.0.disk_reads;
-    assert!(read < 10, "{read} reads for rows that were read six times before");
+    assert!(read < 10, "{read} reads for rows that were in the cache");
     assert_eq!(
         after.0.hits_cache - before.0.hits_cache + after.0.hits_disk - before.0.hits_disk,
         500
@@ -86,10 +113,9 @@ fn rows_that_are_peeked_at_again_come_from_memory_and_nothing_is_written() {
 #[test]
 fn rows_read_once_do_not_push_out_those_in_use() {
     let bank = bank();
+    peek_until_cache_is_full(&bank.store, bank.table);
     let hot = spread(250);
-    for _ in 0..6 {
-        check(&bank, &hot);
-    }
+    peek_until_cached(&bank.store, bank.table, &hot, 9);
     // Reads twice as many other rows as the cache holds, and the hot rows in between.
     for (i, chunk) in (0..6000).map(|i| i * 3 + 1).collect::<Vec<u64>>().chunks(500).enumerate() {
         check(&bank, chunk);
@@ -127,9 +153,7 @@ fn an_updated_row_is_never_answered_from_its_old_copy() {
 fn a_get_uses_a_cached_copy_instead_of_the_disk() {
     let Bank { store, table, .. } = bank();
     let keys = spread(200);
-    for _ in 0..4 {
-        peek(&store, table, &keys).unwrap();
-    }
+    peek_until_cached(&store, table, &keys, 9);
     let before = store.stats();
     let mut values = vec![Vec::new(); keys.len()];
     let outcome = store.execute(table, &keys, Clock::Keep, &mut GetAll(&mut values)).unwrap();
@@ -166,13 +190,7 @@ fn memory_stays_within_the_budget_whatever_the_work() {
 #[test]
 fn memory_goes_back_to_the_log_when_rows_are_used_for_training() {
     let Bank { store, table, .. } = bank();
-    for _ in 0..3 {
-        for chunk in (0..ROWS).collect::<Vec<u64>>().chunks(1000) {
-            peek(&store, table, chunk).unwrap();
-        }
-    }
-    let peeked = store.stats();
-    assert!(peeked.memory_cache_bytes > peeked.memory_frames_bytes, "{peeked:?}");
+    peek_until_cache_is_full(&store, table);
     // These rows fit into the log's frames once the log gets memory from the cache.
     let working: Vec<u64> = spread(4000);
     for _ in 0..100 {
@@ -196,10 +214,7 @@ fn a_damaged_record_is_never_kept() {
         assert!(matches!(error, Error::Damaged { .. }), "{error}");
     }
     bank.device.mend();
-    // The first two reads make the store open the cache. The row is then in the cache.
-    for _ in 0..2 {
-        check(&bank, &[7]);
-    }
+    peek_until_cached(&bank.store, bank.table, &[7], 0);
     // The row is in the cache, so the damaged record on disk is not read.
     bank.device.flip_bit_on_read(64 + 7 * RECORD_BYTES + 50, 3);
     check(&bank, &[7]);

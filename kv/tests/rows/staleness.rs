@@ -98,7 +98,7 @@ fn a_blocked_row_is_not_read_and_its_neighbours_are() {
         assert_eq!(outcome.blocked, [1], "{region:?}");
         let expected = [value(1, 0, VALUE_BYTES), Vec::new(), value(2, 0, VALUE_BYTES)];
         assert_eq!(values, expected, "{region:?}");
-        // A refused update changes nothing either.
+        // An update of the blocked row is refused, and the row keeps its value.
         let mut add = Add { by: 1, insert: true };
         let outcome = bank.store.execute(bank.table, &[KEY], clock, &mut add).unwrap();
         assert_eq!(outcome.blocked, [0], "{region:?}");
@@ -172,7 +172,7 @@ fn a_release_does_not_go_below_zero() {
 
 #[test]
 fn a_get_of_a_missing_key_leaves_no_record() {
-    // MLKV left an empty record, which later gets found.
+    // In MLKV, a Get of a missing key left an empty record, and later Gets found that record.
     let bank = bank();
     let before = bank.store.stats();
     for key in 1000..1010 {

@@ -64,7 +64,8 @@ fn check(store: &Store, id: TableId, model: &Model, what: &str) {
 }
 
 fn is_refused(store: &Store, id: TableId, what: &str) {
-    // Peeks with both widths: for an existing table, one of them would fail with another error.
+    // `peek` reads rows of fixed width and `peek_each` rows of variable width. For an existing
+    // table, one of the two would succeed or fail with an error other than `NoSuchTable`.
     for found in [peek(store, id, &[1]), peek_each(store, id, &[1]), peek(store, id, &[1, 2])] {
         assert!(matches!(found, Err(Error::NoSuchTable(_))), "{what}: {id:?}: {found:?}");
     }

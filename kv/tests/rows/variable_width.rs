@@ -83,7 +83,8 @@ fn bring(bank: &mut Bank, region: Region) {
 
 /// Writes other rows until the table's rows have left memory.
 fn push_away(bank: &Bank) {
-    // `push_to_disk` peeks a row of fixed width, so a row of such a table is put first.
+    // `push_to_disk` peeks at a row of a fixed-width table, so the test makes such a table and puts
+    // one row into it.
     let name = "fixed";
     let fixed = bank.store.tables().iter().find(|table| table.name == name).map(|table| table.id);
     let fixed = fixed.unwrap_or_else(|| bank.store.create_table(name, 8, b"").unwrap());
