@@ -210,8 +210,9 @@ fn image_part(updates_per_row: f64) -> f64 {
     if buckets > CHANGES_PART {
         return 1.0;
     }
-    // Images of changes follow each whole image, until together they reach `CHANGES_PART` of the
-    // whole image.
+    // A checkpoint writes the whole index. The next checkpoints write only the buckets that have
+    // changed since. Once these images of changes add up to `CHANGES_PART` of the index, the next
+    // checkpoint writes the whole index again.
     let changes = (CHANGES_PART / buckets.max(1e-6)).ceil();
     (1.0 + changes * buckets) / (1.0 + changes)
 }

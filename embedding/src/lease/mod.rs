@@ -99,8 +99,8 @@ impl Lease {
         if self.entry.begin_answer() { Ok(()) } else { Err(self.expired()) }
     }
 
-    /// Records that this thread ends the lease. If another thread took the lease, the bank
-    /// remembers that its leases change threads.
+    /// Must be called by the thread that ends the lease. If another thread took the lease, the bank
+    /// records that its leases change threads.
     fn note_end(&self) {
         let change_hands = &self.table.context().leases_change_hands;
         // Relaxed: no other data depends on the flag. A Get that misses the change may fail once

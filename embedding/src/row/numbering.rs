@@ -1,12 +1,14 @@
 //! Identifies a numbering of a vocabulary, that is, its assignment of ids to values. The vocabulary
 //! stores this identity, and so does each table whose keys are the vocabulary's ids.
 
-/// Identifies a numbering of a vocabulary: its assignment of ids to values. In two vocabularies
-/// with equal identities, a value has one and the same id, with one exception. A bank may be a
-/// copy, or may have gone back to a checkpoint after a crash or by
-/// [`roll_back`](crate::Bank::roll_back). Such a bank may then give new ids to other values, and
-/// its vocabulary keeps its identity. [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint)
-/// shows whether two vocabularies have the same values.
+/// Identifies a numbering of a vocabulary: its assignment of ids to values. If two vocabularies
+/// have equal identities, a value has the same id in both.
+///
+/// The exception: a bank was copied, or went back to a checkpoint after a crash or by
+/// [`roll_back`](crate::Bank::roll_back). From then on, the two vocabularies may give the same new
+/// id to different values, although their identities stay equal.
+/// [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint) shows whether two vocabularies have
+/// the same values.
 ///
 /// # Examples
 /// ```

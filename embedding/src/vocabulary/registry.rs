@@ -219,8 +219,9 @@ fn roles(store: &Store) -> Result<Vec<(TableInfo, Role)>> {
     Ok(roles)
 }
 
-/// Reads the vocabularies of a store by name. If the store is open for writing, drops the tables
-/// that no header names.
+/// Reads the vocabularies of a store by name. If the store is open for writing, also drops the
+/// vocabulary tables that no vocabulary's header names. Such tables are left if a vocabulary was
+/// being made or dropped when the checkpoint was taken. Tables of rows are not touched.
 pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<VocabularyShared>>> {
     let roles = roles(store)?;
     let mut vocabularies = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Edits a delta between two checkpoints and applies it to a copy of the bank. The checksums are
 //! left as they were, or are corrected after the edits. Afterwards the copy must be at the delta's
-//! checkpoint, or unchanged. A delta whose checksums were corrected may give any content.
+//! checkpoint, or unchanged. After a delta with corrected checksums, the copy may have any content.
 
 use std::fs;
 use std::path::Path;

@@ -51,8 +51,8 @@ pub fn stream(file: &mut [u8]) {
 }
 
 /// Corrects the checksum of the record at the start of `record`, whose log address is `address`.
-/// `origin` is the bank's id xor the page's salt. Returns the record's length in bytes, or `None` if
-/// the slice `record` ends before the record does.
+/// `origin` is the bank's id xor the page's salt. Returns the record's length in bytes, or `None`
+/// if the slice `record` ends before the record does.
 pub fn record(record: &mut [u8], origin: u64, address: u64) -> Option<usize> {
     let units = record.get(30..RECORD_HEADER_BYTES)?;
     let length = RECORD_HEADER_BYTES + usize::from(u16::from_le_bytes([units[0], units[1]])) * 8;

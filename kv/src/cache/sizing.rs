@@ -59,9 +59,10 @@ pub(super) struct Sizing {
     pending: usize,
 }
 
-/// The log's growth.
+/// The log's growth, as one check finds it.
 struct Growth {
-    /// Growth since the last window began, in whole shards' memory.
+    /// Bytes by which the log has grown since `Sizing::tail`, divided by a shard's bytes and
+    /// rounded down.
     shards: usize,
     /// True if the log has not grown since the last check.
     rests: bool,

@@ -459,7 +459,8 @@ mod tests {
         assert_eq!(device.pool.threads_started(), 1);
     }
 
-    /// The pool's only thread has claimed a read that does not end.
+    /// Shows that a burst's own caller does its reads if the pool's only thread has claimed another
+    /// bank's read that does not end.
     #[test]
     fn a_burst_ends_while_another_bank_occupies_every_thread() {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

@@ -133,9 +133,9 @@ impl LogFiles {
         self.lineage.extend_back(&older.lineage());
     }
 
-    /// Reads from the headers of the pages from address `from` to `end` which opening of the bank
-    /// wrote each page. The caller uses this for pages about which no readable manifest has this
-    /// information.
+    /// Adds to the lineage which opening of the bank wrote each page between the addresses `from`
+    /// and `end`, as the pages' headers say. The caller uses this for pages about which no readable
+    /// manifest has this information.
     pub(super) fn trust_headers(&mut self, from: u64, end: u64) {
         let mut page = PageRead::new();
         let mut next = from;

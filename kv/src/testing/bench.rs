@@ -151,8 +151,8 @@ impl FirstPage {
     /// The errors of the device.
     pub fn flush(&self, image: &mut AlignedBuffer) -> Result<()> {
         let used = PAGE_HEADER_BYTES + self.appended * record_bytes(self.value_bytes) as u64;
-        // SAFETY: the page's frame lives as long as the log. `fill` completed `appended` records,
-        // and no other thread uses this log.
+        // SAFETY: the page's frame lives as long as the log. `fill` completed `self.appended`
+        // records, and no other thread uses this log.
         unsafe {
             let frame = self.log.frame_pointer(0);
             page::write_image(frame, 0, used, PageIdentity { page: 0, bank: 1, salt: 2 }, image);

@@ -82,8 +82,8 @@ fn a_whole_bank_is_clean_and_its_rows_can_be_read_at_each_checkpoint() {
     }
 }
 
-/// True if `file` is a segment of the log and no checkpoint of the bank uses the byte at offset `at`
-/// of that segment.
+/// True if `file` is a segment of the log and no checkpoint of the bank uses the byte at offset
+/// `at` of that segment.
 fn is_harmless(bank: &Path, file: &Path, at: u64) -> bool {
     let Some(name) = file.file_name().and_then(|name| name.to_str()?.strip_suffix(".seg")) else {
         return false;

@@ -119,8 +119,8 @@ fn at_the_quota_writers_wait_for_compaction_and_then_fail() {
     store.delete(table, &keys[1000..]).unwrap();
     put(&store, table, &keys[..2000], 7, VALUE_BYTES);
     check(&store, table, &keys[..2000].iter().map(|&key| (key, 7)).collect(), 0..2000);
-    // The kept checkpoint refers to the old records, so compaction can't free their space. The error
-    // must say so.
+    // The kept checkpoint refers to the old records, so compaction can't free their space. The
+    // error must say so.
     store.checkpoint(b"held").unwrap();
     let mut held = None;
     for version in 8..20 {

@@ -72,7 +72,7 @@ pub(crate) trait Work {
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }
-    /// True if the work reads only the header of a record in mutable memory.
+    /// True if the work, at a record in mutable memory, reads the header but not the value.
     fn reads_headers_alone(&self) -> bool {
         matches!(Self::EFFECT, Effect::Locate | Effect::Touch)
     }

@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// Seconds of a run; its number of steps follows from the rate of the first run
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Only cases with one of these texts in their name, and those with all mechanisms
+    /// Only cases with one of these texts in their name. Cases with all mechanisms on always run
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Additional cases, each without several mechanisms: names as in

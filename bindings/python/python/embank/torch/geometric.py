@@ -52,8 +52,8 @@ _BATCH_ROWS = 1 << 16
 # work.
 _TRAINED_DELETES_MAX = 1 << 24
 # A size is stored as three digits in float32, which holds whole numbers up to 2^24 exactly. The low
-# digit counts rows. The high digit counts `_HIGH_ROWS` and is less than 2^24. The top digit counts
-# `_TOP_ROWS` and is at most 2^18.
+# digit counts single rows. The high digit counts units of `_HIGH_ROWS` rows and is less than 2^24.
+# The top digit counts units of `_TOP_ROWS` rows and is at most 2^18.
 _HIGH_ROWS = 1 << 22
 _TOP_ROWS = 1 << 46
 
