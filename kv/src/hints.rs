@@ -19,6 +19,10 @@
 //! that the batch has locked is therefore the row's newest record. If the record is a tombstone,
 //! the batch searches for the key in the index. Hints contain the number of their store, so a batch
 //! of another store ignores them.
+//!
+//! A peek takes no lock. A thread that replaces a record holds the record's lock until it has
+//! marked the record as replaced. A peek waits while the lock is held, and searches the index if it
+//! sees the mark. A value that it has read was therefore the row's newest value during the read.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -37,7 +37,8 @@ fn taken() -> Vec<String> {
 fn message(after: &str) {
     let text = format!("libfoo: warning: a deprecated option, seen after {after}\n").repeat(20);
     for number in 0..3 {
-        // SAFETY: the call reads from a string. If the descriptor is closed, the call only fails.
+        // SAFETY: the duty is to pass readable memory. The call reads from a string. If the
+        // descriptor is closed, the call only fails.
         unsafe { libc::write(number, text.as_ptr().cast(), text.len()) };
     }
 }

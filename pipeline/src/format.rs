@@ -24,7 +24,8 @@ pub enum Format {
         /// quote, and several threads can read one input at different places.
         quote: Option<u8>,
     },
-    /// Fields of 32 bits, little-endian, without gaps: PIPER's Config III.
+    /// Fields of 32 bits, little-endian, without gaps. The paper on PIPER calls this format
+    /// Config III.
     Packed,
     /// Parquet and Arrow files (IPC files or streams), told apart by their first bytes. A field is
     /// read from the column that has its name. Needs the crate's feature `parquet`.

@@ -232,7 +232,8 @@ fn a_flag_from_before_a_feed_stops_runs_after_it() {
     assert!(matches!(stopped, Err(Error::Stopped)), "{stopped:?}");
 }
 
-/// Regression test: opening a pipe without a writer waited.
+/// Regression test: a thread of the feed waited in `open` until another process opened the pipe for
+/// writing. A dropped feed waits for its threads, so it did not end.
 #[test]
 fn a_feed_of_a_pipe_that_nobody_writes_to_ends_when_it_is_dropped() {
     let folder = tempfile::tempdir().unwrap();

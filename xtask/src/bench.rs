@@ -142,7 +142,8 @@ fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     match args.split_first() {
         Some((name, rest)) if name == "peers" => python(root, "pipeline/peers", rest),
         Some((name, rest)) if name == "feed" => {
-            // The script starts `target/release/embank` for the part that is served.
+            // The script trains once with a pipeline of its own process, and once with batches from
+            // `embank serve`. For the second run it starts `target/release/embank`.
             let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
             cargo.current_dir(root).args(["build", "--release", "--package", "embank-cli"]);
             command::shown(&mut cargo).context("building the program `embank`")?;

@@ -175,8 +175,8 @@ impl Shared {
         (self.burst_bytes_max / row_bytes.max(1)) as usize
     }
 
-    /// Queues the keys in groups of at most `fitting` keys. If `fitting` is less than a burst
-    /// needs, a group may have more keys.
+    /// Queues the keys in groups of at most `fitting` keys, or of at most `BURST_KEYS_MIN` keys if
+    /// `fitting` is less.
     pub(crate) fn enqueue(
         &self,
         table: TableId,

@@ -61,8 +61,8 @@ impl Requests {
     }
 
     /// Divides keys that were announced together into groups: as few as possible, of equal length,
-    /// with at most `fitting` keys. If `fitting` is less than a burst needs, a group may have more
-    /// keys.
+    /// with at most `fitting` keys. If `fitting` is less than [`BURST_KEYS_MIN`], a group may have
+    /// `BURST_KEYS_MIN` keys.
     pub(crate) fn groups(keys: &[u64], fitting: usize) -> impl Iterator<Item = &[u64]> {
         let groups = keys.len().div_ceil(fitting.clamp(BURST_KEYS_MIN, BURST_KEYS_MAX));
         keys.chunks(keys.len().div_ceil(groups.max(1)).max(1))

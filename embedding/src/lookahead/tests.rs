@@ -143,7 +143,8 @@ fn what_is_announced_together_comes_in_one_burst() {
     announce(table, 9999, 3000..8000);
     announce(table, 9999, 8000..8010);
     assert_eq!(bursts(), [(false, 3000), (false, 2500), (false, 2500), (false, 10)]);
-    // A burst of wide rows has fewer rows, but at least the number that a burst needs.
+    // The wider its rows, the fewer rows a burst may have. But keys are not divided further than
+    // into bursts of `BURST_KEYS_MIN` keys.
     assert_eq!((shared.fitting(64), shared.fitting(0)), (1024, 1 << 16));
     announce(table, 700, 0..2000);
     announce(table, 0, 2000..3024);

@@ -54,7 +54,7 @@ pub struct TableConfig {
     pub initializer: Initializer,
     /// Seed of the initial values. Default: 0.
     pub seed: u64,
-    /// The rule for which keys a Get makes a row. Default: for all keys.
+    /// Decides for which keys a Get makes rows. Default: for all keys.
     pub admission: Admission,
     /// Whether rows record their last use and number of uses. Default: no.
     pub tracking: Tracking,

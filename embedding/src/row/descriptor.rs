@@ -93,8 +93,8 @@ impl TableConfig {
     }
 
     /// Returns the settings of `table` from its descriptor, for programs that read a bank without
-    /// opening it ([`inspect`](crate::inspect)). The learning rate and other settings outside the
-    /// identity are the ones of the table's creation.
+    /// opening it ([`inspect`](crate::inspect)). The learning rate and other settings that a
+    /// program can change later have the values with which the table was made.
     ///
     /// # Errors
     /// [`Error::UnreadableTable`] if the table is not an embedding table, or if a newer program

@@ -111,7 +111,8 @@ impl Table {
         let executed = self.execute(&keys, clock, &mut more);
         let seen = std::mem::take(&mut more.seen);
         let reached = more.reached;
-        // The Get gives the rows that were acquired here back together with its other rows.
+        // Adds the rows that were acquired here to those of `get`. If the Get fails later, it gives
+        // back the counts of all of them.
         let blocked = executed.as_ref().map_or(&[][..], |outcome| &outcome.blocked);
         for (i, &place) in admitted.iter().enumerate() {
             if let Some(hint) = reached.get(i)

@@ -337,7 +337,7 @@ impl<'a> PutRows<'a> {
 }
 
 /// Replaces vectors. With `WHOLE`, a row is only a vector, so its old value is not needed. The
-/// store still reads a row on disk, because the batch needs its place in the index and its clock.
+/// store still reads a row on disk, because only its record shows its key and its clock.
 /// Without `WHOLE`, a row also has optimizer state, which must stay. The operation then reads the
 /// old value.
 #[derive(Debug)]

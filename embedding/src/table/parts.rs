@@ -55,7 +55,10 @@ impl Table {
         // to wait for space.
         let turn = context.pool.turn(keys.len()).filter(|_| !context.store.may_await_space());
         let Some(turn) = turn else { return self.execute(keys, clock, operation) };
-        let ranges = turn.ranges(keys.len());
+        let ranges = match context.store.has_rows_on_disk() {
+            true => turn.long_ranges(keys.len()),
+            false => turn.ranges(keys.len()),
+        };
         let parts = operation.divide(&ranges);
         let mut running: Vec<_> = parts
             .into_iter()

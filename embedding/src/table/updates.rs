@@ -1,4 +1,5 @@
-//! Batches of updates: checks, writes and counts gradients and vectors.
+//! Batches of updates: checks gradients and vectors, writes them to rows, and counts the calls and
+//! the rows in the statistics.
 
 use std::borrow::Cow;
 

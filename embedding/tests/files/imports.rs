@@ -252,7 +252,7 @@ fn npy_in_fortran_order_is_read() {
 }
 
 /// Shows that an import refuses a matrix if a file of keys exists beside it. In an earlier version
-/// the rows got the keys from 0 on.
+/// row i got the key i.
 #[test]
 fn an_npy_matrix_beside_keys_is_refused() {
     let test = new_bank();

@@ -1,4 +1,5 @@
-//! Tests that the error at the quota, and the statistics, name the holders of the log's space.
+//! Tests what holds the log's space: the error of a bank at its disk quota and the statistics must
+//! name it.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

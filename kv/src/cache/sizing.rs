@@ -36,7 +36,7 @@ const GROWTH: usize = 4;
 pub(crate) struct Demand {
     /// Peeks at addresses below the log's head.
     pub(crate) lookups: u64,
-    /// Insertions that evicted another row, or found no open shard.
+    /// Insertions that evicted another row, or whose shard has no memory yet.
     pub(crate) evicted: u64,
     /// Length of a recent record, which determines the layout of new shards.
     pub(crate) record_bytes: usize,

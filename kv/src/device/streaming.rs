@@ -113,8 +113,9 @@ impl<'a> Streaming<'a> {
 
     /// Runs the stream. Returns the largest number of simultaneous reads.
     ///
-    /// Ends: the stream ends, and each turn reaps a completion or waits for a bounded time. A read
-    /// is pushed again only after at least a block has arrived, or within the limit of retries.
+    /// The call ends, because the caller's stream has finitely many reads. Each turn of the loop
+    /// takes completions from the ring or waits for a bounded time. A read goes to the ring again
+    /// only if a part of it has arrived, or if it has retries left.
     pub(super) fn run(mut self, ring: &mut Ring) -> Result<u64> {
         // The reaped completions, as number and result.
         let mut came = Vec::new();

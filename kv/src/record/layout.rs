@@ -150,8 +150,9 @@ impl<'g> RecordRef<'g> {
     }
 
     // All loads of the header are Relaxed. The record was published by a Release store of an index
-    // entry, which the caller has read with Acquire. Later, word 0 changes only under the record's
-    // lock.
+    // entry, which the caller has read with Acquire. Or the caller has a hint: then the thread that
+    // noted the hint had found the record, and the program has passed the hint to this thread.
+    // Later, word 0 changes only under the record's lock.
     #[inline]
     pub(crate) fn link(self) -> Link {
         Link(self.word(0).load(Ordering::Relaxed))

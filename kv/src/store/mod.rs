@@ -346,6 +346,14 @@ impl Store {
         self.core().may_await_space()
     }
 
+    /// True if a part of the log is only on disk, so that a batch may have to read rows from there.
+    #[must_use]
+    pub fn has_rows_on_disk(&self) -> bool {
+        let core = self.core();
+        let view = core.log.view();
+        view.head > view.begin
+    }
+
     /// Returns the number of outstanding gets of a row. `None` if the row does not exist. Reads the
     /// row from disk if it is there.
     ///

@@ -250,9 +250,10 @@ impl Life {
         Ok(())
     }
 
-    /// Opens the bank on the working disk. Asserts that it is at its last checkpoint and returns no
-    /// wrong row. Rows that a write with a false report destroyed must give errors. Returns the
-    /// number of these rows.
+    /// Ends the device's fault and opens the bank. Asserts that each row is that of the last
+    /// checkpoint. There is one exception: if the fault was a write that reported success but wrote
+    /// wrong bytes, the open or the read of a row may fail. Returns the number of rows that could
+    /// not be read.
     fn look_at_what_is_left(mut self) -> u64 {
         self.device.mend();
         let lied = self.fault.is_some_and(Fault::lies_in_writing);

@@ -175,8 +175,7 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
         let end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
             // The carriage return belongs to the line's end, so the last field becomes one byte
-            // shorter. It had at least that byte: before an empty field stands a separator, not a
-            // carriage return.
+            // shorter. The field is not empty: the byte before an empty field's end is a separator.
             let last = _mm256_set1_epi32(1 << (step.count - 1));
             lens = _mm256_add_epi32(lens, _mm256_cmpeq_epi32(last, bits));
             stops[step.count - 1] -= 1;

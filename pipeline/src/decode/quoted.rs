@@ -186,8 +186,9 @@ impl Unquoted {
                 let wrong = if found.wrong {
                     Some(BadField::Quote)
                 } else {
-                    // Checks this here. In the copy, the kernels would take a separator or line end
-                    // for the field's end.
+                    // A number that contains a separator or a line end is bad. Only this pass can
+                    // find that: in the copy without quotes, the kernels would take the byte for
+                    // the field's end.
                     let kind = layout.kind(field).unwrap_or(FieldKind::Skip);
                     let number = !matches!(kind, FieldKind::Bytes | FieldKind::Skip);
                     let value = &text[found.begin..found.end];

@@ -141,7 +141,8 @@ impl BankCell {
         self.lease_state(id).is_ok_and(|state| state == "held")
     }
 
-    /// Gives a lease's counts back with the GIL released, if it is still held.
+    /// Ends a lease without an update, if no call has ended it yet. Other Python threads can run
+    /// meanwhile, because the call releases the GIL.
     pub(crate) fn release(&self, py: Python<'_>, id: LeaseId) -> PyResult<()> {
         let lease = match self.pick(|open| Ok(open.leases.take(&id))) {
             Ok(lease) => lease,

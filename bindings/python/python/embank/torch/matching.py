@@ -30,7 +30,7 @@ Names = list[list[Optional[str]]]
 Places = list[Optional[int]]
 
 _EXTRA_STATE = "_extra_state"
-# The fields that torch's schedules store for each group of their optimizer.
+# The fields that torch's learning rate schedulers store for each group of their optimizer.
 _PER_GROUP = (
     "base_lrs", "_last_lr", "max_lrs", "min_lrs", "lr_lambdas", "base_momentums", "max_momentums",
 )  # fmt: skip
