@@ -32,6 +32,7 @@ fn load(device: DeviceChoice) -> Loaded {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { device, ..options(BUDGET_BYTES) };
     let store = Store::open(dir.path(), &options).unwrap();
+    assert!(!store.has_rows_on_disk());
     let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
     put(&store, table, &keys(), 0, VALUE_BYTES);
     store.checkpoint(b"").unwrap();
@@ -65,6 +66,7 @@ fn expected(keys: &[u64]) -> Vec<Vec<u8>> {
 fn a_peek_finds_rows_in_memory_and_on_disk_and_counts_each_once() {
     for device in DEVICES {
         let Loaded { store, table, _dir } = load(device);
+        assert!(store.has_rows_on_disk());
         let before = store.stats();
         let rows = peek(&store, table, &keys()).unwrap();
         let after = store.stats();
