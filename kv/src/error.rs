@@ -34,7 +34,8 @@ pub enum Error {
         /// The system's own error.
         source: io::Error,
     },
-    /// A file is shorter than its content, or a checkpoint, says.
+    /// A file ends before bytes that it should have according to a checkpoint or to its own
+    /// content.
     #[error(
         "{path} is cut short: {expected} bytes are wanted at offset {offset}, {found} are there; \
          restore the file from a copy, or open an older checkpoint"
@@ -131,7 +132,7 @@ pub enum Error {
          space (`ulimit -v`; under vm.overcommit_memory=2, vm.overcommit_ratio)"
     )]
     AddressSpaceRefused {
-        /// Length of the refused part, in bytes.
+        /// Length of the refused address range, in bytes.
         bytes: u64,
         /// The system's own error.
         source: io::Error,
@@ -231,7 +232,7 @@ pub enum Error {
         /// The allowed values, and the given value.
         problem: String,
     },
-    /// A file or directory can't be written under this name.
+    /// The call can't write a file or directory under the name `path`.
     #[error("{path} {why}")]
     UnusableOutput {
         /// The path.
@@ -271,7 +272,7 @@ pub enum Error {
     /// - a bank to salvage without any manifest.
     #[error("{0}")]
     InvalidArgument(String),
-    /// A table of that name exists with a different layout.
+    /// A table of the requested name exists with a different layout.
     #[error("table {name:?} exists with {found}; it was asked for with {expected}")]
     TableMismatch {
         /// The table's name.
@@ -281,7 +282,8 @@ pub enum Error {
         /// The layout in the bank.
         found: String,
     },
-    /// No table has this name or number. The text names the table, and where it is missing.
+    /// No table has the requested name or number. The text names the table, and the store or
+    /// checkpoint that lacks it.
     #[error("there is no table {0}")]
     NoSuchTable(String),
     /// An earlier write failed. The store refuses all writes until the bank is reopened.

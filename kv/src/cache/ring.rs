@@ -9,9 +9,9 @@ const SHAPE_WORD: usize = 3;
 
 /// The range of a shard's words that holds the records of one queue.
 ///
-/// `head` and `tail` only grow, and give places modulo the capacity. A record does not wrap. If the
-/// words before the end are too few for a record, the ring skips them. If they can hold a header, a
-/// shape of 0 marks them as skipped.
+/// `head` and `tail` only grow. Modulo the capacity, they are positions in the range. A record does
+/// not wrap. If the words before the range's end are too few for a record, the ring skips them. A
+/// shape word of 0 marks the skipped words if they can hold a header.
 #[derive(Debug)]
 pub(super) struct Ring {
     base: usize,

@@ -9,14 +9,14 @@
 //! main queue, and any other row leaves only a mark. A row that comes back while its mark exists
 //! enters the main queue at once. At the end of the main queue, a row that was used returns to the
 //! start of this queue. It returns once for each counted use, up to three times. A row that is read
-//! only once therefore displaces no row of the main queue. A hit moves nothing: it increments a
-//! 2-bit counter in a line that it reads anyway.
+//! only once therefore displaces no row of the main queue. A hit moves no record. It increments a
+//! 2-bit counter in a cache line that the hit reads anyway.
 //!
 //! A record is stored in its form on disk, except for parts of the header words 1 and 3. These
 //! parts are the checksum, which has been verified, the flags, which have no meaning on disk, and
-//! the generation, which is only a hint for `retention`. In a shard, their bits hold the record's
-//! address and use count. A cached row therefore costs its record, 6 bytes of index and 2 bytes of
-//! mark.
+//! the generation (a count of the row's changes), which is only a hint for `retention`. In a shard,
+//! the bits of these parts hold the record's address and use count. A cached row therefore costs
+//! its record, 6 bytes of index and 2 bytes of mark.
 
 use super::ring::{Ring, record_words};
 use crate::error::Result;
@@ -33,14 +33,14 @@ const BUCKET_PLACES: usize = 16;
 /// are a tag from the hash. A word of 0 is free.
 const PLACE_BITS: u32 = 26;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
-/// Largest memory of a shard whose records an index word can address.
+/// Largest memory of a shard, in bytes. An index word can't address records beyond it.
 pub(super) const SHARD_BYTES_MAX: usize = 1 << (PLACE_BITS + 2);
-/// Largest use count of a row. Its field has two bits.
+/// Largest use count of a row. The count's field has two bits.
 const USES_MAX: u64 = 3;
 const USES_SHIFT: u32 = 16;
 const USES_MASK: u64 = 3 << USES_SHIFT;
-/// Number of rows that one eviction may return to the queue's start. The limit bounds the work of
-/// an eviction.
+/// Number of rows that one eviction may return to the start of the main queue. The limit bounds the
+/// work of an eviction.
 const ROUNDS_MAX: usize = 32;
 /// The small queue has one part in `SMALL_PART` of the memory for rows.
 const SMALL_PART: usize = 10;
@@ -98,7 +98,7 @@ fn index_word(hash: u64, at: usize) -> u32 {
 fn split(memory: &mut Region, queues_at: usize) -> (&mut [u64], &mut [u64]) {
     let words = memory.len() / 8;
     // SAFETY: the system has mapped the region's bytes and set them to 0. The region is aligned to
-    // a page. It is the only way to its bytes, and it is borrowed exclusively.
+    // a page. `memory` is the only way to the bytes, and is borrowed exclusively.
     let all = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<u64>(), words) };
     all.split_at_mut(queues_at)
 }
@@ -124,7 +124,8 @@ struct Layout {
 impl Layout {
     fn new(bytes: usize, record_bytes: usize) -> Self {
         let rows = bytes / (record_bytes + 9);
-        // On average 5 of 8 places are in use. About one row in 200 then finds its bucket full.
+        // On average 5 of 8 index places are in use. About one row in 200 then finds its bucket
+        // full.
         let buckets = (rows * 8 / 5).div_ceil(BUCKET_PLACES).max(1);
         let marks = rows.next_multiple_of(4).max(4);
         let queues_at = (buckets * BUCKET_PLACES * 4 + marks * 2) / 8;
@@ -268,7 +269,8 @@ impl Live {
         first..first + BUCKET_PLACES
     }
 
-    /// Returns the index place of a record, and its offset in the queues.
+    /// Returns the record's place in the index, and its offset in the queues, in words. `None` if
+    /// the shard does not have the record.
     fn find(&mut self, address: Address, hash: u64) -> Option<(usize, usize)> {
         let bucket = self.bucket(hash);
         let tag = tag_of(hash);
@@ -289,15 +291,15 @@ impl Live {
         let free = index.iter().position(|&word| word == 0);
         let place = free.unwrap_or_else(|| {
             // If the bucket is full, the record displaces an arbitrary row of the bucket. The
-            // displaced record keeps its words until its queue reaches them.
+            // displaced record stays in its queue until it reaches the queue's end.
             done.evicted = true;
             (hash >> 50) as usize % BUCKET_PLACES
         });
         index[place] = index_word(hash, at);
     }
 
-    /// Returns the index place that leads to the record at `at`, and the hash. `None` if the record
-    /// was removed or displaced.
+    /// Returns the index place that leads to the record at `at`, and the hash of the record's
+    /// address. `None` if the record was removed or displaced.
     fn place_of(&mut self, at: usize) -> Option<(usize, u64)> {
         let hash = super::hash(Address::new(address_of(self.parts().words, at)));
         let bucket = self.bucket(hash);
@@ -480,7 +482,7 @@ mod tests {
             insert(&mut shard, address, 64);
         }
         // The first 600 rows fill the memory. Most later rows passed through the small queue and
-        // left only their marks. The last 60 are still in the queue.
+        // left only their marks. The last 60 rows are still in the small queue.
         let again: Vec<u64> = (1850..1900_u64).map(|i| i * 96).collect();
         let returned =
             again.iter().filter(|&&address| insert(&mut shard, address, 64).returned).count();

@@ -1,10 +1,10 @@
 //! Decides how much memory the cache has.
 //!
 //! Log and cache share the memory that index and buffers leave. Training needs memory for the log,
-//! because its rows never enter the cache. Peeks need memory for the cache, because they write
-//! nothing to the log. The cache therefore takes the log's growth as a sign that training runs.
-//! Copies that compaction makes count as growth too. The cache checks the log's growth after each
-//! batch that looks for rows below the log's head.
+//! because rows that training uses never enter the cache. Peeks need memory for the cache, because
+//! they write nothing to the log. The cache therefore takes the log's growth as a sign that
+//! training runs. Copies by compaction also count as growth. The cache checks the log's growth
+//! after each batch that looks for rows below the log's head.
 //!
 //! - While the log grows by less than a shard's memory, the cache doubles repeatedly. It does so
 //!   each time that peeks have looked for as many rows below the head as the cache holds. The cache
@@ -44,18 +44,18 @@ pub(crate) struct Demand {
 
 #[derive(Debug, Default)]
 pub(super) struct Sizing {
-    /// The demand since the window began: when the cache last changed its size, or when the log had
-    /// last grown by a shard's memory.
+    /// The demand since the window began. A window begins when the cache changes its size, and when
+    /// the log has grown by a shard's memory.
     window: Demand,
-    /// The log's tail at the check that last found it grown by a shard's memory. The value is 0
-    /// before the first batch.
+    /// The log's tail at the last check that found the log grown by a shard's memory. The value is
+    /// 0 before the first batch.
     tail: u64,
     /// The log's tail at the last check.
     last_tail: u64,
     /// Number of shards that have slots.
     open: usize,
-    /// Number of shards that the budget was charged for, but whose memory the log has not freed
-    /// yet.
+    /// Number of shards that will open next. The budget was charged for their memory, but the log
+    /// has not freed that memory yet.
     pending: usize,
 }
 
@@ -143,8 +143,9 @@ impl RowCache {
     /// Gives memory back to the log if the index or scans have taken a part of the cache's share.
     /// The caller must not be pinned.
     ///
-    /// The log's writer thread calls this for all threads that wait for a frame. A holder of the
-    /// sizing lock must therefore never wait for the log or for the gate.
+    /// The log's writer thread calls this function for all threads that wait for a frame. A thread
+    /// that holds the lock `sizing` must therefore never wait for the log or for a checkpoint's
+    /// pause (`Gate`).
     pub(crate) fn give_way(&self, log: &Log) {
         if self.budget.cache_bytes_over() == 0 {
             return;
@@ -222,7 +223,7 @@ impl RowCache {
             (0..open).map(|shard| each + usize::from(shard < larger)).collect();
         let mut homeless = Vec::new();
         for (i, slot) in self.slots.iter().enumerate() {
-            // Relaxed, here and below: a stale slot is harmless, as in `shard`.
+            // Relaxed, here and below: a stale slot is harmless, as the essay of `cache` explains.
             match room.get_mut(slot.load(Ordering::Relaxed) as usize) {
                 Some(room) if *room > 0 => *room -= 1,
                 _ => homeless.push(i),
@@ -298,8 +299,8 @@ mod tests {
         (log, cache)
     }
 
-    /// Ends the log's page, so the log grows by at least a shard's memory. The log has free frames,
-    /// so the test needs no writer thread.
+    /// Ends the log's newest page, so the log grows by at least a shard's memory. The log has free
+    /// frames, so the test needs no writer thread.
     fn grow_by_a_page(log: &Log) {
         let full = log.allocate(log.page_bytes() as usize).unwrap_err();
         log.turn_page(full, crate::log::TurnFor::Rows).unwrap();
@@ -331,8 +332,8 @@ mod tests {
         assert_eq!(cache.bytes(), GROWTH as u64 * least);
     }
 
-    /// Shows that the largest cache has a slot for each shard. Without the limit, some shards had
-    /// memory but no slot.
+    /// Shows that the largest cache has a slot for each shard. Without the limit of `SLOTS` shards,
+    /// some shards would have memory but no slot.
     #[test]
     fn every_shard_of_the_largest_budget_has_a_slot() {
         let budget = Budget::new(4 << 40, 4 << 20, Limits::PRODUCT).unwrap();
@@ -358,8 +359,8 @@ mod tests {
         }
     }
 
-    /// Checks that the log's writer thread alone can make the cache shrink. Another thread turns
-    /// pages, waits for a flush as a checkpoint does, and waits for frames. It never calls the
+    /// Checks that the log's writer thread alone can make the cache shrink. A second thread ends
+    /// pages, waits for a flush as a checkpoint does, and waits for frames, but never calls the
     /// cache.
     fn the_log_gets_its_frames(log: &Log, cache: &RowCache) {
         let budget = &cache.budget;

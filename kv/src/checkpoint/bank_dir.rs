@@ -19,8 +19,8 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     }
     std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     let opened = Directory::open(dir).map_err(|e| Error::io("open", dir, e))?;
-    // The sync includes an existing directory without a bank. A process may have created it and
-    // been killed before it synced the name.
+    // An existing directory without a bank is synced too. A process may have created it and been
+    // killed before it synced the directory's name.
     if BankFile::is_in(opened.path()) {
         return Ok(opened);
     }
@@ -47,7 +47,7 @@ pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
 }
 
 pub(crate) fn not_a_directory(dir: &Path) -> Error {
-    // The file is `dir` itself or an ancestor of it.
+    // `file` is the path that is not a directory: `dir` itself or an ancestor of `dir`.
     let is_file = |path: &&Path| path.metadata().is_ok_and(|found| !found.is_dir());
     let file = dir.ancestors().find(is_file).unwrap_or(dir);
     let why = format!(
@@ -57,8 +57,8 @@ pub(crate) fn not_a_directory(dir: &Path) -> Error {
     Error::NotABank { path: dir.to_owned(), why }
 }
 
-/// True if this error shows that the directory existed before: the process may not write in it, or
-/// its file system can't sync.
+/// True if a parent that could not be synced needs no sync. Either the process may not write in the
+/// parent and so created nothing there, or the file system can't sync directories.
 fn holds_nothing_new(kind: ErrorKind) -> bool {
     matches!(
         kind,

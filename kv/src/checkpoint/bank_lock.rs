@@ -25,9 +25,9 @@ pub(crate) struct BankLock {
 impl BankLock {
     /// Locks the bank in `dir` without waiting. Fails if another process has the lock.
     pub(crate) fn take(dir: &Arc<Directory>) -> Result<Self> {
-        // This locks the directory first. A process that does not get the lock must not have
-        // created and locked a new file `LOCK`, because the owner's `renew` may need to create and
-        // lock that file.
+        // The directory is locked first. A process that does not get this lock must not create and
+        // lock a new file `LOCK`, because the lock's owner may have to create and lock that file
+        // (`renew`).
         let handle = LockableFile::open(|| dir.reopen());
         let handle = handle.map_err(|e| Error::io("open", dir.path(), e))?;
         let _dir = match FileLock::try_exclusive(handle) {
@@ -40,8 +40,9 @@ impl BankLock {
         Ok(BankLock { file: lock_file(dir)?, _dir })
     }
 
-    /// Locks the file `LOCK` of `dir` again if it was removed or replaced. Until then, the lock on
-    /// the directory keeps other processes of this build out, if the file system locks directories.
+    /// Locks the file `LOCK` of `dir` again if it was removed or replaced. Until this call, only
+    /// the lock on the directory keeps other processes out, if the file system can lock
+    /// directories.
     pub(crate) fn renew(&mut self, dir: &Arc<Directory>) -> Result<()> {
         let place = dir.place(LOCK_NAME);
         let failed = |e| Error::io("stat", &place, e);

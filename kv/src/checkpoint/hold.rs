@@ -15,7 +15,7 @@
 //! lock. A reader takes the shared lock and *then* checks that the checkpoint's name still leads to
 //! the file that it locked. If so, the checkpoint was complete and stays complete. Otherwise the
 //! checkpoint was removed between listing and locking, and the reader takes another checkpoint. The
-//! log below a checkpoint's end is never written again, so it needs no lock. A reader ignores
+//! log below a checkpoint's end is never written again, so the log needs no lock. A reader ignores
 //! directories that are still `.partial`, and directories with the mark of `removal`, which the
 //! writer makes under the exclusive lock.
 
@@ -150,7 +150,7 @@ mod tests {
         let unread = checkpoints.unread(1).unwrap().unwrap();
         let dir = checkpoints.dir_of(1);
         std::thread::scope(|scope| {
-            // The holder either finds the file gone, or opens it and waits for the lock.
+            // The thread either finds no manifest, or opens the manifest and waits for the lock.
             let holder = scope.spawn(|| checkpoints.hold(1).unwrap());
             dir.rename(&dir.with_extension("partial")).unwrap();
             drop(unread);

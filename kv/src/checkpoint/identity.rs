@@ -1,4 +1,5 @@
-//! The identity of a checkpoint, as each of its files stores it.
+//! The identity of a checkpoint (bank, number and random id), which each of the checkpoint's files
+//! stores in its header.
 
 use crate::error::{Error, Result};
 use crate::files::checked_stream::CheckedReader;
@@ -16,8 +17,8 @@ pub(crate) struct CheckpointIdentity {
 }
 
 impl CheckpointIdentity {
-    /// Returns the header of this checkpoint's stream. `version` is the newest version of the
-    /// stream's kind.
+    /// Returns the header fields of a file of this checkpoint. `magic` gives the kind of file, and
+    /// `version` is the newest format version of this kind.
     pub(crate) fn stream(self, (magic, version): ([u8; 8], u32)) -> StreamIdentity {
         let CheckpointIdentity { bank, checkpoint, id } = self;
         match id {
@@ -26,8 +27,8 @@ impl CheckpointIdentity {
         }
     }
 
-    /// Reads the identity of a file from its own header, for a checkpoint whose manifest can't be
-    /// read.
+    /// Reads the identity from the header of the file at `place`, for a checkpoint whose manifest
+    /// can't be read.
     pub(crate) fn found(
         place: &Place,
         (magic, version): ([u8; 8], u32),

@@ -3,9 +3,10 @@
 //! **Problem.** Bank id, page number and address do not identify a page's content. A bank and its
 //! copy share one bank id, and later write different pages with the same number. A bank that is
 //! opened after a crash or a rollback cuts off the end of its log, and later writes other pages
-//! with those numbers. The checksums alone would accept a page of the wrong origin. A bank has such
-//! a page if a person replaces a segment file by that of a copy that was written since. It also has
-//! one if the drive loses a write, so that an older page stays in its place.
+//! with the numbers of the lost pages. The checksums alone would accept a page of the wrong origin.
+//! A bank gets such a page if a person replaces a segment file by the file of a copy that has since
+//! been used on its own. It also gets one if the drive loses a write, so that an older page stays
+//! on disk.
 //!
 //! **Approach.** Each opening for writing draws a random *salt*. The opening writes the salt into
 //! the header of every page, and into the seed of its records' checksums. The manifest lists each

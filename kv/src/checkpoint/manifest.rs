@@ -52,7 +52,8 @@ impl TableEntry {
     }
 }
 
-/// An image of the checkpoint's index, or of the changes to it.
+/// The entry of a file that has an image of the whole index, or of the index's changes since an
+/// earlier image.
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct ImageEntry {
     /// The number of the checkpoint that the image was written for.
@@ -83,9 +84,10 @@ pub(crate) struct Manifest {
     /// The seed of the key hash that the index uses, see `hash`. The seed is 0 in banks of format
     /// 5.
     pub(crate) hash_seed: u64,
-    /// The log's first address. The bank keeps nothing below it.
+    /// The log's first address. The bank keeps no record below this address.
     pub(crate) log_begin: u64,
-    /// The log's end, a page boundary. Records at or above it do not belong to this checkpoint.
+    /// The log's end, a page boundary. Records at or above this address do not belong to the
+    /// checkpoint.
     pub(crate) log_end: u64,
     /// The openings of the bank that wrote the pages, see `lineage`.
     pub(crate) openings: Vec<Opening>,
@@ -216,8 +218,8 @@ impl Manifest {
         numbered && live_bytes <= log_bytes && self.rows() <= log_bytes
     }
 
-    /// Returns the tables that were not dropped. The counts of dropped tables are meaningless: in
-    /// some banks they went below zero.
+    /// Returns the tables that were not dropped. The row counts of dropped tables are meaningless:
+    /// in some banks, these counts went below zero.
     fn tables_there(&self) -> impl Iterator<Item = &TableEntry> {
         self.tables.iter().filter(|table| !table.dropped)
     }
@@ -281,8 +283,8 @@ mod tests {
         };
         decode(&|_| {}).unwrap();
         decode(&|manifest| manifest.unix_s = u64::MAX).unwrap();
-        // In some existing banks, batches that ran while a table was dropped decremented its counts
-        // below 0.
+        // In some existing banks, batches that ran while a table was dropped decremented the
+        // table's counts below 0.
         let counts = |manifest: &mut Manifest, dropped| {
             let below = TableEntry { rows: 7_u64.wrapping_neg(), dropped, ..table(0) };
             let shrunk =

@@ -3,7 +3,7 @@
 //! ```text
 //! <bank>/checkpoints/0000000007/manifest           what the checkpoint is (metadata, see `metadata`)
 //!                               index.0000000004   the index as of checkpoint 4 (see `index::image`)
-//!                               index.0000000007   what of it has changed since
+//!                               index.0000000007   the index's changes since checkpoint 4
 //!                               blob               the caller's own bytes (checked stream)
 //! ```
 //!
@@ -75,9 +75,9 @@ impl Checkpoints {
         let dir = bank.make_subdirectory(FOLDER).map_err(failed)?;
         let checkpoints = Checkpoints::new(Some(dir), bank);
         // A process may have renamed checkpoints and been killed before it synced the folder. This
-        // sync makes the present names durable. Otherwise, after a crash, a checkpoint at which the
-        // bank was opened could be gone. Or a checkpoint could get its name back after its files
-        // and log were removed.
+        // sync makes the present names durable. Without it, a crash could undo the renames. A
+        // checkpoint at which the bank was opened could then be gone, or a checkpoint could get its
+        // name back after its files and log were removed.
         checkpoints.sync()?;
         checkpoints.clear(&checkpoints.names()?);
         Ok(checkpoints)
@@ -99,7 +99,7 @@ impl Checkpoints {
         Checkpoints { dir, bank, limits: Limits::PRODUCT, left: Arc::default() }
     }
 
-    /// Replaces the limits, which are [`Limits::PRODUCT`] after both constructors.
+    /// Replaces the limits, which `open` and `look` set to [`Limits::PRODUCT`].
     #[must_use]
     pub(crate) fn within(self, limits: Limits) -> Self {
         Checkpoints { limits, ..self }

@@ -39,19 +39,20 @@ impl PartialCheckpoint<'_> {
         self.dir.join(BLOB)
     }
 
-    /// Returns the place in this checkpoint for a file of another checkpoint.
+    /// Returns the place in this checkpoint with the file name of `other`, a file of another
+    /// checkpoint.
     pub(crate) fn path_of(&self, other: &Place) -> Place {
         self.dir.join(other.name().file_name().unwrap_or_default())
     }
 
     /// Links the images of checkpoint `number` into this checkpoint. Returns false if the file
-    /// system can't link. Some links may exist then.
+    /// system can't link. In this case, some of the links may exist.
     pub(crate) fn link_images(&self, number: u64, images: &[ImageEntry]) -> bool {
         images.iter().all(|image| {
             let from = self.of.image_path(number, image.checkpoint);
             let to = self.image_path(image.checkpoint);
-            // The checkpoint that wrote the image has synced its content. Some file systems also
-            // need a sync for the new name.
+            // The content was synced when the image was written. Some file systems also need a sync
+            // for the new name.
             from.hard_link(&to).and_then(|()| to.sync()).is_ok()
         })
     }
@@ -114,7 +115,7 @@ impl PartialCheckpoint<'_> {
 impl Drop for PartialCheckpoint<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            // If this fails, the next open of the bank removes the directory.
+            // If the removal fails, the next open of the bank removes the directory.
             let _ = self.dir.remove_dir_all();
         }
     }

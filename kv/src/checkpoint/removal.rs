@@ -32,8 +32,8 @@ use crate::checkpoint::{Checkpoints, PARTIAL};
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
 
-/// File extension of a mark, an empty file. The checkpoint of that number counts as removed, even
-/// if its directory exists.
+/// File extension of a mark. The mark `<n>.removed` is an empty file. While it exists, checkpoint n
+/// counts as removed, even if its directory exists.
 const REMOVED: &str = "removed";
 
 /// Number of possible names for the `.partial` directory of one checkpoint. A checkpoint uses a
@@ -122,8 +122,8 @@ impl Checkpoints {
     }
 
     /// Removes checkpoints except the newest `kept`, pinned ones, and those that a reader holds
-    /// (see `hold`). Appends to `gone` the numbers of the checkpoints that it has durably taken
-    /// back. If a checkpoint can't be removed, adds it to `left` and continues.
+    /// (see `hold`). Appends to `gone` the numbers of the checkpoints that are durably taken back
+    /// (renamed or marked). If a checkpoint can't be removed, adds it to `left` and continues.
     ///
     /// # Errors
     /// `DirectoryMoved` if the bank's path leads elsewhere. `Io` if the folder can't be listed.
@@ -151,7 +151,7 @@ impl Checkpoints {
     }
 
     /// Removes a checkpoint that no reader holds. Appends its number to `gone` once it is durably
-    /// taken back, even if a later step fails.
+    /// taken back (renamed or marked), even if a later step fails.
     pub(crate) fn remove(&self, number: u64, _unread: Unread, gone: &mut Vec<u64>) -> Result<()> {
         match self.rename_away(number) {
             Ok(partial) => {
@@ -199,7 +199,7 @@ impl Checkpoints {
         let dir = self.dir_of(number);
         let manifest = self.manifest_path(number);
         // The manifest is removed first, so that an older build, which ignores marks, does not take
-        // the rest for a complete checkpoint.
+        // the remaining files for a complete checkpoint.
         manifest.remove_file_if_there().map_err(|e| Error::io("remove", &manifest, e))?;
         clear_away(&dir)?;
         // Without this sync, a crash could restore the directory but not its mark.
