@@ -8,8 +8,7 @@ use std::slice;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Alignment of every buffer in bytes. It is a page, so that a transfer uses as few pages as
-/// possible.
+/// Alignment of every buffer, in bytes: one page, so that a transfer uses as few pages as possible.
 const ALIGNMENT_BYTES: usize = 4096;
 
 /// Page-aligned bytes, zero at first. Dereferences to a slice.

@@ -21,7 +21,7 @@ pub(super) struct Asked<'a> {
 pub(super) enum Completion {
     /// All bytes have arrived.
     Complete,
-    /// This number of bytes has arrived now. The device must request the remaining bytes.
+    /// A part has arrived: this number of bytes. The device must request the remaining bytes.
     More(usize),
     /// The failure is transient: the device must repeat the request.
     Again,
@@ -36,7 +36,7 @@ pub(super) struct Retries(usize);
 impl Retries {
     /// Returns the next step of a read. `result` is the kernel's result: the number of bytes read,
     /// or a negative error number. `requests` is the number of reads of the burst, or of the stream
-    /// so far. The limit of retries grows with it.
+    /// so far. The limit of retries grows with `requests`.
     pub(super) fn after(&mut self, asked: &Asked<'_>, result: i32, requests: usize) -> Completion {
         let Asked { segment, offset, wanted, before } = *asked;
         let Ok(moved) = usize::try_from(result) else {

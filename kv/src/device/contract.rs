@@ -6,7 +6,8 @@ use crate::device::stream::ReadStream;
 use crate::error::Result;
 use std::fmt;
 
-/// Block size in bytes. Offsets, lengths and buffer addresses of all transfers are multiples of it.
+/// Block size in bytes. Offsets, lengths and buffer addresses of all transfers are multiples of
+/// this size.
 pub const BLOCK_BYTES: usize = 512;
 
 /// One read of a burst. It reads `buffer.len()` bytes from log offset `offset`.
@@ -83,8 +84,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// block-aligned or crosses a segment. In this case the call has read nothing.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()>;
 
-    /// Does what [`read_many`](Self::read_many) does, for reads that no caller waits for. The
-    /// device gives priority to reads with a waiting caller.
+    /// Does what [`read_many`](Self::read_many) does, for reads in the background, which no caller
+    /// waits for. The device gives priority to reads with a waiting caller.
     ///
     /// # Errors
     /// The errors of [`read_many`](Self::read_many).

@@ -73,7 +73,7 @@ use crate::files::directory::Directory;
 /// # Errors
 /// [`Error::DeviceUnavailable`] if the caller chose `io_uring` and the system refuses it.
 /// [`Error::Io`] if the folder can't be created or listed. [`Error::InvalidOption`] for an option
-/// out of range, or for a segment size that is not the one of the existing files.
+/// out of range, or for a segment size that differs from the size of the existing files.
 pub fn open(dir: &Path, choice: DeviceChoice, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
     match choice {
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new(options)?)),

@@ -103,7 +103,7 @@ pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
 }
 
 /// Returns the space of a file's first `bytes` bytes to the file system. The bytes then read as
-/// zeros, and the file keeps its length. False if the file system can't do it.
+/// zeros, and the file keeps its length. False if the file system can't free a part of a file.
 #[cfg(target_os = "linux")]
 pub(super) fn punch(file: &File, bytes: u64) -> bool {
     use std::os::fd::AsRawFd;
@@ -121,7 +121,8 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
 fn try_direct(place: &Place) -> io::Result<()> {
     let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DIRECT)?;
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
-    // The memory and the file offset are aligned to one block and to nothing larger.
+    // The memory and the file offset are aligned to one block and to nothing larger, so a file
+    // system that needs a larger alignment refuses the transfers.
     file.write_all_at(&block[BLOCK_BYTES..], BLOCK_BYTES as u64)?;
     file.read_exact_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64)
 }

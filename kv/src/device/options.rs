@@ -4,8 +4,8 @@ use crate::device::contract::BLOCK_BYTES;
 use crate::device::segments::SEGMENT_SIZE_BYTES_DEFAULT;
 use crate::error::{Error, Result};
 
-/// Limit of the default for `open_files_max`. At the default segment size, 512 files contain 128
-/// GiB of log.
+/// Largest default of `open_files_max`. At the default segment size, 512 files contain 128 GiB of
+/// log.
 const OPEN_FILES_MAX: usize = 512;
 
 /// The device to use.

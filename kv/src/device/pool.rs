@@ -22,8 +22,8 @@
 //! **Fork.** A child has no thread of the pool, and another thread of the parent may have held a
 //! lock of the pool at the fork. The fork handler therefore forgets the parent's pool
 //! (`forget_in_child`). The first device that the child opens makes a new pool. If no handler ran,
-//! the process id tells that a pool belongs to the parent. A device of the parent that is dropped
-//! in the child joins no thread.
+//! the process id in the pool shows that the pool belongs to the parent. A device of the parent
+//! that is dropped in the child joins no thread.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -37,8 +37,8 @@ use crate::process::locks::{Condvar, Mutex, MutexGuard};
 use crate::process::{fork, thread_start};
 use crate::sync::thread::JoinHandle;
 
-/// Number of bursts that start no thread, although they lack threads, after the system has refused
-/// a thread. A refused attempt costs as much time as some reads, so attempts must be rare.
+/// After the system has refused a thread, this number of bursts that lack threads start no thread.
+/// A refused attempt costs as much time as some reads, so attempts must be rare.
 pub(super) const BURSTS_UNTIL_RETRY: u32 = 1_000;
 
 /// The pool of this process, or of a parent process. `null` before the first device is opened.
@@ -47,7 +47,7 @@ static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 
 struct Shared {
     process: u32,
-    /// Can be upgraded while a device is open.
+    /// `upgrade` returns the pool while a device is open.
     pool: Mutex<Weak<ReadPool>>,
 }
 
@@ -67,9 +67,11 @@ struct Threads {
 }
 
 impl ReadPool {
-    /// Returns the pool that all devices of this process share. Dropping the last device drops it.
+    /// Returns the pool that all devices of this process share. Dropping the last device drops the
+    /// pool.
     pub(super) fn of_this_process() -> Arc<Self> {
-        // An error is ignored: the process id also tells that a pool belongs to the parent.
+        // An error is ignored: without the fork handler, the process id in `Shared` still shows
+        // that a pool belongs to the parent.
         let _ = fork::watch(fork::Owner::ReadPool, forget_in_child);
         let mut pool = shared(process::id()).pool.lock();
         pool.upgrade().unwrap_or_else(|| {
@@ -84,8 +86,8 @@ impl ReadPool {
         ReadPool { process: process::id(), queue: Arc::default(), threads: Mutex::default() }
     }
 
-    /// Puts a burst into the queue. Starts threads if the burst lacks some and the pool has fewer
-    /// than `threads_max`.
+    /// Puts a burst into the queue. Starts threads if the burst lacks threads and the pool has
+    /// fewer than `threads_max`.
     pub(super) fn offer(&self, burst: &Arc<Burst>, threads_max: usize) {
         let lacking = self.queue.push(burst);
         if lacking > 0 {
@@ -93,15 +95,16 @@ impl ReadPool {
         }
     }
 
-    /// Removes a burst without unclaimed reads from the queue. Does nothing if it is no longer
-    /// there.
+    /// Removes a burst that has no unclaimed reads from the queue, if the queue still has the
+    /// burst.
     pub(super) fn retire(&self, burst: &Arc<Burst>) {
         self.queue.state.lock().retire(burst);
     }
 
     #[cold]
     fn grow(&self, lacking: usize, threads_max: usize) {
-        // If the lock is taken, another caller is starting threads. They will serve this burst too.
+        // If the lock is taken, another caller is starting threads. Those threads will serve this
+        // burst too.
         let Some(mut threads) = self.threads.try_lock() else { return };
         if threads.bursts_until_retry > 0 {
             threads.bursts_until_retry -= 1;
@@ -193,8 +196,8 @@ impl QueueState {
 }
 
 impl Queue {
-    /// Puts a burst into the queue. Wakes an idle thread for each of its reads except the first,
-    /// which the caller claims. Returns how many more threads could read at once.
+    /// Puts a burst into the queue. Wakes an idle thread for each of the burst's reads except the
+    /// first, which the caller claims. Returns how many more threads could read at once.
     fn push(&self, burst: &Arc<Burst>) -> usize {
         let mut state = self.state.lock();
         state.bursts.push_back(Arc::clone(burst));

@@ -43,7 +43,8 @@ const WEIGHT_BYTES: usize = 8 << 10;
 pub(super) struct Traffic {
     foreground: AtomicU32,
     background: AtomicU32,
-    /// Weight of background reads that completed since the last foreground call, up to a limit.
+    /// Weight of background reads that completed since the last foreground call, counted up to
+    /// about `ALONE * GROWTH`.
     undisturbed: AtomicU32,
 }
 
@@ -56,8 +57,8 @@ impl Traffic {
         }
     }
 
-    /// Counts a call as running. A call must do this before it waits for a ring. Dropping the
-    /// result ends the call.
+    /// Counts a call as running. A call must enter before it waits for a ring. Dropping the result
+    /// ends the call.
     pub(super) fn enter(&self, priority: Priority) -> Lane<'_> {
         let priority = if is_on(Mechanism::Priorities) { priority } else { Priority::Foreground };
         // Relaxed: the counts guard no data. A background call that sees a count late only has a
@@ -84,7 +85,7 @@ impl Traffic {
     }
 }
 
-/// The reads of one call.
+/// One call's reads in flight.
 #[derive(Debug)]
 pub(super) struct Lane<'t> {
     traffic: &'t Traffic,

@@ -41,11 +41,12 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 use super::AlignedBuffer;
 use crate::process::descriptors::with_streams;
 
-/// Limit of a drain's failed waits, one millisecond apart. Beyond it the process aborts.
+/// Limit of a drain's failed waits in a row, one millisecond apart. Beyond this limit the process
+/// aborts.
 const DRAIN_FAILURES_MAX: u32 = 10_000;
 
-/// Limit of one wait in the kernel; the thread then waits again. A system call per second costs
-/// nothing measurable, and a working drive answers much sooner.
+/// Limit of one wait in the kernel. After it, the thread enters the kernel again. A system call per
+/// second costs nothing measurable, and a working drive answers much sooner.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
 
 /// Number of wait slices without a completion after which a message on standard error says that the
@@ -107,8 +108,8 @@ impl Ring {
         })
     }
 
-    /// Sends one request through the ring. A system-call filter may allow making a ring and forbid
-    /// using it.
+    /// Tests the ring with one request. A system-call filter may allow a process to make a ring,
+    /// but not to use it.
     pub(super) fn probe(&mut self) -> io::Result<()> {
         let mut probe = Probe::new();
         self.io.submitter().register_probe(&mut probe)?;
@@ -235,7 +236,8 @@ impl Ring {
 
     /// Returns when the kernel no longer uses any memory of the requests.
     ///
-    /// Ends: the kernel completes each request that it has taken. Failed waits end with an abort.
+    /// The drain ends, because the kernel completes each request that it has taken. If waits fail
+    /// too often, the process aborts.
     pub(super) fn drain(&mut self) {
         let mut failures = 0;
         while self.outstanding > 0 {
@@ -364,7 +366,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Shared with another thread that watches the progress of a drain.
+    /// Error numbers that the ring's next system calls return. Shared, so that another thread can
+    /// watch the progress of a drain.
     pub(in crate::device) type Injected = Arc<Mutex<VecDeque<i32>>>;
 
     fn ring() -> Option<Ring> {

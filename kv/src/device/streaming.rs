@@ -1,9 +1,10 @@
 //! Runs a stream of reads through an io_uring.
 //!
 //! The ring stays full: the thread asks the stream for reads while the ring, the memory and the
-//! lane (`priority`) have room. Then it waits for an eighth of the reads that may be in flight, and
-//! passes these reads to the stream. New reads then get their memory. The drive therefore works
-//! while the caller uses the rows, and the caller never waits for the last read of a burst.
+//! lane (`priority`) have room. Then the thread waits for an eighth of the reads that may be in
+//! flight, and passes these reads to the stream. New reads then get their memory. The drive
+//! therefore works while the caller uses the rows, and the caller never waits for the last read of
+//! a burst.
 //!
 //! The processor's caches contain neither the bytes that have just arrived nor the memory that the
 //! caller will use for them. Completions are therefore passed on in groups. The caller first
@@ -43,12 +44,12 @@ const GROUP_READS: usize = 32;
 
 /// A read to which memory was lent.
 struct Lent {
-    /// Position of its bytes in the memory.
+    /// Position of the read's bytes in the memory.
     at: usize,
     len: usize,
-    /// End of its bytes, counted in bytes that were lent since the start.
+    /// End of the read's bytes, as the value of `tail` after they were lent.
     end: u64,
-    /// Index of its file in `files`; `offset` is the offset in that file.
+    /// Index of the read's file in `files`; `offset` is the offset in that file.
     file: usize,
     offset: u64,
     arrived: usize,
@@ -61,11 +62,12 @@ pub(super) struct Streaming<'a> {
     lane: Lane<'a>,
     memory: *mut u8,
     memory_bytes: usize,
-    /// Number of the memory, if it is a buffer that may be registered.
+    /// Number of the buffer that is the memory. `None` if the buffer must not be registered.
     buffer: Option<u64>,
     borrow: PhantomData<&'a mut AlignedBuffer>,
-    /// Number of bytes that were given back since the start. `tail` is the number of bytes that
-    /// were lent since the start. The memory between these two positions is lent.
+    /// `head` is the number of bytes that were given back, and `tail` the number of bytes that were
+    /// lent. Both include bytes skipped at the memory's end, and restart at 0 when no read has
+    /// memory. The memory between these two positions is lent.
     head: u64,
     tail: u64,
     lent: VecDeque<Lent>,
@@ -113,7 +115,7 @@ impl<'a> Streaming<'a> {
 
     /// Runs the stream. Returns the largest number of simultaneous reads.
     ///
-    /// The call ends, because the caller's stream has finitely many reads. Each turn of the loop
+    /// The call ends, because the caller's stream has finitely many reads. Each round of the loop
     /// takes completions from the ring or waits for a bounded time. A read goes to the ring again
     /// only if a part of it has arrived, or if it has retries left.
     pub(super) fn run(mut self, ring: &mut Ring) -> Result<u64> {
@@ -223,7 +225,7 @@ impl<'a> Streaming<'a> {
         Some(if skipped > 0 { 0 } else { offset })
     }
 
-    /// Returns the index of the read's file. A stream is nearly sorted, so it is usually the file
+    /// Returns the index of the read's file. A stream is nearly sorted, so the file is usually that
     /// of the read before.
     fn file(&mut self, offset: u64, len: usize) -> Result<usize> {
         let holds = |file: &Arc<Segment>| self.segments.holds(file, offset);

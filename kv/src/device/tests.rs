@@ -1,5 +1,5 @@
 //! Tests that all devices behave alike. Each test runs on every device. If the kernel refuses
-//! io_uring, that part is skipped with a message.
+//! io_uring, the part with io_uring is skipped with a message.
 
 use std::fs;
 use std::path::Path;

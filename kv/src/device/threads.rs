@@ -213,9 +213,9 @@ impl Burst {
             let Some(destination) = self.buffers.get(i) else { return };
             let mut claim = Claim { burst: self, i, error: None, done: false };
             // SAFETY: the pointer and length come from a `&mut [u8]` that the caller of `read_many`
-            // keeps borrowed. `Waiting` keeps the caller there until this claim is counted, after
-            // the last use here. Number `i` was given out once, so no other slice to these bytes
-            // exists.
+            // keeps borrowed. `Waiting` keeps the caller in `read_many` until this claim is
+            // counted, which is after the last use here. Number `i` was given out once, so no other
+            // slice to these bytes exists.
             let buffer = unsafe { slice::from_raw_parts_mut(destination.start, destination.len) };
             let (segment, offset) = self.located.place(i);
             claim.error = segment.read_exact(offset, buffer).err();
@@ -265,7 +265,7 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Keeps the caller of a burst in place until no thread uses its buffers.
+/// Keeps the caller of a burst in place until no thread uses the burst's buffers.
 struct Waiting<'a> {
     burst: &'a Arc<Burst>,
     pool: &'a ReadPool,
@@ -278,8 +278,8 @@ impl Drop for Waiting<'_> {
         let never_claimed = self.burst.stop();
         self.burst.account(never_claimed, None);
         self.pool.retire(self.burst);
-        // The loop ends: each claimed read reads a regular file of this bank and ends. Dropping its
-        // claim accounts for it.
+        // The loop ends: each claimed read reads a regular file of this bank and ends. Dropping the
+        // claim accounts for the read.
         let mut finished = self.burst.finished.lock();
         while finished.count < self.burst.buffers.len() {
             self.burst.changed.wait(&mut finished);

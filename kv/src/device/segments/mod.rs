@@ -11,7 +11,7 @@
 //! - A write enters `unsynced` after it has completed and before it returns, so a later sync finds
 //!   it. `unsynced` keeps the handle of the write, because the kernel reports a failed write-back
 //!   to that handle.
-//! - A new file sets `folder_unsynced` before its first write returns.
+//! - A write that creates a file sets `folder_unsynced` before the write returns.
 //! - One sync runs at a time. Otherwise a sync could find nothing to do and return while another
 //!   sync is still at work.
 //! - A file with a second name also belongs to a copy of the bank (see `history::copy`), and must
@@ -209,7 +209,7 @@ impl Segments {
     }
 
     /// Syncs all files except the last, which is being written, and closes their handles. Does
-    /// nothing while another thread syncs, because that thread closes them.
+    /// nothing while another thread syncs, because that thread closes the handles.
     fn sync_full(&self) -> Result<()> {
         let Some(mut failure) = self.sync_failure.try_lock() else { return Ok(()) };
         self.sync_all_but_last(&mut failure)
@@ -424,7 +424,8 @@ impl Segments {
         if let Some(segment) = self.cached(number) {
             return Ok(segment);
         }
-        // The lock is kept until the end: of two first writers, only one may create the file.
+        // The lock is held until this function returns, so that only one of two threads creates the
+        // file.
         let mut open = self.open.write();
         if let Some(segment) = self.open_existing(&mut open, number)? {
             return Ok(segment);

@@ -16,8 +16,9 @@ pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) place: Place,
     pub(crate) file: File,
-    /// Each use sets this. The search for a handle to close clears the flags that it finds set, and
-    /// takes the first handle whose flag is clear: one that was not used since the last search.
+    /// Set by each use. The search for a handle to close takes the first handle whose flag is
+    /// clear: a handle that was not used since the last search. The search clears the set flags
+    /// that it passes.
     pub(crate) used: AtomicBool,
 }
 
@@ -46,7 +47,7 @@ impl Segment {
         Error::io("write", &self.place, source)
     }
 
-    /// Fills `buffer` from offset `offset` of the file. Reads on after a short read.
+    /// Fills `buffer` from offset `offset` of the file. Continues after a short read.
     pub(crate) fn read_exact(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut done = 0;
         let mut retries = 0;

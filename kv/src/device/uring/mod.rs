@@ -126,8 +126,9 @@ impl Device for UringDevice {
 
     fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         let lane = self.traffic.enter(stream.priority());
-        // Declared before the loan, so it is dropped after it. Dropping the loan drains the ring.
-        // Until then the kernel may read these files, also if the stream unwinds.
+        // `files` is declared before the ring's loan, so it is dropped after the loan. Dropping the
+        // loan drains the ring. Until then the kernel may read these files, also if the stream
+        // unwinds.
         let mut files = Vec::new();
         let lent = self.rings.lend(memory.number());
         let mut lent = lent.map_err(|e| Error::io("make a ring for", self.segments.folder(), e))?;
@@ -198,18 +199,18 @@ impl<'a, 'b> Burst<'a, 'b> {
         }
     }
 
-    /// Ends: each turn reaps a completion or waits for a bounded time, and a working drive answers.
-    /// A read is pushed again only after at least a block has arrived, or within the limit of
-    /// retries.
+    /// Runs the burst. The loop ends, because each round reaps a completion or waits for a bounded
+    /// time, and a working drive answers. A read is pushed again only after at least a block has
+    /// arrived, or within the limit of retries.
     fn run(mut self, ring: &mut Ring) -> Result<()> {
         loop {
             self.fill(ring);
             if ring.outstanding() == 0 {
                 return self.error.map_or(Ok(()), Err);
             }
-            // While reads are left to push, waits for a part of the depth. The drive then always
-            // has work, and a system call returns several completions. Afterwards waits for all
-            // remaining reads.
+            // While reads are left to push, waits for a part of the reads in flight. The drive then
+            // always has work, and a system call returns several completions. Afterwards waits for
+            // all remaining reads.
             let outstanding = ring.outstanding();
             let more = self.has_more();
             let want =
@@ -328,8 +329,8 @@ impl RingPool {
     /// Lends a ring for one burst or stream. `buffer` is the number of the stream's buffer. The
     /// ring is an idle one, a new one, or the next one that is given back.
     ///
-    /// Ends: it waits only while other bursts have all rings. Each burst gives its ring back when
-    /// it ends.
+    /// The wait ends: all rings are then lent to bursts and streams, and each of them gives its
+    /// ring back when it ends.
     fn lend(&self, buffer: Option<u64>) -> io::Result<Lent<'_>> {
         let mut state = self.state.lock();
         loop {

@@ -155,8 +155,9 @@ fn each_buffer_is_registered_once_and_finds_its_ring_again() {
     assert_eq!(device.rings.state.lock().registered, [first, second]);
 }
 
-/// A freed buffer's address may be reused with other pages. The test simulates this: it returns the
-/// buffer's pages to the system and gives the buffer a new number.
+/// Shows that a new buffer at the address of a freed registered buffer gets its own bytes. The test
+/// simulates the new buffer: it returns the pages of the old buffer to the system and gives the
+/// buffer a new number.
 #[test]
 fn a_new_buffer_where_a_registered_one_was_gets_its_own_bytes() {
     let dir = tempfile::tempdir().unwrap();
