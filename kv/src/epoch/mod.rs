@@ -19,8 +19,8 @@ use std::sync::atomic::AtomicU8;
 use crate::process::fork;
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, Planted, planted};
 
-/// While this exists, what the thread reads under the pin stays valid: the places of frames, the
-/// settled pages and the state of the gate.
+/// A pin of this thread. While it exists, these stay valid for the thread: the places of frames,
+/// the settled pages and the state of the gate.
 #[must_use]
 pub(crate) enum Pin {
     Slot(#[expect(dead_code, reason = "held for its drop")] slots::Pin),
@@ -58,7 +58,7 @@ fn by_slots() -> bool {
     const UNKNOWN: u8 = 0;
     const SLOTS: u8 = 1;
     const PORTABLE: u8 = 2;
-    // This is an atomic and not a `OnceLock`, because another thread might hold the lock of a
+    // `WAY` is an atomic and not a `OnceLock`, because another thread might hold the lock of a
     // `OnceLock` during a fork.
     static WAY: AtomicU8 = AtomicU8::new(UNKNOWN);
     // Relaxed: no other data depends on the number. The first exchange decides for all threads.
@@ -86,14 +86,15 @@ fn choose_slots() -> bool {
     watched && slots::available()
 }
 
-/// Runs in a forked child, which has only this thread.
+/// Forgets the pins of the parent's other threads. Runs in a forked child, which has only the
+/// calling thread.
 fn renew_in_child() {
     #[cfg(not(embank_shuttle))]
     slots::renew_in_child();
     portable::renew_in_child();
 }
 
-/// Lets batches in, or holds them back while a checkpoint fixes the state.
+/// Lets batches pin the epoch, or holds them back while a checkpoint fixes the store's state.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     paused: AtomicBool,
@@ -102,7 +103,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Waits until no pause is set, and pins the epoch for one stretch of work in memory.
+    /// Waits while a pause is set, then pins the epoch for one stretch of work in memory.
     #[inline]
     pub(crate) fn enter(&self) -> Pin {
         loop {
@@ -125,8 +126,7 @@ impl Gate {
         }
     }
 
-    /// Holds back all batches, and returns when no batch works in memory. Dropping the result lets
-    /// them continue.
+    /// Holds back all batches, and returns when no batch works in memory.
     pub(crate) fn pause(&self) -> Pause<'_> {
         self.paused.store(true, Ordering::SeqCst);
         let pause = Pause(self);
@@ -137,7 +137,7 @@ impl Gate {
     }
 }
 
-/// While this exists, no batch works in memory.
+/// While a `Pause` exists, no batch works in memory. Dropping it lets the batches continue.
 #[must_use]
 pub(crate) struct Pause<'a>(&'a Gate);
 
@@ -185,9 +185,9 @@ mod tests {
         });
     }
 
-    /// Checks two things: a thread that pins after a barrier sees the stores before it, and the
-    /// barrier waits for all other pinned threads. A writer can therefore change a cell only when
-    /// no thread is reading it.
+    /// Checks two things: a thread that pins after a barrier sees the stores made before the
+    /// barrier, and the barrier waits for all other pinned threads. A writer can therefore change a
+    /// cell only when no thread is reading it.
     fn a_barrier_separates<P>(rounds: u64, pin: impl Fn() -> P + Sync, barrier: impl Fn()) {
         // The number of the cell that readers use. The writer changes only the other cell.
         let current = AtomicU64::new(0);
@@ -301,8 +301,8 @@ mod tests {
         a_child_passes_its_barrier(portable::pin, portable::barrier);
     }
 
-    /// Shows that a barrier succeeds after the kernel has refused its fence for a while. A kernel
-    /// does so if it lacks memory for a moment.
+    /// Shows that a barrier succeeds after the kernel has refused `membarrier` for a while. A
+    /// kernel that lacks memory for a moment refuses it.
     #[cfg(all(target_os = "linux", not(any(miri, embank_shuttle))))]
     #[test]
     fn a_barrier_outlasts_a_fence_that_is_refused_for_a_while() {

@@ -1,8 +1,8 @@
 //! Pins by `crossbeam-epoch`, for kernels without `membarrier`.
 //!
 //! `crossbeam-epoch` runs a deferred function after every guard that was live at the deferral is
-//! gone. It advances its epoch only when a thread collects, and has no function that waits for
-//! that. The barrier therefore collects repeatedly, with growing pauses.
+//! gone. It advances its epoch only when a thread collects garbage, and has no function that waits
+//! for an advance. The barrier therefore collects repeatedly, with growing pauses.
 //!
 //! **Fork.** In a child, the parent's collector would wait for pins of threads that only the parent
 //! has. A child therefore gets its own collector. The fork handler (`renew_in_child`) forgets the
@@ -47,7 +47,7 @@ fn make() -> &'static Collector {
     let made = Box::into_raw(Box::new(Collector::new()));
     let null = ptr::null_mut();
     // Release: pairs with the Acquire in `collector`. Acquire on failure: pairs with the Release of
-    // the thread that won.
+    // the thread whose exchange succeeded.
     match COLLECTOR.compare_exchange(null, made, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: the pointer was made above and is never freed.
         Ok(_) => unsafe { &*made },
@@ -61,7 +61,7 @@ fn make() -> &'static Collector {
     }
 }
 
-/// Runs in a forked child, which has only this thread.
+/// Forgets the parent's collector. Runs in a forked child, which has only the calling thread.
 pub(super) fn renew_in_child() {
     // Relaxed: the child has one thread.
     COLLECTOR.store(ptr::null_mut(), Ordering::Relaxed);
@@ -73,7 +73,7 @@ pub(super) fn pin() -> Guard {
         let mut own = own.borrow_mut();
         if !own.as_ref().is_some_and(|own| ptr::eq(own.collector, collector)) {
             // The registration with the parent's collector is not dropped, because this thread may
-            // have pins there.
+            // have pins of that collector.
             mem::forget(own.replace(Participant { collector, handle: collector.register() }));
         }
         own.as_ref().expect("set above").handle.pin()

@@ -2,9 +2,9 @@
 //!
 //! **Problem.** A thread must announce its pin before it reads shared state. Between the store that
 //! announces the pin and the first load, the processor then needs a full fence or a locked
-//! instruction. For a batch the cost is negligible. Between single operations, the fence keeps the
-//! processor from starting the next operation's cache misses during the last one's. Reads of one
-//! key each then take three times as long.
+//! instruction. For a batch of many keys, this cost is negligible. With batches of one key, the
+//! fence keeps the processor from overlapping the cache misses of two batches. Reads of one key
+//! each then take three times as long.
 //!
 //! **Approach.** The fence is asymmetric, as in Linux's RCU for user space and folly's hazard
 //! pointers. A pin is a plain store of the era into the thread's own slot, kept in place by a
@@ -38,9 +38,11 @@ use crate::sync::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence, global, rest, thread_local,
 };
 
-/// Slots in a block. Blocks are never freed. One word has a bit for each slot of a block.
+/// Number of slots in a block: 64, so that one word has a bit for each slot. Blocks are never
+/// freed.
 const BLOCK_SLOTS: usize = u64::BITS as usize;
-/// Most blocks of a process. At most 65,536 threads can therefore use stores at one time.
+/// Largest number of blocks in a process. At most 65,536 threads can therefore use stores at one
+/// time.
 const BLOCKS_MAX: usize = 1024;
 
 /// The pin of one thread. A slot has two cache lines of its own, and other threads read only `era`.
@@ -53,8 +55,8 @@ pub(super) struct Slot {
     depth: AtomicUsize,
     /// The slot's number over all blocks.
     number: AtomicUsize,
-    /// True if the slot belongs to an ending thread. It then serves one outermost pin and is given
-    /// back.
+    /// True if the slot belongs to an ending thread. The slot then serves one outermost pin and is
+    /// given back.
     late: AtomicBool,
 }
 
@@ -78,8 +80,8 @@ impl Slot {
             let slot = &slots[place];
             // Relaxed, here and below: only this thread uses these fields.
             slot.number.store(block * BLOCK_SLOTS + place, Ordering::Relaxed);
-            // The former owner may have ended while pinned, by `exit` in a callback. So the count
-            // may not be 0.
+            // The former owner may have ended while pinned, by `exit` in a callback. So `depth` may
+            // not be 0.
             slot.depth.store(0, Ordering::Relaxed);
             slot.late.store(late, Ordering::Relaxed);
             // Release: pairs with the Acquire in `barrier`, which must see the former owner's
@@ -159,7 +161,7 @@ impl Block {
         let made = Box::into_raw(Box::new(std::array::from_fn(|_| Slot::default())));
         let null = ptr::null_mut();
         // Release: pairs with the Acquire in `get`. Acquire on failure: pairs with the Release of
-        // the thread that won.
+        // the thread whose exchange succeeded.
         match self.0.compare_exchange(null, made, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: the pointer was made above, and is freed together with `self`.
             Ok(_) => unsafe { &*made },
@@ -191,7 +193,7 @@ global! {
     static BLOCKS: [Block; BLOCKS_MAX] = [const { Block::new() }; BLOCKS_MAX];
     /// For each block, one bit for each slot that a thread has taken.
     static TAKEN: [AtomicU64; BLOCKS_MAX] = [const { AtomicU64::new(0) }; BLOCKS_MAX];
-    /// All slots that were ever taken have a number below this one.
+    /// The highest number of a slot that was ever taken, plus 1.
     static COUNT: AtomicUsize = AtomicUsize::new(0);
 }
 
@@ -206,8 +208,8 @@ struct Owner(&'static Slot);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // In a program this always succeeds, because `OWN` needs no destruction. In a model test it
-        // may fail.
+        // In a program, `OWN` is always accessible, because it needs no destruction. In a model
+        // test (`embank_shuttle`), the access may fail.
         let _ = OWN.try_with(|own| own.set(None));
         self.0.give_back();
     }
@@ -311,8 +313,8 @@ mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-    /// Limit of the attempts, 1 ms apart. If the kernel refuses the last one too, the barrier
-    /// panics.
+    /// Largest number of attempts to fence all threads, 1 ms apart. If the kernel refuses all of
+    /// them, the barrier panics.
     const ROUNDS_MAX: u32 = 1000;
 
     fn call(command: libc::c_int) -> bool {
@@ -390,8 +392,8 @@ pub(super) use membarrier::refusing;
 
 #[cfg(not(all(target_os = "linux", not(any(miri, embank_shuttle)))))]
 mod membarrier {
-    /// In a model test (`embank_shuttle`), all actions form one sequence, so a fence has nothing to
-    /// order.
+    /// True in a model test (`embank_shuttle`), in which all actions form one sequence. A fence
+    /// then has nothing to order.
     pub(super) fn register() -> bool {
         cfg!(embank_shuttle)
     }
