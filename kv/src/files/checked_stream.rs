@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! file   = header chunk* end
-//! header = magic (8) | format version (4) | CRC-32C of all other header bytes (4)
+//! header = magic (8) | format version (4) | CRC-32C (4) of all other header bytes
 //!        | owner (8) | checkpoint number (8)
-//! chunk  = length (4) | CRC-32C of sequence number (8), length (4) and bytes (4) | bytes
+//! chunk  = length (4) | CRC-32C (4) of sequence number (8), length (4) and bytes | bytes
 //! end    = a chunk of length 0
 //! ```
 //!
@@ -301,8 +301,7 @@ impl CheckedReader {
         if self.at != self.chunk.len() || self.next_chunk()? {
             return Err(self.damaged(self.offset, "it is longer than it should be".into()));
         }
-        // This reads with `read_exact`, which tries again if a signal interrupts it. `read` would
-        // return an error.
+        // `read_exact` tries again if a signal interrupts the call. `read` would return an error.
         match self.file.read_exact(&mut [0]) {
             Ok(()) => Err(self.damaged(self.offset, "bytes follow its end".into())),
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
@@ -345,8 +344,8 @@ pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = HEADER_BYTES as u64;
     let mut sequence = 0;
-    // The loop ends: each turn advances by at least the 8 bytes of a chunk's head, up to the end of
-    // the file.
+    // The loop ends: each round advances by at least the 8 bytes of a chunk's head, up to the end
+    // of the file.
     loop {
         if at + 8 > file_bytes {
             faults.push((at, format!("it is cut short: its {file_bytes} bytes have no end mark")));

@@ -35,8 +35,8 @@ pub(crate) struct Directory {
     identity: FileIdentity,
 }
 
-/// Identifies a file or directory on this machine. After it is removed, the system may give the
-/// same identity to a new file.
+/// Identifies a file or directory on this machine. After a file is removed, the system may give the
+/// file's identity to a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileIdentity {
     device: u64,
@@ -89,7 +89,7 @@ impl Directory {
     }
 
     /// Opens a second handle of the directory, which the caller locks. A lock lasts until its
-    /// handle is closed. Scans and devices may keep the first handle open after the store is
+    /// handle is closed, and scans and devices may keep the first handle open after the store is
     /// closed.
     pub(crate) fn reopen(&self) -> io::Result<File> {
         open_in(&self.handle, Path::new("."), READ_DIR)

@@ -113,7 +113,7 @@ impl HiddenFile {
         let id = new_id().max(TAKEN + 1);
         let entry = TABLE.iter().position(|entry| {
             // Acquire: pairs with the store of `FREE` in `drop`. The entry's last owner has
-            // finished with it before this thread fills it.
+            // finished with the entry before this thread fills it.
             entry.id.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
         });
         if let Some(entry) = entry.map(|entry| &TABLE[entry]) {

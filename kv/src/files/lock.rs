@@ -12,8 +12,8 @@
 //! one. A `File` that the child inherited would close that other file when it is dropped.
 //!
 //! The process that took a lock also unlocks the file before it closes the file. This ends the lock
-//! even if a child still has the file open. A child has it open if it was made by a call that runs
-//! no fork handler, such as `vfork`.
+//! even if a child still has the file open. A child has the file open if a call that runs no fork
+//! handler, such as `vfork`, made the child.
 //!
 //! **Why it is right.** A descriptor enters the list before it is locked, and leaves it after it is
 //! unlocked. One gap remains: a fork after a file is opened and before its descriptor is listed.
@@ -66,8 +66,8 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 impl Entry {
     fn of(descriptor: RawFd) -> &'static Entry {
         let free = |entry: &&Entry| {
-            // Acquire: pairs with the Release in `clear`. What the entry's last owner did comes
-            // before what this owner does.
+            // Acquire: pairs with the Release in `clear`. The actions of the entry's last owner
+            // come before those of this owner.
             let taken = (Ordering::Acquire, Ordering::Relaxed);
             entry.descriptor.compare_exchange(NONE, descriptor, taken.0, taken.1).is_ok()
         };
@@ -197,8 +197,8 @@ impl FileLock {
 
     /// Takes a shared lock. Waits while another holder has an exclusive lock.
     pub(crate) fn shared(opened: LockableFile) -> io::Result<Self> {
-        // The loop ends: a turn is repeated only if a signal interrupts the wait, and signals do
-        // not arrive without pause.
+        // The loop ends: it repeats only if a signal interrupts the wait, and signals do not arrive
+        // without pause.
         loop {
             match opened.file.lock_shared() {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}

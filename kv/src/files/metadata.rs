@@ -9,8 +9,8 @@ pub use bincode::{Decode, Encode};
 
 const MAGIC: [u8; 8] = *b"EMBKMETA";
 pub(crate) const VERSION: u32 = 6;
-/// The oldest format version that this build reads. It differs from `VERSION` only in the manifest:
-/// see `checkpoint::ManifestV5`.
+/// The oldest format version that this build reads. Version 5 differs from `VERSION` only in the
+/// manifest: see `checkpoint::manifest::ManifestV5`.
 pub(crate) const VERSION_OLDEST: u32 = 5;
 const HEADER_BYTES: usize = 24;
 

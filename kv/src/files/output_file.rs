@@ -6,12 +6,13 @@
 //! the path is a symbolic link, the file must replace the link's target and not the link.
 //!
 //! **Approach.** The path is resolved once, through symbolic links, to an open directory and a
-//! name. If the name exists, it must belong to a regular file. The new file gets the mode of that
-//! file, and its owner if the process may change the owner. The content is written to a file
-//! without a name (`O_TMPFILE`), which disappears if the writer is killed. The complete file is
-//! synced and then gets its name. The kernel can't give a nameless file a name that exists. If the
-//! name exists, the file first gets a hidden name, and is then renamed to the final name. On file
-//! systems without `O_TMPFILE`, the file has a hidden name from the beginning ([`HiddenFile`]).
+//! name. If the name exists, it must belong to a regular file. The new file gets the old file's
+//! mode. It also gets the old file's owner if the process may change the owner. The content is
+//! written to a file without a name (`O_TMPFILE`), which disappears if the writer is killed. The
+//! complete file is synced and then gets its name. The kernel can't give a nameless file a name
+//! that exists. If the name exists, the file first gets a hidden name, and is then renamed to the
+//! final name. On file systems without `O_TMPFILE`, the file has a hidden name from the beginning
+//! ([`HiddenFile`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -27,8 +28,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid};
 use crate::error::{Error, Result};
 use crate::files::hidden_file::HiddenFile;
 
-/// Largest number of symbolic links that are followed in a row, to end at a circle of links. The
-/// kernel has the same limit.
+/// Largest number of symbolic links that are followed in a row, so that a circle of links ends with
+/// an error. The kernel has the same limit.
 const LINKS_MAX: usize = 40;
 
 /// A file that gets its name when it is complete. If it is dropped before

@@ -1,16 +1,16 @@
 //! Copies a checkpoint to another directory, which is then a bank.
 //!
-//! **Approach.** The files of a checkpoint never change: segments of the log below its end, images
-//! of its index, and its blob. The copier therefore makes hard links to those files. The links cost
-//! no space until the bank removes its own names. Two files are not linked. The copier copies the
-//! segment in which the checkpoint's log ends, because the bank continues to write that segment. It
-//! writes a new manifest, because readers lock the manifest (`hold`), and each bank needs a
-//! manifest of its own. If the file system can't link, for example to another drive, the copier
-//! copies all files.
+//! **Approach.** The files of a checkpoint never change. They are the log's segments below the
+//! checkpoint's end, the images of the index, and the blob. The copier therefore makes hard links
+//! to those files. The links cost no space until the bank removes its own names of the files. Two
+//! files are not linked. The copier copies the segment in which the checkpoint's log ends, because
+//! the bank continues to write that segment. It writes a new manifest, because readers lock the
+//! manifest (`hold`), and each bank needs a manifest of its own. If the file system can't link, for
+//! example to another drive, the copier copies all files.
 //!
 //! **What makes sharing safe.** A bank changes no file that has another name (`device::segments`).
-//! The copier holds the checkpoint, so the bank removes neither its directory nor any part of its
-//! log.
+//! The copier holds the checkpoint (`hold`), so the bank removes neither the checkpoint's directory
+//! nor any part of its log.
 //!
 //! **Crashes.** The copier writes the file `BANK` last, and durably. A directory without this file
 //! does not open as a bank.
@@ -175,14 +175,14 @@ impl Copying<'_> {
         checkpoints.sync()
     }
 
-    /// Links a file that never changes to another name. Returns false if the file system can't
-    /// link.
+    /// Gives `from`, a file that never changes, the second name `into`. Returns false if the file
+    /// system can't link.
     fn link(&mut self, from: &Place, into: &Place) -> Result<bool> {
         if from.hard_link(into).is_err() {
             return Ok(false);
         }
-        // The checkpoint has synced the content. Some file systems also need a sync for the new
-        // name.
+        // The content was synced when the checkpoint was taken. Some file systems also need a sync
+        // for the new name.
         let file = into.open().and_then(|file| file.sync_all().map(|()| file));
         let found =
             file.and_then(|file| file.metadata()).map_err(|e| Error::io("sync", into, e))?;
@@ -196,8 +196,9 @@ impl Copying<'_> {
         Ok(true)
     }
 
-    /// Copies pages of the log to the same offsets of a new file, whose first byte has log offset
-    /// `first`. Checks each page. Makes the content durable, but not the file's name.
+    /// Copies the pages at the log offsets `pages` from one segment file to a new one. `first` is
+    /// the log offset of both files' first byte. Checks each page. Makes the content durable, but
+    /// not the file's name.
     fn copy_pages(
         &mut self,
         manifest: &Manifest,

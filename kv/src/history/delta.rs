@@ -3,14 +3,14 @@
 //!
 //! ```text
 //! length of the head (4) | head (metadata, see `metadata`)
-//! for each image of the index that the base has not, oldest first, and for the blob:
-//!   pieces of length (4) | bytes, the last one of length 0
+//! for each image of the index that the base lacks, oldest first, and for the blob:
+//!   pieces, each of length (4) | bytes; the last piece has length 0
 //! pages of the log, in order
 //! ```
 //!
 //! The file is a checked stream, in which each chunk has a checksum (see `checked_stream`).
 //!
-//! **Approach.** A checkpoint's part of the log never changes. The log of a later checkpoint has
+//! **Approach.** Log pages below a checkpoint's end never change. The log of a later checkpoint has
 //! more pages at its end, and lacks the pages that compaction has freed at its begin. The pages
 //! that both logs have are equal. A delta therefore consists of the new pages, the newer images of
 //! the index, the blob and the manifest. Applying it recreates the later checkpoint, byte for byte.
@@ -20,8 +20,9 @@
 //! that it follows (its base). A bank accepts the delta only if its newest checkpoint has that id.
 //!
 //! **Crashes.** The pages are written beyond the end of the newest checkpoint's log, where no
-//! checkpoint has data. The other parts are written to a partial checkpoint, which gets its name
-//! after all content is synced. A crash before that leaves the bank at its old checkpoint.
+//! checkpoint has data. The other parts are written to a partial checkpoint, which gets its final
+//! name after all content is synced. A crash before this rename leaves the bank at its old
+//! checkpoint.
 
 use std::ffi::OsStr;
 use std::io;
@@ -73,7 +74,8 @@ pub struct Delta {
 struct Head {
     base: u64,
     base_id: u64,
-    /// Number of the oldest images of the index that the base has too.
+    /// Number of index images that the base has too. They are the oldest ones, and the delta omits
+    /// them.
     images_shared: u32,
     /// Number of the first log page in the delta.
     first_page: u64,
@@ -116,8 +118,8 @@ impl Head {
         check_image(page, identity, || place).map(|_| ())
     }
 
-    /// Returns why a bank with the newest checkpoint `newest` can't take the delta. `None` if it
-    /// can.
+    /// Returns the reason if a bank whose newest checkpoint is `newest` can't take the delta.
+    /// `None` if the bank can take it.
     fn misfit(&self, newest: &Manifest) -> Option<String> {
         let to = &self.manifest;
         let base = self.base;
@@ -314,9 +316,9 @@ impl Store {
 }
 
 /// Returns the older checkpoints that still have a table whose number belongs to a new table in
-/// `to`. The delta's bank removed these checkpoints before it reused the number, but this bank may
-/// keep more. A reader that moved from such a checkpoint to `to` would mistake the new table for
-/// the old one.
+/// `to`. The bank that exported the delta removed these checkpoints before it reused the number,
+/// but this bank may still have them. A reader that moved from such a checkpoint to `to` would
+/// mistake the new table for the old one.
 ///
 /// # Errors
 /// `CheckpointInUse` if such a checkpoint is pinned or being read.
@@ -402,7 +404,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // Removes the file through the handle of its directory, because the path may lead elsewhere
-        // now. If this fails, `HiddenFile` removes the file.
+        // now. If the removal fails, `HiddenFile` removes the file.
         let _ = self.place.remove_file();
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The rollback removes every newer checkpoint, the newest first. Each removal is durable before
 //! the next one begins. After a crash, the bank is therefore at the newest checkpoint that is left,
-//! which is complete. The rollback does not touch the log. The next open cuts off the log beyond
-//! the checkpoint, as it does after a crash.
+//! and that checkpoint is complete. The rollback does not touch the log. The next open cuts off the
+//! log beyond the checkpoint, as it does after a crash.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -77,8 +77,8 @@ impl Store {
         for (newer, unread) in unread {
             checkpoints.check_in_place()?;
             match checkpoints.remove(newer, unread, &mut gone) {
-                // The checkpoint is durably taken back, and only its files remain. The next open
-                // tries again to remove them.
+                // The removal of the checkpoint is durable, and only its files remain. The next
+                // open tries again to remove the files.
                 Err(_) if gone.last() == Some(&newer) => {}
                 removed => removed?,
             }

@@ -51,8 +51,8 @@ fn a_file_appears_when_it_is_complete_and_leaves_nothing_when_not() {
     }
 }
 
-/// Regression test: a name of 240 bytes or more failed, because the hidden name added characters
-/// to it.
+/// Regression test: `create` refused a name of 240 bytes or more, because the hidden name was this
+/// name with more characters.
 #[test]
 fn a_name_may_be_as_long_as_the_file_system_takes() {
     for (unnamed, length) in [(true, 240), (true, 255), (false, 240), (false, 255)] {
@@ -183,7 +183,7 @@ fn a_link_of_another_user_in_a_directory_for_all_is_refused() {
     assert_eq!(std::fs::read_to_string(at("secret")).unwrap(), "old");
 }
 
-/// Runs in a child process of the next test, which ends it by a signal.
+/// Runs in a child process of the next test. The test ends the child by a signal.
 #[test]
 #[ignore = "run by a_signal_leaves_no_hidden_file"]
 fn writes_a_file_until_it_is_ended() {
