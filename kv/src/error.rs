@@ -282,8 +282,8 @@ pub enum Error {
         /// The layout in the bank.
         found: String,
     },
-    /// No table has the requested name or number. The text names the table, and the store or
-    /// checkpoint that lacks it.
+    /// No table has the requested name or number. The text names the table, and says whether the
+    /// bank or a checkpoint lacks it.
     #[error("there is no table {0}")]
     NoSuchTable(String),
     /// An earlier write failed. The store refuses all writes until the bank is reopened.

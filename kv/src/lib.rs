@@ -34,8 +34,9 @@
 //! - `record`: the layout of a row in the log, with its lock and staleness clock. `index`: maps
 //!   keys to records. `log`: pages in memory, and the thread that writes them to disk. `cache`:
 //!   copies of rows on disk.
-//! - `checkpoint`: makes the present state durable. `history`: copies a checkpoint, and goes back
-//!   to an older one. `inspect`: examines a bank without opening it.
+//! - `checkpoint`: makes the present state durable. `history`: copies a checkpoint, writes and
+//!   applies the difference of two checkpoints, and goes back to an older one. `inspect`: examines
+//!   a bank without opening it.
 //! - `device`: reads and writes files. `files`: names, locks and checksums of files. `memory`: the
 //!   memory budget. `process`: forks, threads and signals. `stats`: counters.
 

@@ -1,7 +1,8 @@
 //! The read cache: copies in memory of rows on disk. Peeks (reads that change nothing) fill it.
 //!
-//! **Problem.** Evaluation and serving only read. They must not write the log, so they can't bring
-//! a row to its tail. Without a cache, each peek at a hot row on disk would read the disk again.
+//! **Problem.** Evaluation and serving only read. They must not write the log, so they can't copy a
+//! row to the log's tail. Without a cache, each peek at a hot row on disk would read the disk
+//! again.
 //!
 //! **Approach.** A record on disk at address A never changes: an update of its key writes a new
 //! record and points the index to it. The cache is therefore keyed by *address*, and a verified
@@ -122,7 +123,7 @@ impl RowCache {
         let mut shard = shard.lock();
         demand.record_bytes = image.len();
         if !shard.is_open() {
-            // A record that no shard would accept is no reason to open one.
+            // A record that no shard would accept is no reason to open a shard.
             let wanted = shard::would_take(self.shard_bytes, image.len());
             demand.evicted += u64::from(wanted);
             return;

@@ -44,8 +44,8 @@ pub(crate) struct Demand {
 
 #[derive(Debug, Default)]
 pub(super) struct Sizing {
-    /// The demand since the window began. A window begins when the cache changes its size, and when
-    /// the log has grown by a shard's memory.
+    /// The demand since the window began. A window begins when the cache has grown, and when the
+    /// log has grown by a shard's memory.
     window: Demand,
     /// The log's tail at the last check that found the log grown by a shard's memory. The value is
     /// 0 before the first batch.

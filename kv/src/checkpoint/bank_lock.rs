@@ -41,8 +41,8 @@ impl BankLock {
     }
 
     /// Locks the file `LOCK` of `dir` again if it was removed or replaced. Until this call, only
-    /// the lock on the directory keeps other processes out, if the file system can lock
-    /// directories.
+    /// the lock on the directory keeps other processes out. Processes of older builds ignore that
+    /// lock, and some file systems can't lock directories.
     pub(crate) fn renew(&mut self, dir: &Arc<Directory>) -> Result<()> {
         let place = dir.place(LOCK_NAME);
         let failed = |e| Error::io("stat", &place, e);
