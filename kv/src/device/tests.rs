@@ -12,8 +12,8 @@ const SEGMENT: u64 = 64 << 10;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 fn options() -> DeviceOptions {
-    // These options are small. Bursts are longer than a ring, and there are more threads than rings
-    // and more segments than open handles.
+    // The options are small, so that bursts are longer than a ring, threads outnumber rings, and
+    // segments outnumber open handles.
     DeviceOptions {
         segment_size_bytes: SEGMENT,
         queue_depth: 8,
