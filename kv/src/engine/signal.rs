@@ -23,8 +23,8 @@ pub(crate) struct CompactorState {
     pub(crate) moved: bool,
     /// True if compaction stopped because the disk was full.
     pub(crate) full: bool,
-    /// The address at which compaction's present turn through the log ends. The next field counts
-    /// the bytes of this turn.
+    /// The address at which compaction's present turn (its passage through the log) ends. `turn`
+    /// has the counts of the present turn.
     pub(crate) turn_end: u64,
     pub(crate) turn: Turn,
     /// The number of pages that the rows need, divided by the number of pages that they would fill

@@ -72,7 +72,7 @@ pub(crate) trait Work {
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }
-    /// True if the work, at a record in mutable memory, reads the header but not the value.
+    /// True if the work reads only the header of a record in mutable memory.
     fn reads_headers_alone(&self) -> bool {
         matches!(Self::EFFECT, Effect::Locate | Effect::Touch)
     }
@@ -103,8 +103,8 @@ pub(crate) trait Work {
     fn elsewhere(&mut self, _i: usize) {}
     /// Called after a work with `PROMOTES` brought the row to mutable memory.
     fn moved(&mut self, _i: usize, _mark: RowMark) {}
-    /// True if a moved row counts as promoted and not used since. `was` tells if it counted as
-    /// promoted before the move.
+    /// True if a moved row counts as promoted and not used since. `was` is true if the row counted
+    /// as promoted before the move.
     fn is_promoted(was: bool) -> bool {
         let _ = was;
         false
@@ -212,7 +212,7 @@ impl<F: FnMut(usize, RowMark)> Work for Promote<'_, F> {
     }
 }
 
-/// Brings rows to mutable memory that no operation has used or moved since `marks` were taken.
+/// Brings to mutable memory the rows that no operation has used or moved since `marks` were taken.
 pub(crate) struct PromoteUnused<'a, F> {
     pub(crate) marks: &'a [RowMark],
     pub(crate) marked: &'a mut F,
@@ -235,7 +235,7 @@ impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
     }
 }
 
-/// Copies rows to the tail that are still at these addresses in the read-only region.
+/// Copies to the tail the rows that are still at these addresses in the read-only region.
 pub(crate) struct Retain<'a>(pub(crate) &'a [Address]);
 impl Work for Retain<'_> {
     const EFFECT: Effect = Effect::Move;

@@ -139,8 +139,8 @@ impl Core {
         self.space.signal.raise();
     }
 
-    /// A checkpoint calls this when it finds the bank's directory in its place. Compaction
-    /// continues if it had stopped because the directory was moved.
+    /// A checkpoint calls this function when it finds the bank's directory at its path. If
+    /// compaction had stopped because the directory was moved, compaction continues.
     pub(crate) fn is_in_place(&self) {
         let mut state = self.space.signal.state.lock();
         if std::mem::take(&mut state.moved) {
@@ -150,8 +150,8 @@ impl Core {
 
     /// The loop of the compaction thread. Returns at shutdown.
     pub(crate) fn run_compactor(&self) {
-        /// A guard that stops compaction if this thread panics, and wakes the writers that wait for
-        /// it.
+        /// A guard that acts if this thread panics: it stops compaction, and wakes the writers that
+        /// wait for compaction.
         struct StopOnPanic<'a>(&'a Core);
         impl Drop for StopOnPanic<'_> {
             fn drop(&mut self) {

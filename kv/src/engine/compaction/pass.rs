@@ -54,8 +54,8 @@ impl Core {
         }
         let mut buffer = pass.buffer.take().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
         let copied = self.move_rows(pass, &mut buffer, start);
-        // The rows of the page have been copied, so walks of chains can use its buffer for their
-        // reads.
+        // The rows of the page have been copied. So the walks of chains can use the page's buffer
+        // for reads.
         pass.scratch.own_buffer = Some(buffer);
         let copied = copied.and_then(|copied| Ok(copied + self.move_chained(pass)?));
         pass.buffer = pass.scratch.own_buffer.take();
@@ -326,9 +326,9 @@ mod tests {
         }
     }
 
-    /// Shows that compaction does not copy rows of a table that was dropped after the page was
-    /// listed. An earlier version copied such rows, to addresses above `records_end`. All records
-    /// of a dropped table must lie below that address.
+    /// Regression test: compaction copied rows of a table that was dropped after the page was
+    /// listed. The copies lay above `records_end`, below which all records of a dropped table must
+    /// lie.
     #[test]
     fn rows_of_a_table_that_is_dropped_meanwhile_are_not_copied() {
         let dir = tempfile::tempdir().unwrap();

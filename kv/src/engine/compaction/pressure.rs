@@ -46,8 +46,8 @@ const FAR_OFF: Duration = Duration::from_secs(3600);
 /// Smallest number of pages of disk room that writers leave for compaction. Compaction copies rows
 /// into that room until the next checkpoint frees space.
 const WORKING_PAGES: u64 = 8;
-/// Writers leave at least one part in `WORKING_BUDGET_PART` of the memory budget as disk room for
-/// compaction. With more room, compaction needs fewer checkpoints.
+/// Writers leave at least the memory budget divided by this number as disk room for compaction.
+/// With more room, compaction needs fewer checkpoints.
 const WORKING_BUDGET_PART: u64 = 16;
 /// Number of pages below the quota that only compaction and deletions may use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
@@ -308,8 +308,8 @@ impl Core {
         // The loop ends: compaction makes room, has no work left, or stops, and each of these
         // raises the signal. The program can also end the wait.
         let done = loop {
-            // The lock is released during this attempt, because the writer thread takes the lock
-            // after an attempt.
+            // The lock of `state` is released while the writer thread tries to write. After a
+            // failed attempt, that thread may take the lock (`Signal::raise`).
             let written = match self.log.is_disk_full() {
                 true => MutexGuard::unlocked(&mut state, || self.log.try_to_write()),
                 false => Ok(()),

@@ -2,8 +2,8 @@
 //!
 //! **Problem.** The log evicts its oldest page, whatever rows are in it. If an operation uses a row
 //! while its page is in the read-only region, the row goes to the tail and stays in memory. Another
-//! row may be used often, but not while its page is in that region. It leaves memory together with
-//! the rows that were used once, and is soon read from disk again.
+//! row may be used often, but not while its page is in that region. Such a row leaves memory
+//! together with the rows that were used once, and is soon read from disk again.
 //!
 //! **Approach.** The rows of the page that will be evicted next are at their *last call*: retention
 //! copies the most used of these rows to the tail. The clock word of a record counts its uses
