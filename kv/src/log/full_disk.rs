@@ -86,8 +86,8 @@ impl State {
         FREE_FRAMES_WANTED + left
     }
 
-    /// A call must use this each time before it sleeps to wait for the writer. If the disk is full,
-    /// the first use requests an attempt.
+    /// Requests an attempt to write if the disk is full and this call has not requested one yet. A
+    /// call must use this function each time before it sleeps to wait for the writer.
     ///
     /// # Errors
     /// `DiskFull` if the requested attempt has failed.

@@ -256,8 +256,8 @@ impl Log {
         let _ = self.lookahead.0.set(told);
     }
 
-    /// Returns the record of which opening of the bank wrote each page. The present opening writes
-    /// all pages from the address at which the log ended when the bank was opened.
+    /// Returns the lineage, which says which opening of the bank wrote each page. The present
+    /// opening writes all pages from the address at which the log ended when the bank was opened.
     pub(crate) fn lineage(&self) -> &Lineage {
         &self.lineage
     }
@@ -524,7 +524,7 @@ impl Log {
         };
         drop(reserved);
         end <<= self.page_bits;
-        // No thread acts on the old boundary, so the pages below can be written at once.
+        // No thread acts on the old boundary, so the pages below `end` can be written at once.
         // `fetch_max` is needed because the writer may be about to store a lower boundary.
         self.read_only.fetch_max(end, Ordering::Release);
         // The writer thread can write the pages that the cut has settled, and batches can turn
@@ -609,7 +609,7 @@ impl Log {
 
     /// Waits until the log uses no more frames than the budget allows. Free frames go back to the
     /// system, and the writer evicts pages. A caller that has borrowed memory from the budget calls
-    /// this. It must not be pinned.
+    /// this function. The caller must not be pinned.
     ///
     /// # Errors
     /// `Poisoned` after a failed write. `DiskFull` if the disk is full and a new attempt to write
