@@ -68,7 +68,7 @@ pub struct ScannedRow<'a> {
 pub struct Scan<'a> {
     core: Arc<Core>,
     /// The scan borrows the store, so the store stays open. [`Store::scan_shared`] holds the store
-    /// in the next field instead.
+    /// in `_held` instead.
     _borrowed: PhantomData<&'a Store>,
     _held: Option<Arc<Store>>,
     images: Arc<Images>,
