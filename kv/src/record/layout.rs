@@ -11,7 +11,7 @@
 //! ```
 //!
 //! In memory, words 0 and 1 are atomics that change under the record's lock. Words 2 and 3 do not
-//! change after the record is published, which means that an index entry leads to it. The value
+//! change once the record is published, that is, once an index entry leads to the record. The value
 //! changes under the lock by atomic stores, because readers without the lock may read it (see
 //! `clock::read_unlocked`). The lock's holder may read the value with ordinary loads.
 
