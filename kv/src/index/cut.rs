@@ -58,7 +58,7 @@ pub(super) struct Eras {
     /// Saved buckets as of the cut, in the image's encoding.
     saved: Mutex<Vec<u8>>,
     fetched: Condvar,
-    /// Batches wait while more than this many bytes are saved.
+    /// Batches wait while the saved buckets have more than this number of bytes.
     saved_bytes_max: usize,
 }
 

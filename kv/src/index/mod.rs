@@ -661,7 +661,7 @@ impl Index {
             self.set_slot(slot, entry, entry.chained_to(new));
             return Inserted::Yes;
         }
-        // A record must be linked to an older record. The caller read the heads of the searched
+        // A record may link only to an older record. The caller read the heads of the searched
         // slots before it wrote the new record, so they are older. Other slots may have newer
         // heads.
         let Some((bits, slot, entry)) = closest else { return Inserted::Changed };

@@ -572,8 +572,8 @@ fn images_that_do_not_belong_together_are_damaged() {
 }
 
 /// Regression test: a lookup read a bucket that did not exist, and never ended. Its outline (a copy
-/// of the level and the split pointer) was older than two splits of the hash's bucket, and the
-/// bucket that the hash moved to had not been split.
+/// of the level and the split pointer) was older than two splits of the hash's bucket. The bucket
+/// that the hash moved to had not been split.
 #[test]
 fn a_look_from_before_several_splits_finds_the_bucket() {
     let indexed = Indexed::new(64 << 20, 4000);

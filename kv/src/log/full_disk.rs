@@ -51,7 +51,7 @@ impl TurnFor {
 pub(super) struct FullDisk {
     /// The file that can't be written, and the system's reason. `None` while there is room.
     refused: Option<(PathBuf, String)>,
-    /// Number of requests so far.
+    /// Number of requests for an attempt to write so far.
     asked: u64,
     /// Number of the last request that a failed attempt has answered.
     failed: u64,

@@ -504,7 +504,7 @@ impl Log {
     pub(crate) fn cut(&self, mut reserved: ReservedFrame<'_>) -> Result<Address> {
         let mut end = {
             // The lock is needed, because a thread that found the page full before the pause may be
-            // about to turn it.
+            // about to begin the next page.
             let _state = self.state.lock();
             let tail = self.tail.load(Ordering::Acquire);
             let page = tail >> 32;

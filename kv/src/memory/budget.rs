@@ -109,8 +109,8 @@ impl Budget {
     }
 
     /// Returns the memory limit, in bytes, for index buckets that batches save for a checkpoint's
-    /// image: a quarter of a page for buckets that wait to be written, and a quarter for buckets
-    /// that are being written.
+    /// image. Buckets that wait to be written may take a quarter of a page, and so may buckets that
+    /// are being written.
     fn saved_bytes_for(page_bytes: u64) -> u64 {
         page_bytes / 2
     }
@@ -157,8 +157,8 @@ impl Budget {
     }
 
     /// Returns the bytes of slack: one page, or two huge pages if the budget uses huge pages and
-    /// two of them are longer. The index may need one huge page for buckets and one for overflow
-    /// buckets.
+    /// two huge pages are longer than a page. The index may need one huge page for buckets and one
+    /// for overflow buckets.
     fn slack_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
         let units = if uses_huge_pages(total_bytes) { 2 * HUGE_PAGE_BYTES as u64 } else { 0 };
         units.max(page_bytes)

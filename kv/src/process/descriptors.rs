@@ -55,8 +55,8 @@ fn lock() -> Option<MutexGuard<'static, Filled>> {
     None
 }
 
-/// The opening of a file, which is under way. `relies` is true if the opening needs the descriptors
-/// in `FILLED`, and false if the standard streams are open.
+/// A file's opening that is under way. `relies` is true if the opening needs the descriptors in
+/// `FILLED`, and false if the standard streams are open.
 struct Opening {
     relies: bool,
 }

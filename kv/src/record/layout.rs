@@ -149,10 +149,11 @@ impl<'g> RecordRef<'g> {
         unsafe { &*self.words.add(i) }
     }
 
-    // All loads of the header are Relaxed. The record was published by a Release store of an index
-    // entry, which the caller has read with Acquire. Or the caller has a hint: then the thread that
-    // noted the hint had found the record, and the program has passed the hint to this thread.
-    // Later, word 0 changes only under the record's lock.
+    // All loads of the header are Relaxed, because the header was written before the caller reached
+    // it. A Release store of an index entry published the record, and the caller has read the entry
+    // with Acquire. Or the caller has a hint: the thread that noted the hint had found the record,
+    // and the program has passed the hint to this thread. Later, word 0 changes only under the
+    // record's lock.
     #[inline]
     pub(crate) fn link(self) -> Link {
         Link(self.word(0).load(Ordering::Relaxed))

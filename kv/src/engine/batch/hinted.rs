@@ -76,7 +76,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 *at += 1;
             }
         }
-        // Keys are left only if the operation has given no hints since `has_hints`.
+        // Keys remain only if the operation stopped giving hints after `has_hints` had checked
+        // them.
         if *at < end { self.run_stages(at, end, view) } else { Ok(()) }
     }
 

@@ -41,8 +41,8 @@ mod tests {
 
     use super::*;
 
-    /// Regression test: the batch did not prefetch a middle line of a quarter of the records of 88
-    /// bytes, and of half the records of 104 bytes. Each operation on such a record waited for
+    /// Regression test: the batch did not prefetch one middle line of some records (a quarter of
+    /// those of 88 bytes, half of those of 104 bytes). Each operation on such a record waited for
     /// memory.
     #[test]
     fn every_line_of_a_record_is_prefetched_wherever_the_record_begins() {

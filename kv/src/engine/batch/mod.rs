@@ -18,10 +18,10 @@
 //! 4. Work on each row.
 //!
 //! Each stage consists of short loops, so the processor has many cache misses in flight at once.
-//! The stages of successive groups alternate: a group passes the second stage, the next group the
-//! first stage, the group the third stage, and the group before it the fourth stage. So the records
-//! of a group arrive while the batch works on the rows of the group before it. The page walks for
-//! the buckets overlap with the loop that uses the fill buffers.
+//! The stages of successive groups alternate: group 2 passes the second stage, group 3 the first
+//! stage, group 2 the third stage, and group 1 the fourth stage. So the records of a group arrive
+//! while the batch works on the rows of the group before it. The page walks for the buckets overlap
+//! with the loop that uses the fill buffers.
 //!
 //! **What limits the speed.** A prefetch that misses the TLB cannot retire before its page walk has
 //! ended. So the cache misses of two keys overlap only if both keys' instructions fit the reorder
@@ -82,8 +82,8 @@ use crate::record::layout::{HEADER_BYTES, RecordRef, record_bytes};
 /// prefetches into the first-level cache, the records of two larger groups would not fit that
 /// cache.
 const GROUP_KEYS: usize = 32;
-/// A batch measures the processor time of its growth step only if it has inserted at least this
-/// number of rows. Reading the processor time costs as much as one row.
+/// A batch measures the processor time that it takes to grow the index only if it has inserted at
+/// least this number of rows. Reading the processor time costs as much as one row.
 const CPU_TIMED_ROWS_MIN: u64 = 64;
 
 /// The result of one step of a search.

@@ -87,7 +87,7 @@ pub(super) enum InPlace<'g> {
     Tombstone(Locked<'g>),
     /// The row's next value has another padded length, so it needs a new record.
     NoRoom,
-    /// The row's next value has this length in bytes, and the table does not admit it.
+    /// The row's next value has this length in bytes, which the table does not admit.
     TooLong(usize),
     /// The operation has worked on the row.
     Row {

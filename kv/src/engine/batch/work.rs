@@ -55,7 +55,7 @@ pub(crate) trait Work {
     /// True if rows that the work reads from disk without moving them are copied into the row
     /// cache.
     const FILLS_CACHE: bool = true;
-    /// True if the updates of the work change values.
+    /// True if the rows that the work updates count as changed in the statistics.
     const CHANGES: bool = true;
 
     /// True if the work may append records.

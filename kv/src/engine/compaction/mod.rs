@@ -195,7 +195,8 @@ impl Core {
             if self.compaction_wanted(&state) {
                 return true;
             }
-            // A writer may be waiting for work that is done by now.
+            // Compaction has no work now. Wakes the writers that wait for compaction, so that they
+            // check their condition again.
             self.space.signal.changed.notify_all();
             self.space.signal.changed.wait(&mut state);
         }

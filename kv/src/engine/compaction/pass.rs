@@ -21,7 +21,7 @@ use crate::record::address::{Address, TableId};
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 use crate::sync::{Planted, planted};
 
-/// Number of rows that are copied under one pin. Their index misses overlap.
+/// Number of rows that are copied under one pin. The cache misses of their index lookups overlap.
 const GROUP_ROWS: usize = 32;
 /// Number of concurrent requests that read one page. Each request has at least `READ_BYTES_MIN`
 /// bytes, so a small page takes fewer requests.

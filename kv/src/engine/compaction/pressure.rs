@@ -267,8 +267,8 @@ impl Core {
         if self.space.page_with_room.load(Ordering::Relaxed) == page {
             return None;
         }
-        // This is at least the size of the index. So after a checkpoint that writes a whole image
-        // of the index, there is still room for the next checkpoint.
+        // `working_bytes` is at least the size of the index. So after a checkpoint that writes a
+        // whole image of the index, there is still room for the next checkpoint.
         let working_bytes = (WORKING_PAGES * self.log.page_bytes())
             .max(self.budget.total_bytes() / WORKING_BUDGET_PART)
             .max(self.budget.index_bytes());
@@ -354,10 +354,10 @@ impl Core {
         done
     }
 
-    /// True if room may come, so that a writer without room should wait. If this is true while
-    /// `compaction_wanted` is false, an event in progress must raise the signal: the end of a
-    /// checkpoint, or a page that the log's writer writes. Otherwise the waiting writer would sleep
-    /// although no room comes.
+    /// True if a writer without room should wait, because compaction or a checkpoint may make room.
+    /// If this function returns true while `compaction_wanted` returns false, an event in progress
+    /// must raise the signal: the end of a checkpoint, or the write of a page. Otherwise the
+    /// waiting writer would sleep although no room comes.
     fn can_make_room(&self, state: &CompactorState) -> bool {
         self.space.options.background
             && state.stopped.is_none()

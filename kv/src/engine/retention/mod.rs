@@ -19,7 +19,7 @@
 //! by chance. Then all rows are alike, and retention gains nothing.
 //!
 //! **Which threads run it.** The batches that append records run retention. After each chunk, a
-//! batch inspects 4 of the log's oldest records for each record that it appended, and copies the
+//! batch inspects 4 of the log's oldest records for each record that it appended. It copies the
 //! rows to retain to the tail. Before a batch turns a page, it inspects the rest of the page that
 //! will be evicted. The cost is proportional to the bytes written, and no thread waits for another.
 //! One batch inspects at a time. A batch that finds the lock taken skips the inspection, and tries
