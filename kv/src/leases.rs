@@ -168,8 +168,8 @@ impl<T> Leases<T> {
         }
     }
 
-    /// Declares all leases expired that were taken at `before` or earlier and whose owner has not
-    /// begun an answer.
+    /// Expires all leases that were taken at `before` or earlier and whose owner has not begun an
+    /// answer.
     #[must_use]
     pub fn expire(&self, before: Instant) -> Expired<T> {
         let mut expired = Expired { leases: Vec::new(), oldest_left: None };
@@ -207,7 +207,8 @@ impl<T> Leases<T> {
 
 impl<T> Leases<T> {
     /// Returns the leases that were registered with this `thread` number and have neither expired
-    /// nor ended. May also return leases of other threads, which share the shard.
+    /// nor ended. May also return leases of other threads, if their numbers select the same part of
+    /// the registry.
     #[must_use]
     pub fn of_thread(&self, thread: usize) -> Vec<Arc<Leased<T>>> {
         self.shards[thread % SHARDS].0.lock().slots.iter().flatten().cloned().collect()

@@ -42,7 +42,8 @@ use crate::error::Result;
 use crate::files::directory::Place;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Condvar, Mutex, Ordering, Planted, planted};
 
-/// Number of buckets that the image's writer visits before it fetches the saved buckets.
+/// Number of buckets that the image's writer visits before it fetches the buckets that batches have
+/// saved.
 const BUCKETS_PER_TURN: u64 = 64;
 /// Approximate number of buckets that `changed_part` samples.
 const SAMPLE: u64 = 4096;

@@ -230,7 +230,7 @@ pub(crate) struct Index {
     granule_bytes: u64,
 }
 
-/// Holds the lock bit of a bucket until it is dropped.
+/// A guard that holds a bucket's lock bit until the guard is dropped.
 struct LockedBucket<'a> {
     index: &'a Index,
     number: u64,

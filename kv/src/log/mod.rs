@@ -66,8 +66,8 @@ const FREE_FRAMES_WANTED: u64 = 2;
 /// fill another.
 const LAST_CALL_PAGES: u64 = 2;
 
-/// Number of pages that `settle_oldest` settles early. A batch calls it if the log has reached its
-/// quota and compaction finds no page on the device.
+/// Number of pages that `settle_oldest` settles early. A waiting batch calls `settle_oldest` if the
+/// log has reached its quota and compaction finds no page on the device.
 const SETTLED_EARLY_PAGES: u64 = 4;
 
 /// A store warns when one part in `ADDRESSES_LOW_PART` of the log's addresses is left.
@@ -285,7 +285,8 @@ impl Log {
         self.settled.load(Ordering::Acquire).max(self.flushed())
     }
 
-    /// Returns the end of the pages that are at their last call. All of them are settled.
+    /// Returns the end of the pages that are at their last call: they are evicted next, and
+    /// `retention` copies their often used rows. All of these pages are settled.
     pub(crate) fn last_call(&self) -> u64 {
         let pages = (self.tail.load(Ordering::Relaxed) >> 32) + 1;
         let end = (pages + FREE_FRAMES_WANTED + LAST_CALL_PAGES)

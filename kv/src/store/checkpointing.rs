@@ -116,8 +116,8 @@ impl Store {
                 self.core().log.device.release_handles();
                 self.take_checkpoint(blob)
             }
-            // Applies only if the new checkpoint is not complete. If it is complete, the full disk
-            // stopped only the last step, the record in `BANK`.
+            // This case applies only if the new checkpoint is not complete. If it is complete, the
+            // full disk stopped only the last step, the record in `BANK`.
             Err(error) if !self.core().log.is_poisoned() && self.newest.lock().number == before => {
                 match error.for_want_of_room() {
                     Some((path, reason)) => Err(Error::DiskFull { path, reason }),

@@ -81,7 +81,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if *at < end { self.run_stages(at, end, view) } else { Ok(()) }
     }
 
-    /// Prefetches the records of the first group of `places`.
+    /// Prefetches the records of the first keys of `places`, at most `GROUP_KEYS`, and returns them
+    /// as a group.
     #[inline]
     fn begin_group<const NEAR: bool>(&self, places: Range<usize>, view: View<'_>) -> Group {
         let mut group = Group {

@@ -462,7 +462,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// True if a batch that has begun must complete even if the disk lacks room. The end of a lease
     /// must complete, because otherwise its Gets would stay outstanding forever. An update must
     /// complete, because the caller can neither undo nor repeat half of it. Such a batch exceeds
-    /// the limit by at most its own rows.
+    /// the available room by at most its own rows.
     fn goes_on(&self) -> bool {
         self.clock == Clock::Release || self.work.shortage() != Shortage::Stops
     }

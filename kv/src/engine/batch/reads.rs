@@ -109,8 +109,8 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
                 again.push(i as u32);
                 return Ok(());
             }
-            // Compaction has given back this part of the log, and before that it moved the row. The
-            // batch searches for the key again.
+            // Compaction has moved the row and has then given back this part of the log. The batch
+            // searches for the key again.
             Err(_) if address.raw() < batch.core.log.begin() => {
                 pending.done = true;
                 batch.scratch.redo.push(pending.i);

@@ -249,7 +249,8 @@ impl Work for Retain<'_> {
     }
 }
 
-/// Reports the rows in mutable memory with their marks, and the rows elsewhere.
+/// Reports the rows in mutable memory with their marks, and the rows that are not in mutable
+/// memory.
 pub(crate) struct Announce<F, G> {
     pub(crate) resident: F,
     pub(crate) elsewhere: G,

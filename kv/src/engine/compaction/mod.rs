@@ -237,7 +237,7 @@ impl Core {
     fn sleep_for(&self, state: &mut MutexGuard<'_, CompactorState>, bytes: u64, throttle: u64) {
         let time = std::time::Duration::from_secs_f64(bytes as f64 / throttle as f64);
         let until = std::time::Instant::now() + time;
-        // The loop ends at the end of that time, at shutdown, or when a writer waits for space.
+        // The loop ends at `until`, at shutdown, or when a writer waits for space.
         while !state.shutdown && !state.urgent {
             if self.space.signal.changed.wait_until(state, until).timed_out() {
                 return;

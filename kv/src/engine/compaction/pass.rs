@@ -242,7 +242,8 @@ impl Core {
         Ok(published)
     }
 
-    /// Copies the rows of the page that are current according to a walk of their chain.
+    /// Walks the chains that may have records of the page, and copies those records that are
+    /// current.
     fn move_chained(&self, pass: &mut Pass) -> Result<u64> {
         let mut copied = 0;
         for (&number, (keys, addresses)) in &pass.chained {

@@ -79,7 +79,7 @@ pub(super) enum Lack {
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Live {
     pub(crate) rows: u64,
-    /// Total size in bytes of the records of these rows.
+    /// Total size in bytes of the records of the current rows.
     pub(crate) bytes: u64,
     /// Bytes of the pages that the records of each table would fill by themselves.
     footprint: u64,
@@ -334,9 +334,9 @@ impl Core {
                 None | Some(_) => {}
             }
             waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
-            // The compaction thread may sleep, because the log has grown since it last checked.
-            // This thread wakes it only once. Otherwise the two threads would wake each other
-            // forever.
+            // The compaction thread may sleep although it has work, because the log has grown since
+            // it last checked. This thread wakes the compaction thread only once. Otherwise the two
+            // threads would wake each other forever.
             let becomes_urgent = is_short && !std::mem::replace(&mut state.urgent, true);
             if is_first || becomes_urgent {
                 signal.changed.notify_all();

@@ -91,7 +91,7 @@ impl Core {
         self.retain_some(RECORDS_BEFORE_TURN_MAX);
     }
 
-    /// Inspects at most `records` records that are at their last call.
+    /// Inspects at most `records` records of the pages that are evicted next.
     fn retain_some(&self, records: u64) {
         if !is_on(Mechanism::Retention) {
             return;
