@@ -144,8 +144,8 @@ impl RowHints {
         self.addresses[start..][..part.addresses.len()].copy_from_slice(&part.addresses);
     }
 
-    /// Replaces the hints by those of the keys at the indices `places` of the batch of `from`. An
-    /// index may appear more than once.
+    /// Replaces the hints by hints of `from`: those of the keys at the indices `places` of the
+    /// batch of `from`. An index may appear more than once.
     ///
     /// # Panics
     /// Panics if a place is beyond the batch of `from`.

@@ -5,10 +5,10 @@
 //! no answer comes, because a thread hangs or a process with a lease has died, the counts never go
 //! down. A row's count does not tell which batches it counts.
 //!
-//! **Approach.** A registry has one entry for each batch whose counts are up, with the batch's
-//! keys. A thread that waits for a row (the expirer) may declare old entries expired. It then
-//! subtracts their counts from the rows. The entry's state decides whether the owner or an expirer
-//! subtracts the counts:
+//! **Approach.** A registry has one entry for each batch whose counts are up, which means that they
+//! were added to the rows and not yet subtracted. The entry has the batch's keys. A thread that
+//! waits for a row (the expirer) may declare old entries expired. It then subtracts their counts
+//! from the rows. The entry's state decides whether the owner or an expirer subtracts the counts:
 //!
 //! | state | meaning | what ends the state |
 //! |---|---|---|
@@ -122,8 +122,8 @@ impl<T> Leased<T> {
             return held;
         }
         // AcqRel: pairs with the Acquire loads of `is_held` and `is_expired`, and with the Acquire
-        // of another thread's failed exchange. What this thread did before it succeeded comes
-        // before what the other thread does afterwards.
+        // of another thread's failed exchange. So that other thread sees everything that this
+        // thread did before its exchange.
         self.state.compare_exchange(HELD, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
@@ -145,8 +145,8 @@ impl<T> Default for Leases<T> {
 }
 
 impl<T> Leases<T> {
-    /// Registers a batch that has added its counts. `thread` is a number of the calling thread.
-    /// Threads with different numbers rarely wait for each other.
+    /// Registers a batch that has added 1 to the count of each of its rows. `thread` is a number of
+    /// the calling thread. Threads with different numbers rarely wait for each other.
     pub fn register(&self, what: T, taken: Instant, thread: usize) -> Arc<Leased<T>> {
         let shard = thread % SHARDS;
         let mut slots = self.shards[shard].0.lock();
@@ -168,8 +168,8 @@ impl<T> Leases<T> {
         }
     }
 
-    /// Declares all leases expired that were taken at `before` or earlier and whose owner has not
-    /// begun an answer.
+    /// Expires all leases that were taken at `before` or earlier and whose owner has not begun an
+    /// answer.
     #[must_use]
     pub fn expire(&self, before: Instant) -> Expired<T> {
         let mut expired = Expired { leases: Vec::new(), oldest_left: None };
@@ -207,7 +207,8 @@ impl<T> Leases<T> {
 
 impl<T> Leases<T> {
     /// Returns the leases that were registered with this `thread` number and have neither expired
-    /// nor ended. May also return leases of other threads, which share the shard.
+    /// nor ended. May also return leases of other threads, if their numbers select the same part of
+    /// the registry.
     #[must_use]
     pub fn of_thread(&self, thread: usize) -> Vec<Arc<Leased<T>>> {
         self.shards[thread % SHARDS].0.lock().slots.iter().flatten().cloned().collect()

@@ -92,7 +92,7 @@ pub enum Shortage {
     /// repeat for all rows.
     Stops,
     /// The store either refuses the batch before its first row, or completes the batch. A completed
-    /// batch exceeds the limit by at most its own records.
+    /// batch exceeds the available room by at most its own records.
     Whole,
     /// The store completes the batch even if there is no room. This suits a batch that continues a
     /// change that an earlier batch has begun.

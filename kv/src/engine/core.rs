@@ -184,9 +184,8 @@ mod tests {
         passed as f64 / keys.len() as f64
     }
 
-    /// Shows that chosen keys cannot make long chains. Earlier, the hash had no secret seed. Keys
-    /// chosen to share bucket and tag at every size of the index then made one chain of 16,000
-    /// records.
+    /// Regression test: the hash had no secret seed. So keys that were chosen to share bucket and
+    /// tag at every size of the index made one chain of 16,000 records.
     #[test]
     fn keys_that_were_chosen_to_collide_take_no_longer_than_others() {
         let count = 16_000;

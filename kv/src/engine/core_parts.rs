@@ -105,7 +105,7 @@ impl Core {
             check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
             if !table.entry.dropped {
                 core.lengths.set(table.id(), table.entry.width(), table.entry.value_bytes);
-                // This includes tables without rows, because a deleted row leaves a record in the
+                // Tables without rows are noted too, because a deleted row leaves a record in the
                 // log.
                 core.note_written(table.id());
             }

@@ -15,8 +15,8 @@ impl Core {
         self.with_live_table(table, |state| state.record_bytes.fetch_add(bytes, Ordering::Relaxed));
     }
 
-    /// Counts an operation on a single key that took the short path. One counter stands for all
-    /// counts of the operation.
+    /// Counts an operation on a single key that took the short path. The call adds to one counter
+    /// only, and the statistics derive the operation's other counts from that counter.
     #[inline]
     pub(crate) fn count_single(&self, access: Access, changes: bool, hit: Hit) {
         let singles = &self.counters.singles;

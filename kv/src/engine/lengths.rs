@@ -25,7 +25,7 @@ const INCARNATION_SHIFT: u32 = 32;
 #[derive(Debug)]
 struct Page {
     words: [AtomicU64; PAGE],
-    /// True if the log may have a record of the table.
+    /// For each table number, true if the log may have a record of the table.
     written: [AtomicBool; PAGE],
 }
 

@@ -2,8 +2,9 @@
 //!
 //! **Problem.** A table number has 16 bits. Each table has one, and records and checkpoints
 //! identify the table by it. Programs make and drop tables without end: a renumbered vocabulary
-//! takes three numbers, and a generation of counts takes one. So the number of a dropped table must
-//! be given to a new table. No row of the old table may ever appear in the new table.
+//! takes three numbers. Each generation of counts before admission (Gets of keys without a row)
+//! takes one. So the number of a dropped table must be given to a new table. No row of the old
+//! table may ever appear in the new table.
 //!
 //! **Approach.** A bank gives out unused numbers first. Most banks never use a number twice. When
 //! all numbers have been used, the bank gives out the number of a dropped table if four conditions
@@ -209,9 +210,9 @@ mod tests {
         store.expect("a bank")
     }
 
-    /// Shows that no search finds a row below the log's beginning, where entries of the index may
-    /// lead to pages that are still in memory. Earlier, the short path for a single key found such
-    /// rows. Such rows could belong to a dropped table whose number another table now has.
+    /// Regression test: the short path for a single key found rows below the log's beginning if
+    /// their pages were still in memory. Such a row could belong to a dropped table whose number
+    /// another table now has.
     #[test]
     fn no_row_is_found_below_the_logs_beginning() {
         let dir = tempfile::tempdir().unwrap();

@@ -23,12 +23,12 @@ pub(crate) struct CompactorState {
     pub(crate) moved: bool,
     /// True if compaction stopped because the disk was full.
     pub(crate) full: bool,
-    /// The address at which compaction's present turn through the log ends. The next field counts
-    /// the bytes of this turn.
+    /// The address at which compaction's present turn (its passage through the log) ends. `turn`
+    /// has the counts of the present turn.
     pub(crate) turn_end: u64,
     pub(crate) turn: Turn,
     /// The number of pages that the rows need, divided by the number of pages that they would fill
-    /// without gaps. 0 before this is known.
+    /// without gaps. 0 before compaction has measured it.
     pub(crate) packing: f64,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct CompactorState {
 pub(crate) struct Turn {
     /// Bytes of all records that compaction read, also of superseded ones.
     pub(crate) records: u64,
-    /// Bytes of the pages that held these records.
+    /// Bytes of the pages that held the records that compaction read.
     pub(crate) pages: u64,
 }
 

@@ -42,7 +42,8 @@ use crate::error::Result;
 use crate::files::directory::Place;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Condvar, Mutex, Ordering, Planted, planted};
 
-/// Number of buckets that the image's writer visits before it fetches the saved buckets.
+/// Number of buckets that the image's writer visits before it fetches the buckets that batches have
+/// saved.
 const BUCKETS_PER_TURN: u64 = 64;
 /// Approximate number of buckets that `changed_part` samples.
 const SAMPLE: u64 = 4096;
@@ -58,7 +59,7 @@ pub(super) struct Eras {
     /// Saved buckets as of the cut, in the image's encoding.
     saved: Mutex<Vec<u8>>,
     fetched: Condvar,
-    /// Batches wait while more than this many bytes are saved.
+    /// Batches wait while the saved buckets have more than this number of bytes.
     saved_bytes_max: usize,
 }
 

@@ -89,8 +89,8 @@ impl Candidates {
 }
 
 /// A copy of the index's level and split pointer, which a thread needs to find buckets. One copy
-/// serves a whole batch. If a bucket is split after the copy, the depth in its meta word shows
-/// that.
+/// serves a whole batch. If a bucket is split after the copy was made, the depth in the bucket's
+/// meta word shows the split.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outline<'a> {
     index: &'a Index,
@@ -203,8 +203,8 @@ impl<'a> Outline<'a> {
 pub(crate) enum Inserted {
     /// The index now leads to the record.
     Yes,
-    /// Another thread changed the matching slots after the search. Or memory is too short for a
-    /// slot of its own, and every slot that the new record could share leads to a newer record. The
+    /// Another thread changed the matching slots after the search. Or memory is too short for
+    /// another slot, and every slot that the new record could share leads to a newer record. The
     /// caller searches again and writes a new record.
     Changed,
 }
@@ -230,7 +230,7 @@ pub(crate) struct Index {
     granule_bytes: u64,
 }
 
-/// Holds the lock bit of a bucket until it is dropped.
+/// A guard that holds a bucket's lock bit until the guard is dropped.
 struct LockedBucket<'a> {
     index: &'a Index,
     number: u64,
@@ -580,9 +580,9 @@ impl Index {
         self.replace_if(hash, old, new, alone, || true)
     }
 
-    /// Does the same as `replace`, but only if `still` returns true while the hash's bucket is
-    /// locked. The lock orders this call and an insert of the same key by another thread: the later
-    /// of the two sees everything that the earlier one saw.
+    /// Replaces the head address as `replace` does, but only if `still` returns true while the
+    /// hash's bucket is locked. The lock orders this call and an insert of the same key by another
+    /// thread: the later of the two sees everything that the earlier one saw.
     pub(crate) fn replace_if(
         &self,
         hash: u64,
@@ -661,7 +661,7 @@ impl Index {
             self.set_slot(slot, entry, entry.chained_to(new));
             return Inserted::Yes;
         }
-        // A record must be linked to an older record. The caller read the heads of the searched
+        // A record may link only to an older record. The caller read the heads of the searched
         // slots before it wrote the new record, so they are older. Other slots may have newer
         // heads.
         let Some((bits, slot, entry)) = closest else { return Inserted::Changed };

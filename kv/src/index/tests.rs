@@ -203,8 +203,8 @@ fn a_key_is_in_the_chain_of_one_slot() {
     assert!(slots_of.iter().all(|&slots| slots == 1));
 }
 
-/// Shows that a record that is inserted late is never linked to a newer record. Before the fix,
-/// such a link made a chain lead to a higher address.
+/// Regression test: an insert linked its record to a newer record, if the newer record had been
+/// inserted first. The chain then led to a higher address.
 #[test]
 fn no_record_is_linked_to_a_newer_one() {
     let rows = if cfg!(miri) { 300 } else { 40_000 };
@@ -512,8 +512,8 @@ fn after_an_image_that_failed_a_whole_one_is_right() {
     assert_eq!(entries(&album.load(&budget(16 << 20))), entries(&indexed.index));
 }
 
-/// Shows that a whole image with a bucket twice, or without a bucket, is damage. Before the fix,
-/// loading took whichever copy came first.
+/// Regression test: loading accepted a whole image that had a bucket twice, and took the copy that
+/// came first. A whole image without a bucket must be damage too.
 #[test]
 fn a_whole_image_with_a_bucket_twice_or_none_is_damaged() {
     let dir = tempfile::tempdir().unwrap();
@@ -571,10 +571,9 @@ fn images_that_do_not_belong_together_are_damaged() {
     }
 }
 
-/// Shows that a lookup with an old outline (a copy of the level and the split pointer) finds a
-/// bucket that was split twice since. This must hold even if the bucket that the hash moved to was
-/// not split. Before the fix, such a lookup read a bucket that did not exist, and never ended. A
-/// model in `testing::models` found this.
+/// Regression test: a lookup read a bucket that did not exist, and never ended. Its outline (a copy
+/// of the level and the split pointer) was older than two splits of the hash's bucket. The bucket
+/// that the hash moved to had not been split.
 #[test]
 fn a_look_from_before_several_splits_finds_the_bucket() {
     let indexed = Indexed::new(64 << 20, 4000);
@@ -594,10 +593,9 @@ fn a_look_from_before_several_splits_finds_the_bucket() {
     }
 }
 
-/// Shows that a split counts the entries without tag bits that it copies, and that such entries do
-/// not make the index grow. Without the counting, the number of entries went below zero when copies
-/// were removed. If the copies made the index grow, each split would add as many entries as it
-/// divides.
+/// Regression test: a split did not count the entries without tag bits that it copied, so the
+/// number of entries went below zero when copies were removed. The copies must not make the index
+/// grow either: each split would then add as many entries as it divides.
 #[test]
 fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
     let rows: u64 = if cfg!(miri) { 400 } else { 20_000 };

@@ -16,10 +16,10 @@
 //! [`salvage`] writes, and it writes to a new bank. A [`TableReader`] holds its checkpoint, as a
 //! read-only store does (`checkpoint::hold`), so the writer keeps that checkpoint.
 //!
-//! [`verify()`], [`summary()`] and [`salvage()`] hold no checkpoint, because the writer could free
-//! no space meanwhile. The writer may therefore remove a checkpoint while one of them reads it. At
-//! its end, [`verify()`] checks which checkpoints still exist. It drops the findings about removed
-//! checkpoints and reports their removal.
+//! [`verify()`], [`summary()`] and [`salvage()`] hold no checkpoint, because a hold would keep the
+//! writer from freeing space. The writer may therefore remove a checkpoint while one of these
+//! functions reads it. At its end, [`verify()`] checks which checkpoints still exist. It drops the
+//! findings about removed checkpoints and reports their removal.
 //!
 //! The functions do not use a store's device or its memory budget. They read files through the
 //! system's page cache. [`VerifyOptions::memory_bytes`] bounds the memory for index entries.

@@ -65,7 +65,7 @@ pub struct SalvageOptions {
 pub enum RowSource {
     /// By a checkpoint's sound index.
     Index,
-    /// By the log alone: the record of a key with the highest address is its row.
+    /// By the log alone: of a key's records, the one with the highest address is the row.
     Log,
 }
 
@@ -254,8 +254,8 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
     let mut notes = Vec::new();
     for &number in files.numbers.iter().rev() {
         let own = files.manifest(number);
-        // Without the checkpoint's own manifest, the tables of another checkpoint are used. They
-        // are nearly always the same, because tables are rarely made or dropped.
+        // Without the checkpoint's own manifest, the tables of another checkpoint are used. Both
+        // checkpoints nearly always have equal tables, because tables are rarely made or dropped.
         let older = files.manifests.iter().rev().find(|manifest| manifest.number < number);
         let Some(manifest) = own.or(older).or(files.manifests.first()) else { break };
         let id = own.map_or(0, |own| own.id);
@@ -422,7 +422,7 @@ impl Salvager<'_> {
         self.records(log, |salvager, _, (table, key), value| salvager.bank.set(table, key, value))
     }
 
-    /// Copies rows from the records of broken chains that are older than the damaged record.
+    /// For each broken chain, copies rows from the records that are older than the damaged record.
     fn behind_broken_chains(&mut self, log: &mut LogFiles) -> Result<()> {
         let open = std::mem::take(&mut self.open);
         if open.is_empty() {

@@ -193,8 +193,8 @@ pub(super) fn walk<V: Visit>(
     Ok(())
 }
 
-/// Returns true if the page at `at` belongs to a checkpoint in `sources`. The number is the address
-/// up to which the answer is the same.
+/// Returns true if the page at `at` belongs to a checkpoint in `sources`. Also returns the next
+/// address after `at` at which the log of a checkpoint begins or ends.
 fn named(sources: &[Source], at: u64) -> (bool, u64) {
     let names = |source: &Source| (source.log_begin..source.log_end).contains(&at);
     let borders = sources.iter().flat_map(|source| [source.log_begin, source.log_end]);

@@ -51,7 +51,7 @@ impl TurnFor {
 pub(super) struct FullDisk {
     /// The file that can't be written, and the system's reason. `None` while there is room.
     refused: Option<(PathBuf, String)>,
-    /// Number of requests so far.
+    /// Number of requests for an attempt to write so far.
     asked: u64,
     /// Number of the last request that a failed attempt has answered.
     failed: u64,
@@ -86,8 +86,8 @@ impl State {
         FREE_FRAMES_WANTED + left
     }
 
-    /// A call must use this each time before it sleeps to wait for the writer. If the disk is full,
-    /// the first use requests an attempt.
+    /// Requests an attempt to write if the disk is full and this call has not requested one yet. A
+    /// call must use this function each time before it sleeps to wait for the writer.
     ///
     /// # Errors
     /// `DiskFull` if the requested attempt has failed.

@@ -66,8 +66,8 @@ const FREE_FRAMES_WANTED: u64 = 2;
 /// fill another.
 const LAST_CALL_PAGES: u64 = 2;
 
-/// Number of pages that `settle_oldest` settles early. A batch calls it if the log has reached its
-/// quota and compaction finds no page on the device.
+/// Number of pages that `settle_oldest` settles early. A waiting batch calls `settle_oldest` if the
+/// log has reached its quota and compaction finds no page on the device.
 const SETTLED_EARLY_PAGES: u64 = 4;
 
 /// A store warns when one part in `ADDRESSES_LOW_PART` of the log's addresses is left.
@@ -256,8 +256,8 @@ impl Log {
         let _ = self.lookahead.0.set(told);
     }
 
-    /// Returns the record of which opening of the bank wrote each page. The present opening writes
-    /// all pages from the address at which the log ended when the bank was opened.
+    /// Returns the lineage, which says which opening of the bank wrote each page. The present
+    /// opening writes all pages from the address at which the log ended when the bank was opened.
     pub(crate) fn lineage(&self) -> &Lineage {
         &self.lineage
     }
@@ -285,7 +285,8 @@ impl Log {
         self.settled.load(Ordering::Acquire).max(self.flushed())
     }
 
-    /// Returns the end of the pages that are at their last call. All of them are settled.
+    /// Returns the end of the pages that are at their last call: they are evicted next, and
+    /// `retention` copies their often used rows. All of these pages are settled.
     pub(crate) fn last_call(&self) -> u64 {
         let pages = (self.tail.load(Ordering::Relaxed) >> 32) + 1;
         let end = (pages + FREE_FRAMES_WANTED + LAST_CALL_PAGES)
@@ -504,7 +505,7 @@ impl Log {
     pub(crate) fn cut(&self, mut reserved: ReservedFrame<'_>) -> Result<Address> {
         let mut end = {
             // The lock is needed, because a thread that found the page full before the pause may be
-            // about to turn it.
+            // about to begin the next page.
             let _state = self.state.lock();
             let tail = self.tail.load(Ordering::Acquire);
             let page = tail >> 32;
@@ -524,7 +525,7 @@ impl Log {
         };
         drop(reserved);
         end <<= self.page_bits;
-        // No thread acts on the old boundary, so the pages below can be written at once.
+        // No thread acts on the old boundary, so the pages below `end` can be written at once.
         // `fetch_max` is needed because the writer may be about to store a lower boundary.
         self.read_only.fetch_max(end, Ordering::Release);
         // The writer thread can write the pages that the cut has settled, and batches can turn
@@ -609,7 +610,7 @@ impl Log {
 
     /// Waits until the log uses no more frames than the budget allows. Free frames go back to the
     /// system, and the writer evicts pages. A caller that has borrowed memory from the budget calls
-    /// this. It must not be pinned.
+    /// this function. The caller must not be pinned.
     ///
     /// # Errors
     /// `Poisoned` after a failed write. `DiskFull` if the disk is full and a new attempt to write

@@ -95,8 +95,8 @@ pub(crate) unsafe fn write_image(
     image[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks a whole page that was read from disk, and returns the bytes in use. `place` gives its
-/// path and offset for an error.
+/// Checks a whole page that was read from disk, and returns the bytes in use. `place` gives the
+/// page's path and offset for an error.
 ///
 /// # Errors
 /// `Damaged` with a description of the fault.

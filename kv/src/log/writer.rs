@@ -28,15 +28,16 @@ use crate::sync::{MutexGuard, Ordering, Planted, planted};
 /// region has an eighth of the frames, and at least enough pages for writing and for pages at their
 /// last call.
 ///
-/// Lookahead keeps announced rows in memory: between two bursts of reads, its thread copies those
-/// unused rows that have reached the read-only region. The region must be long enough that the
+/// Lookahead keeps announced rows in memory: between its reads, its thread copies unused rows that
+/// have reached the read-only region back to the tail. The region must be long enough that the
 /// thread finds such a row before the row is evicted.
 fn mutable_pages(frames_allowed: u64) -> u64 {
     // The free frames count as part of the read-only region, because the writer gets them by
     // evicting the oldest pages of that region.
     let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
     let read_only = (frames_allowed / 8).max(last_call).max(FREE_FRAMES_WANTED);
-    // A frame stays over budget only until the cache has released the bytes that were charged.
+    // Saturating: fewer than two frames may be allowed while the row cache still has memory that
+    // the index or a scan has taken.
     frames_allowed.saturating_sub(read_only)
 }
 
@@ -50,7 +51,8 @@ impl Log {
     /// Runs the writer thread until shutdown. `give_way` makes the row cache release the memory
     /// that it has beyond its share.
     pub(crate) fn run_writer(&self, give_way: impl Fn()) {
-        /// If a device panics, the guard wakes the threads that wait for this one.
+        /// A guard that poisons the log if a device panics. The poison wakes the threads that wait
+        /// for this thread.
         struct PoisonOnPanic<'a>(&'a Log);
         impl Drop for PoisonOnPanic<'_> {
             fn drop(&mut self) {
@@ -189,7 +191,7 @@ impl Log {
         state.shutdown || left <= end - page
     }
 
-    /// True if frames can be freed or the cache must shrink. A thread that waits for this should
+    /// True if frames can be freed or the cache must shrink. A thread that waits for a frame should
     /// not wait until all settled pages are written.
     fn has_to_give_way(&self, state: &State) -> bool {
         let head = self.head.load(Ordering::Relaxed) >> self.page_bits;

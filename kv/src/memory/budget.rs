@@ -39,7 +39,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Minimum number of frames of the log. A log that writes its pages needs six: one frame that
 /// batches fill, two that are being written, two free frames and one in reserve. The seventh frame
-/// is the slack. The index may take its memory before the log has released a frame.
+/// is the slack: the index may take this memory before the log has released a frame.
 const FRAMES_MIN: u64 = 7;
 /// Number of pages that a scan borrows: one page to read into, and one for bits that mark the rows
 /// of the page.
@@ -59,8 +59,8 @@ const BUDGET_STEP_BYTES: u64 = 256 << 10;
 /// pages of the log are smaller.
 const INDEX_UNIT_BYTES: u64 = 4096;
 /// Number of pages of the smallest length (8 KiB) that the minimum budget has in addition to the
-/// log's pages: 32 KiB together. They hold the buckets of an empty index (16 KiB), and what the
-/// read buffers take more because their size is rounded up.
+/// log's pages: 32 KiB together. They hold the buckets of an empty index (16 KiB), and the bytes by
+/// which the size of the read buffers is rounded up.
 const SPARE_PAGES: u64 = 4;
 
 /// The memory budget of a store, and the memory that each part has taken.
@@ -109,8 +109,8 @@ impl Budget {
     }
 
     /// Returns the memory limit, in bytes, for index buckets that batches save for a checkpoint's
-    /// image: a quarter of a page for buckets that wait to be written, and a quarter for buckets
-    /// that are being written.
+    /// image. Buckets that wait to be written may take a quarter of a page, and so may buckets that
+    /// are being written.
     fn saved_bytes_for(page_bytes: u64) -> u64 {
         page_bytes / 2
     }
@@ -157,8 +157,8 @@ impl Budget {
     }
 
     /// Returns the bytes of slack: one page, or two huge pages if the budget uses huge pages and
-    /// two of them are longer. The index may need one huge page for buckets and one for overflow
-    /// buckets.
+    /// two huge pages are longer than a page. The index may need one huge page for buckets and one
+    /// for overflow buckets.
     fn slack_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
         let units = if uses_huge_pages(total_bytes) { 2 * HUGE_PAGE_BYTES as u64 } else { 0 };
         units.max(page_bytes)
@@ -215,8 +215,8 @@ impl Budget {
         self.frames.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if the frames or the row cache have more memory than the index, and the memory lent to
-    /// scans and prefetches, leave them.
+    /// True if the frames or the row cache have too much memory: more than remains beside the index
+    /// and the memory lent to scans and prefetches.
     pub(crate) fn is_over(&self) -> bool {
         self.frames() > self.frames_allowed() || self.cache_bytes_over() > 0
     }
@@ -464,9 +464,9 @@ mod tests {
         assert!(budget.index_bytes() <= budget.index_bytes_max());
     }
 
-    /// Shows that the index gets only memory that is free, and is then refused until the log
-    /// releases frames. Before a fix, the index took memory first, and every batch waited until
-    /// frames were released.
+    /// Regression test: the index took memory that frames still used, so every batch waited until
+    /// frames were released. The index must get only free memory, and must then be refused until
+    /// the log releases frames.
     #[test]
     fn the_index_takes_what_is_free_and_no_more_until_frames_give_way() {
         for (total_bytes, page_bytes) in

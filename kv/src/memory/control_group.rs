@@ -299,8 +299,8 @@ mod tests {
     }
 
     /// Shows that the limit at the top of the mount counts if the process's path lies outside the
-    /// mount: a path of the host, or one that leads out of the container's namespace. The top of
-    /// the mount is then the container's group.
+    /// mount. The path may be a path of the host, or lead out of the container's namespace. The top
+    /// of the mount is then the container's group.
     #[test]
     fn the_top_of_the_mount_counts_where_the_path_is_another_namespaces() {
         let files = [

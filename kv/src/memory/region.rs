@@ -11,8 +11,8 @@ use crate::error::Result;
 /// would be too coarse a unit.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Zeroed memory. Parts that were never read or written take no memory. `release` returns parts
-/// that take memory to the system.
+/// Zeroed memory. Parts that were never read or written take no memory. `release` gives the memory
+/// of other parts back to the system.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: Map,
@@ -32,7 +32,7 @@ impl Region {
         self.map.len()
     }
 
-    /// Returns the memory of all system pages that lie completely in the range to the system.
+    /// Gives back to the system the memory of all system pages that lie completely in the range.
     ///
     /// # Safety
     /// No thread may refer to the range, and its content must not be needed any more.
@@ -161,8 +161,8 @@ mod heap {
 mod tests {
     use super::*;
 
-    /// Shows that `release` leaves the bytes beside the range unchanged. Before a fix, it zeroed
-    /// system pages that were only partly in the range.
+    /// Regression test: `release` zeroed system pages that were only partly in the range. It must
+    /// leave the bytes beside the range unchanged.
     #[test]
     fn what_lies_beside_a_released_range_stays() {
         const PART: usize = 512;

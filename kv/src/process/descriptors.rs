@@ -55,8 +55,8 @@ fn lock() -> Option<MutexGuard<'static, Filled>> {
     None
 }
 
-/// The opening of a file, which is under way. `relies` is true if the opening needs the descriptors
-/// in `FILLED`, and false if the standard streams are open.
+/// A file's opening that is under way. `relies` is true if the opening needs the descriptors in
+/// `FILLED`, and false if the standard streams are open.
 struct Opening {
     relies: bool,
 }
@@ -111,7 +111,7 @@ fn streams_are_open() -> bool {
 
 /// Returns the file that `open` opens, with a descriptor of 3 or above. `open` must not lock the
 /// file (`flock`). To move a descriptor, the function copies it and closes the original, and the
-/// lock would belong to both.
+/// lock would belong to both descriptors.
 ///
 /// # Errors
 /// The errors of `open`. `EMFILE` if the process has no descriptor left.

@@ -292,7 +292,7 @@ mod tests {
     }
 
     /// Shows that a thread that locks repeatedly does not keep the lock from a waiting thread. With
-    /// the standard library's mutex alone, this may fail.
+    /// the standard library's mutex alone, the waiting thread may never get the lock.
     #[test]
     fn a_thread_that_locks_again_and_again_lets_others_have_the_lock() {
         let mutex = Mutex::new(0);

@@ -81,8 +81,8 @@ impl ClockWord {
         changes.wrapping_add(self.outstanding()) & USES_MASK
     }
 
-    /// True if the record was used since its use count was `uses`. A count that is lower than
-    /// `uses` means that gets ended without counting as a change, which is not a use.
+    /// True if the record was used since its use count was `uses`. A count lower than `uses` is not
+    /// a use: it means that gets ended without counting as a change.
     pub(crate) fn used_since(self, uses: u32) -> bool {
         let more = self.uses().wrapping_sub(uses) & USES_MASK;
         more != 0 && more <= USES_MASK / 2

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! In memory, words 0 and 1 are atomics that change under the record's lock. Words 2 and 3 do not
-//! change after the record is published, which means that an index entry leads to it. The value
+//! change once the record is published, that is, once an index entry leads to the record. The value
 //! changes under the lock by atomic stores, because readers without the lock may read it (see
 //! `clock::read_unlocked`). The lock's holder may read the value with ordinary loads.
 
@@ -149,10 +149,11 @@ impl<'g> RecordRef<'g> {
         unsafe { &*self.words.add(i) }
     }
 
-    // All loads of the header are Relaxed. The record was published by a Release store of an index
-    // entry, which the caller has read with Acquire. Or the caller has a hint: then the thread that
-    // noted the hint had found the record, and the program has passed the hint to this thread.
-    // Later, word 0 changes only under the record's lock.
+    // All loads of the header are Relaxed, because the header was written before the caller reached
+    // it. A Release store of an index entry published the record, and the caller has read the entry
+    // with Acquire. Or the caller has a hint: the thread that noted the hint had found the record,
+    // and the program has passed the hint to this thread. Later, word 0 changes only under the
+    // record's lock.
     #[inline]
     pub(crate) fn link(self) -> Link {
         Link(self.word(0).load(Ordering::Relaxed))

@@ -1,8 +1,8 @@
 //! Statistics as named numbers, for monitoring.
 //!
 //! [`StoreStats`] is a struct for programs. A monitoring system also needs each number's name, kind
-//! and help text, and gets a list of [`Metric`]s. Both are snapshots. Taking a snapshot reads a few
-//! hundred counters and does not make batches wait.
+//! and help text, and gets a list of [`Metric`]s. The struct and the list are snapshots. Taking a
+//! snapshot reads a few hundred counters and does not make batches wait.
 
 use crate::stats::StoreStats;
 

@@ -29,8 +29,8 @@ use crate::sync::{AtomicU32, CountingU64, Ordering, global, thread_local};
 const CELLS: usize = 16;
 
 global! {
-    /// Which of the [`CELLS`] cells are taken, one bit each. It is an atomic and not a value under
-    /// a lock, because a lock that another thread holds during a fork stays locked in the child.
+    /// Which of the [`CELLS`] cells are taken, one bit each. The bits are an atomic and not a value
+    /// under a lock: a lock that another thread holds during a fork stays locked in the child.
     /// Cells of the parent's other threads stay taken in the child, although the child does not
     /// have these threads.
     static TAKEN: AtomicU32 = AtomicU32::new(0);

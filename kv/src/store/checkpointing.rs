@@ -116,8 +116,8 @@ impl Store {
                 self.core().log.device.release_handles();
                 self.take_checkpoint(blob)
             }
-            // Applies only if the new checkpoint is not complete. If it is complete, the full disk
-            // stopped only the last step, the record in `BANK`.
+            // This case applies only if the new checkpoint is not complete. If it is complete, the
+            // full disk stopped only the last step, the record in `BANK`.
             Err(error) if !self.core().log.is_poisoned() && self.newest.lock().number == before => {
                 match error.for_want_of_room() {
                     Some((path, reason)) => Err(Error::DiskFull { path, reason }),
@@ -130,7 +130,7 @@ impl Store {
 
     /// Keeps a checkpoint beyond `checkpoints_kept` until it is [unpinned](Self::unpin), also after
     /// a reopening. This is useful for the best epoch of a training. A pinned checkpoint keeps the
-    /// log with its rows. A rollback to an older checkpoint removes it.
+    /// log with its rows. A rollback to an older checkpoint removes the pinned checkpoint.
     ///
     /// # Errors
     /// - `NoSuchCheckpoint` if the bank has no checkpoint with this number.
@@ -339,9 +339,8 @@ mod tests {
         }
     }
 
-    /// Shows that a checkpoint still has an address at which it can end when the log is full.
-    /// Earlier, the log could fill up to its last page. All rows written since the last checkpoint
-    /// were then lost.
+    /// Regression test: batches filled the log up to its last page. A checkpoint then had no
+    /// address at which it could end, so all rows written since the last checkpoint were lost.
     #[test]
     fn a_log_that_has_used_up_its_addresses_has_one_for_a_checkpoint() {
         use crate::log::last_page;

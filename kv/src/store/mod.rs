@@ -41,8 +41,9 @@ use serving::{CallState, Serving};
 pub use state::StateId;
 pub use tables::TableInfo;
 
-/// Wakes, when it is dropped, the threads that wait for rows of this batch. It does so even if the
-/// batch ends with an error or a panic, because such a batch may have released rows.
+/// A guard that wakes the threads that wait for rows of this batch when it is dropped. The guard
+/// does so even if the batch ends with an error or a panic, because such a batch may have released
+/// rows.
 struct Released<'a> {
     waiters: &'a Waiters,
     table: TableId,

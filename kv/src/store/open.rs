@@ -84,8 +84,8 @@ impl Store {
         let making = Making::begin(dir);
         let dir = &create_dir_durably(dir)?;
         let lock = BankLock::take(dir)?;
-        // Read again under the lock: before that, another process may have put a bank or other
-        // files there.
+        // Reads the bank file again under the lock. Before the lock was taken, another process may
+        // have put a bank or other files into the directory.
         let found = BankFile::read(dir)?;
         let made = found.is_none().then(|| making.locked(dir));
         let bank_file = match found {
@@ -144,8 +144,8 @@ impl Store {
                 (index, Some(recovered))
             }
         };
-        // A process that crashed may have written log beyond this address. No checkpoint needs that
-        // log.
+        // A process that crashed may have written log beyond `manifest.log_end`. No checkpoint
+        // needs these bytes.
         device.truncate(manifest.log_end)?;
         let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
         let parts = CoreParts {
@@ -395,8 +395,8 @@ mod tests {
         }
     }
 
-    /// Shows that a failed opening leaves no new bank on disk. Earlier, the bank stayed if the
-    /// system refused the second thread.
+    /// Regression test: an opening left a new bank on disk if the system refused to start the
+    /// second thread. A failed opening must leave no new bank.
     #[test]
     fn a_new_bank_that_is_refused_a_thread_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();

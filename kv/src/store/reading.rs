@@ -171,9 +171,10 @@ impl Store {
         let _moving = reading.moving.lock();
         self.checkpoints.check_in_place()?;
         let now = self.core().reading.as_ref().map_or((0, 0), ReadAt::number_and_id);
-        // No process removes the checkpoint that this store holds. So if it is gone, the directory
-        // was replaced, for example by a new copy of a bank. The checkpoint numbers in the
-        // directory then belong to another history and cannot be compared with the store's number.
+        // No process removes the checkpoint that this store holds. So if that checkpoint is gone,
+        // the directory was replaced, for example by a new copy of a bank. The checkpoint numbers
+        // in the directory then belong to another history and cannot be compared with the store's
+        // number.
         if !self.checkpoints.manifest(now.0).is_ok_and(|manifest| manifest.id == now.1) {
             return Err(another_bank(self.dir.path()));
         }

@@ -68,7 +68,7 @@ pub struct ScannedRow<'a> {
 pub struct Scan<'a> {
     core: Arc<Core>,
     /// The scan borrows the store, so the store stays open. [`Store::scan_shared`] holds the store
-    /// in the next field instead.
+    /// in `_held` instead.
     _borrowed: PhantomData<&'a Store>,
     _held: Option<Arc<Store>>,
     images: Arc<Images>,
@@ -202,8 +202,8 @@ impl Scan<'_> {
         pin: LogPin,
     ) -> Result<Self> {
         let page_bytes = core.log.page_bytes();
-        // The bits that mark the read buckets use a part of the window's memory, but at most half a
-        // page of it.
+        // The bits that mark the buckets that were read use a part of the window's memory, but at
+        // most half a page of it.
         let bucket_bytes = images.reader_bytes()?;
         let from_window = bucket_bytes.min(page_bytes / 2);
         let lent_bytes = SCAN_PAGES * page_bytes + bucket_bytes - from_window;

@@ -175,8 +175,8 @@ impl Store {
     /// brings back the table as the last checkpoint has it. Compaction frees the table's space.
     ///
     /// A new table may have the same name at once. A new table gets the dropped table's number only
-    /// if the bank has no unused number left, and if the log and the kept checkpoints have no
-    /// record of the dropped table any more. The id of the dropped table stays invalid.
+    /// if the bank has no unused number left. In addition, the log and the kept checkpoints must
+    /// have no record of the dropped table any more. The id of the dropped table stays invalid.
     ///
     /// # Errors
     /// `NoSuchTable` if the table does not exist.

@@ -38,7 +38,7 @@ use crate::record::layout::RecordImage;
 /// The reason why a stream of reads ended early.
 struct Failed {
     error: Error,
-    /// True if the stream's reads included bytes between the records that were asked for.
+    /// True if a read of the stream included bytes between two requested records.
     bridged: bool,
 }
 
@@ -76,9 +76,9 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if pending.is_empty() {
             return Ok(());
         }
-        // A stream takes pages beyond the quota without waiting, so it begins only if there is
-        // room. Otherwise each batch that fails for lack of room would first lengthen the log by
-        // the size of a read buffer.
+        // A stream takes pages of the log without waiting, also beyond the log's size limit. So the
+        // batch begins a stream only if there is room. Otherwise each batch that fails for lack of
+        // room would first lengthen the log by the size of a read buffer.
         if W::APPENDS && W::ROOM == Room::Awaited && self.core.has_no_room() {
             self.await_space()?;
         }
@@ -137,10 +137,10 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// function returns true. Returns false if compaction moved no row: the caller then returns the
     /// error.
     ///
-    /// The caller does not repeat this without end: each repetition needs a `begin` that has
-    /// advanced since the search. A read that succeeds needs no such check. A removed file stays
-    /// whole for a process that has it open. A range of a file that was given back reads as zeros,
-    /// and zeros are no valid record (`Reading::record`).
+    /// The caller does not retry forever: each retry needs a log beginning that has advanced since
+    /// the search. A successful read needs no such check. A removed file stays whole for a process
+    /// that has it open. A range that compaction has given back reads as zeros, and zeros are no
+    /// valid record (`Reading::record`).
     #[cold]
     fn search_again(&mut self, pending: &[Pending], error: &Error) -> bool {
         // A removed file causes only failed or short reads. For any other error, `Reading::record`

@@ -1,5 +1,5 @@
 //! Finds the rows of a chunk by the hints of an earlier batch, without the index. The essay of
-//! `hints` says why that is safe.
+//! `hints` says why using hints is safe.
 //!
 //! The batch prefetches the records of the next group of keys before it works on the current group.
 
@@ -76,11 +76,13 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 *at += 1;
             }
         }
-        // Keys are left only if the operation has given no hints since `has_hints`.
+        // Keys remain only if the operation stopped giving hints after `has_hints` had checked
+        // them.
         if *at < end { self.run_stages(at, end, view) } else { Ok(()) }
     }
 
-    /// Prefetches the records of the first group of `places`.
+    /// Prefetches the records of the first keys of `places`, at most `GROUP_KEYS`, and returns them
+    /// as a group.
     #[inline]
     fn begin_group<const NEAR: bool>(&self, places: Range<usize>, view: View<'_>) -> Group {
         let mut group = Group {
@@ -125,8 +127,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 let room =
                     ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
                 if W::EFFECT == Effect::Peek {
-                    // A deleted row may have a newer record that this one does not lead to, so the
-                    // batch searches for it.
+                    // If the record is a tombstone, the key may have a newer record in another
+                    // chain. So the batch searches for the key.
                     return match row::peek::<W, VARIABLE>(self.work, i, record, room) {
                         Peeked::Row => {
                             self.tally.hits_mutable += 1;

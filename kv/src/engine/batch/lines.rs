@@ -10,7 +10,7 @@ const LINES_AHEAD_MAX: usize = 8;
 /// so two records of one length may touch different numbers of lines.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordLines {
-    /// The offsets are the multiples of [`LINE_BYTES`] below this one, and `last_byte`.
+    /// The offsets are the multiples of [`LINE_BYTES`] below `end`, and `last_byte`.
     end: usize,
     last_byte: usize,
 }
@@ -41,8 +41,9 @@ mod tests {
 
     use super::*;
 
-    /// A middle line that is missing makes each operation on the record wait for memory. With
-    /// records of 88 bytes, one quarter of them once lacked such a line; of 104 bytes, a half.
+    /// Regression test: the batch did not prefetch one middle line of some records (a quarter of
+    /// those of 88 bytes, half of those of 104 bytes). Each operation on such a record waited for
+    /// memory.
     #[test]
     fn every_line_of_a_record_is_prefetched_wherever_the_record_begins() {
         for record_bytes in (24..=LINES_AHEAD_MAX * LINE_BYTES).step_by(8) {

@@ -18,10 +18,10 @@
 //! 4. Work on each row.
 //!
 //! Each stage consists of short loops, so the processor has many cache misses in flight at once.
-//! The stages of successive groups alternate: a group passes the second stage, the next group the
-//! first stage, the group the third stage, and the group before it the fourth stage. So the records
-//! of a group arrive while the batch works on the rows of the group before it. The page walks for
-//! the buckets overlap with the loop that uses the fill buffers.
+//! The stages of successive groups alternate: group 2 passes the second stage, group 3 the first
+//! stage, group 2 the third stage, and group 1 the fourth stage. So the records of a group arrive
+//! while the batch works on the rows of the group before it. The page walks for the buckets overlap
+//! with the loop that uses the fill buffers.
 //!
 //! **What limits the speed.** A prefetch that misses the TLB cannot retire before its page walk has
 //! ended. So the cache misses of two keys overlap only if both keys' instructions fit the reorder
@@ -78,11 +78,12 @@ use crate::process::cpu_time;
 use crate::record::address::{Address, TableId};
 use crate::record::layout::{HEADER_BYTES, RecordRef, record_bytes};
 
-/// Number of keys that pass a stage together. A smaller group hides less latency. If the batch
-/// prefetches into the first-level cache, the records of two larger groups do not fit it.
+/// Number of keys that pass a stage together. A smaller group hides less latency. If a batch
+/// prefetches into the first-level cache, the records of two larger groups would not fit that
+/// cache.
 const GROUP_KEYS: usize = 32;
-/// A batch measures the processor time of its growth step only if it has inserted at least this
-/// number of rows. Reading the processor time costs as much as one row.
+/// A batch measures the processor time that it takes to grow the index only if it has inserted at
+/// least this number of rows. Reading the processor time costs as much as one row.
 const CPU_TIMED_ROWS_MIN: u64 = 64;
 
 /// The result of one step of a search.
@@ -202,8 +203,8 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     grown_noted: u64,
     /// The value of `Tally::appended` when the batch last looked for rows to `retain`.
     appended_noted: u64,
-    /// The value of `Tally::appended` when the batch last turned a page. `None` before the first
-    /// page.
+    /// The value of `Tally::appended` when the batch last turned a page (began a new page at the
+    /// log's tail). `None` before the first turn.
     appended_at_turn: Option<u64>,
     /// Index and length of a value that is longer than the table admits. The batch then fails.
     too_long: Option<(usize, usize)>,
@@ -449,8 +450,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             Room::Awaited if self.streaming => self.owes_wait |= self.core.must_await_space(),
             Room::Awaited => self.await_space()?,
         }
-        // If the batch itself has appended nothing since its last turn, retained rows have filled
-        // the page. The batch then turns the page without retaining more rows.
+        // If the batch has appended no record of its own since it last began a page, retained rows
+        // have filled that page. The batch then begins the next page without retaining more rows.
         if self.appended_at_turn.replace(self.tally.appended) != Some(self.tally.appended) {
             self.core.retain_before_turn();
         }
@@ -459,9 +460,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     }
 
     /// True if a batch that has begun must complete even if the disk lacks room. The end of a lease
-    /// must complete, because otherwise its counts would stay forever. An update must complete,
-    /// because the caller can neither undo nor repeat half of it. Such a batch exceeds the limit by
-    /// at most its own rows.
+    /// must complete, because otherwise its Gets would stay outstanding forever. An update must
+    /// complete, because the caller can neither undo nor repeat half of it. Such a batch exceeds
+    /// the available room by at most its own rows.
     fn goes_on(&self) -> bool {
         self.clock == Clock::Release || self.work.shortage() != Shortage::Stops
     }

@@ -60,7 +60,7 @@ pub(super) struct Reading<'s, 'a, W, const VARIABLE: bool> {
     pending: &'s mut [Pending],
     demand: &'s mut Demand,
     joins: Joins,
-    /// True if a read of the stream includes bytes between two records.
+    /// True if a read of the stream includes bytes between two requested records.
     bridged: bool,
     /// Number of entries of `pending` whose first read has begun.
     begun: usize,
@@ -82,7 +82,7 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
         Reading { batch, pending, demand, joins, bridged: false, begun: 0, again, spans }
     }
 
-    /// True if a read of the stream includes bytes between two records.
+    /// True if a read of the stream includes bytes between two requested records.
     pub(super) fn has_bridged(&self) -> bool {
         self.bridged
     }
@@ -109,8 +109,8 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
                 again.push(i as u32);
                 return Ok(());
             }
-            // Compaction has given back this part of the log, and before that it moved the row. The
-            // batch searches for the key again.
+            // Compaction has moved the row and has then given back this part of the log. The batch
+            // searches for the key again.
             Err(_) if address.raw() < batch.core.log.begin() => {
                 pending.done = true;
                 batch.scratch.redo.push(pending.i);
@@ -200,7 +200,7 @@ impl<W: Work, const VARIABLE: bool> ReadStream for Reading<'_, '_, W, VARIABLE> 
                 }
                 fetched += end - place;
             }
-            // `publish` will lock this bucket.
+            // Prefetches the key's bucket, which `publish` will lock.
             if W::APPENDS {
                 index.prefetch(pending.hash);
             }

@@ -19,7 +19,7 @@ pub(super) struct ValueRoom<'a> {
     pub(super) value_bytes: usize,
 }
 
-/// The result of a read without the lock.
+/// The result of reading a row without its lock.
 pub(super) enum Peeked {
     /// Another thread has replaced this record by a newer one. The caller searches again.
     Moved,
@@ -87,7 +87,7 @@ pub(super) enum InPlace<'g> {
     Tombstone(Locked<'g>),
     /// The row's next value has another padded length, so it needs a new record.
     NoRoom,
-    /// The row's next value has this length in bytes, and the table does not admit it.
+    /// The row's next value has this length in bytes, which the table does not admit.
     TooLong(usize),
     /// The operation has worked on the row.
     Row {
@@ -96,9 +96,9 @@ pub(super) enum InPlace<'g> {
     },
 }
 
-/// Works on a row in the mutable region under the row's lock. `hint` is the hint that leads to this
-/// record later. A record of a table of fixed width must have room for a value. Always inlined, for
-/// the reason that `peek` gives.
+/// Works on a row in the mutable region under the row's lock. With `hint`, a later batch finds this
+/// record without the index. A record of a table of fixed width must have room for a value. Always
+/// inlined, because a call costs as much as the rest of the work on a short row.
 #[inline(always)]
 pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     work: &mut W,
@@ -143,8 +143,8 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             return done;
         }
         Effect::Touch => {
-            // A release counts as a change of the value, so it does not count as another use of the
-            // row.
+            // A release counts as a change of the value and ends a Get. So the row's use count, the
+            // sum of changes and outstanding Gets, stays as it is.
             locked.unlock_changed(after);
             work.settled(i, hint);
             return done;

@@ -4,12 +4,12 @@
 //! successive operations, but it looks only about 500 instructions ahead, and a batch's bookkeeping
 //! is longer than that.
 //!
-//! So a single key takes this path under two conditions: its table has fixed width, and the first
-//! probe finds the row in memory at a place where the operation needs no new record. A peek may
-//! find the row anywhere in memory, another operation only in mutable memory. The work on the row
-//! uses the same code as a batch (`row`). In every other case this path gives up, and the caller
-//! runs a batch from the beginning. No row was changed by then, though a peek may have written to
-//! its destination.
+//! So a single key takes this path under two conditions. Its table has fixed width. The first probe
+//! finds the row in memory, at a place where the operation needs no new record. A peek may find the
+//! row anywhere in memory, another operation only in mutable memory. The work on the row uses the
+//! same code as a batch (`row`). In every other case this path gives up, and the caller runs a
+//! batch from the beginning. No row was changed by then, though a peek may have written to its
+//! destination.
 
 use super::row::ValueRoom;
 use super::{Effect, Entry, Work};

@@ -297,7 +297,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
 
     /// Follows the key's chains as far as their records are in memory.
     fn walk<'g>(&self, key: u64, candidates: &Candidates, view: View<'g>) -> Walk<'g> {
-        // More than one chain rarely leaves memory, and the first one needs no allocation.
+        // Usually at most one chain continues on disk. `on_disk` holds one such chain without an
+        // allocation.
         let mut on_disk = None;
         let mut rest = Vec::new();
         for entry in candidates.iter() {

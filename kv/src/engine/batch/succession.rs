@@ -43,7 +43,8 @@ pub(super) struct Predecessor<'r> {
     pub(super) previous: Address,
     /// The row's value. `None` if the record is a tombstone, which stands for a deleted row.
     pub(super) value: Option<&'r [u8]>,
-    /// The record's clock, without the Gets of an earlier session. A tombstone has a clock at rest.
+    /// The record's clock, without the Gets that were outstanding before the store was opened. A
+    /// tombstone has a clock at rest.
     pub(super) word: ClockWord,
     pub(super) record_bytes: usize,
 }

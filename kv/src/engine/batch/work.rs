@@ -55,7 +55,7 @@ pub(crate) trait Work {
     /// True if rows that the work reads from disk without moving them are copied into the row
     /// cache.
     const FILLS_CACHE: bool = true;
-    /// True if the updates of the work change values.
+    /// True if the rows that the work updates count as changed in the statistics.
     const CHANGES: bool = true;
 
     /// True if the work may append records.
@@ -72,7 +72,7 @@ pub(crate) trait Work {
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }
-    /// True if the work, at a record in mutable memory, reads the header but not the value.
+    /// True if the work reads only the header of a record in mutable memory.
     fn reads_headers_alone(&self) -> bool {
         matches!(Self::EFFECT, Effect::Locate | Effect::Touch)
     }
@@ -103,8 +103,8 @@ pub(crate) trait Work {
     fn elsewhere(&mut self, _i: usize) {}
     /// Called after a work with `PROMOTES` brought the row to mutable memory.
     fn moved(&mut self, _i: usize, _mark: RowMark) {}
-    /// True if a moved row counts as promoted and not used since. `was` tells if it counted as
-    /// promoted before the move.
+    /// True if a moved row counts as promoted and not used since. `was` is true if the row counted
+    /// as promoted before the move.
     fn is_promoted(was: bool) -> bool {
         let _ = was;
         false
@@ -212,7 +212,7 @@ impl<F: FnMut(usize, RowMark)> Work for Promote<'_, F> {
     }
 }
 
-/// Brings rows to mutable memory that no operation has used or moved since `marks` were taken.
+/// Brings to mutable memory the rows that no operation has used or moved since `marks` were taken.
 pub(crate) struct PromoteUnused<'a, F> {
     pub(crate) marks: &'a [RowMark],
     pub(crate) marked: &'a mut F,
@@ -235,7 +235,7 @@ impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
     }
 }
 
-/// Copies rows to the tail that are still at these addresses in the read-only region.
+/// Copies to the tail the rows that are still at these addresses in the read-only region.
 pub(crate) struct Retain<'a>(pub(crate) &'a [Address]);
 impl Work for Retain<'_> {
     const EFFECT: Effect = Effect::Move;
@@ -249,7 +249,8 @@ impl Work for Retain<'_> {
     }
 }
 
-/// Reports the rows in mutable memory with their marks, and the rows elsewhere.
+/// Reports the rows in mutable memory with their marks, and the rows that are not in mutable
+/// memory.
 pub(crate) struct Announce<F, G> {
     pub(crate) resident: F,
     pub(crate) elsewhere: G,

@@ -139,8 +139,8 @@ impl Core {
         self.space.signal.raise();
     }
 
-    /// A checkpoint calls this when it finds the bank's directory in its place. Compaction
-    /// continues if it had stopped because the directory was moved.
+    /// A checkpoint calls this function when it finds the bank's directory at its path. If
+    /// compaction had stopped because the directory was moved, compaction continues.
     pub(crate) fn is_in_place(&self) {
         let mut state = self.space.signal.state.lock();
         if std::mem::take(&mut state.moved) {
@@ -150,8 +150,8 @@ impl Core {
 
     /// The loop of the compaction thread. Returns at shutdown.
     pub(crate) fn run_compactor(&self) {
-        /// A guard that stops compaction if this thread panics, and wakes the writers that wait for
-        /// it.
+        /// A guard that acts if this thread panics: it stops compaction, and wakes the writers that
+        /// wait for compaction.
         struct StopOnPanic<'a>(&'a Core);
         impl Drop for StopOnPanic<'_> {
             fn drop(&mut self) {
@@ -195,7 +195,8 @@ impl Core {
             if self.compaction_wanted(&state) {
                 return true;
             }
-            // A writer may be waiting for work that is done by now.
+            // Compaction has no work now. Wakes the writers that wait for compaction, so that they
+            // check their condition again.
             self.space.signal.changed.notify_all();
             self.space.signal.changed.wait(&mut state);
         }
@@ -236,7 +237,7 @@ impl Core {
     fn sleep_for(&self, state: &mut MutexGuard<'_, CompactorState>, bytes: u64, throttle: u64) {
         let time = std::time::Duration::from_secs_f64(bytes as f64 / throttle as f64);
         let until = std::time::Instant::now() + time;
-        // The loop ends at the end of that time, at shutdown, or when a writer waits for space.
+        // The loop ends at `until`, at shutdown, or when a writer waits for space.
         while !state.shutdown && !state.urgent {
             if self.space.signal.changed.wait_until(state, until).timed_out() {
                 return;

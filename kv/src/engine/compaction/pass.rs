@@ -21,7 +21,7 @@ use crate::record::address::{Address, TableId};
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 use crate::sync::{Planted, planted};
 
-/// Number of rows that are copied under one pin. Their index misses overlap.
+/// Number of rows that are copied under one pin. The cache misses of their index lookups overlap.
 const GROUP_ROWS: usize = 32;
 /// Number of concurrent requests that read one page. Each request has at least `READ_BYTES_MIN`
 /// bytes, so a small page takes fewer requests.
@@ -54,8 +54,8 @@ impl Core {
         }
         let mut buffer = pass.buffer.take().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
         let copied = self.move_rows(pass, &mut buffer, start);
-        // The rows of the page have been copied, so walks of chains can use its buffer for their
-        // reads.
+        // The rows of the page have been copied. So the walks of chains can use the page's buffer
+        // for reads.
         pass.scratch.own_buffer = Some(buffer);
         let copied = copied.and_then(|copied| Ok(copied + self.move_chained(pass)?));
         pass.buffer = pass.scratch.own_buffer.take();
@@ -242,7 +242,8 @@ impl Core {
         Ok(published)
     }
 
-    /// Copies the rows of the page that are current according to a walk of their chain.
+    /// Walks the chains that may have records of the page, and copies those records that are
+    /// current.
     fn move_chained(&self, pass: &mut Pass) -> Result<u64> {
         let mut copied = 0;
         for (&number, (keys, addresses)) in &pass.chained {
@@ -326,9 +327,9 @@ mod tests {
         }
     }
 
-    /// Shows that compaction does not copy rows of a table that was dropped after the page was
-    /// listed. An earlier version copied such rows, to addresses above `records_end`. All records
-    /// of a dropped table must lie below that address.
+    /// Regression test: compaction copied rows of a table that was dropped after the page was
+    /// listed. The copies lay above `records_end`, below which all records of a dropped table must
+    /// lie.
     #[test]
     fn rows_of_a_table_that_is_dropped_meanwhile_are_not_copied() {
         let dir = tempfile::tempdir().unwrap();

@@ -46,8 +46,8 @@ const FAR_OFF: Duration = Duration::from_secs(3600);
 /// Smallest number of pages of disk room that writers leave for compaction. Compaction copies rows
 /// into that room until the next checkpoint frees space.
 const WORKING_PAGES: u64 = 8;
-/// Writers leave at least one part in `WORKING_BUDGET_PART` of the memory budget as disk room for
-/// compaction. With more room, compaction needs fewer checkpoints.
+/// Writers leave at least the memory budget divided by this number as disk room for compaction.
+/// With more room, compaction needs fewer checkpoints.
 const WORKING_BUDGET_PART: u64 = 16;
 /// Number of pages below the quota that only compaction and deletions may use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
@@ -79,7 +79,7 @@ pub(super) enum Lack {
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Live {
     pub(crate) rows: u64,
-    /// Total size in bytes of the records of these rows.
+    /// Total size in bytes of the records of the current rows.
     pub(crate) bytes: u64,
     /// Bytes of the pages that the records of each table would fill by themselves.
     footprint: u64,
@@ -267,8 +267,8 @@ impl Core {
         if self.space.page_with_room.load(Ordering::Relaxed) == page {
             return None;
         }
-        // This is at least the size of the index. So after a checkpoint that writes a whole image
-        // of the index, there is still room for the next checkpoint.
+        // `working_bytes` is at least the size of the index. So after a checkpoint that writes a
+        // whole image of the index, there is still room for the next checkpoint.
         let working_bytes = (WORKING_PAGES * self.log.page_bytes())
             .max(self.budget.total_bytes() / WORKING_BUDGET_PART)
             .max(self.budget.index_bytes());
@@ -308,8 +308,8 @@ impl Core {
         // The loop ends: compaction makes room, has no work left, or stops, and each of these
         // raises the signal. The program can also end the wait.
         let done = loop {
-            // The lock is released during this attempt, because the writer thread takes the lock
-            // after an attempt.
+            // The lock of `state` is released while the writer thread tries to write. After a
+            // failed attempt, that thread may take the lock (`Signal::raise`).
             let written = match self.log.is_disk_full() {
                 true => MutexGuard::unlocked(&mut state, || self.log.try_to_write()),
                 false => Ok(()),
@@ -334,9 +334,9 @@ impl Core {
                 None | Some(_) => {}
             }
             waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
-            // The compaction thread may sleep, because the log has grown since it last checked.
-            // This thread wakes it only once. Otherwise the two threads would wake each other
-            // forever.
+            // The compaction thread may sleep although it has work, because the log has grown since
+            // it last checked. This thread wakes the compaction thread only once. Otherwise the two
+            // threads would wake each other forever.
             let becomes_urgent = is_short && !std::mem::replace(&mut state.urgent, true);
             if is_first || becomes_urgent {
                 signal.changed.notify_all();
@@ -354,10 +354,10 @@ impl Core {
         done
     }
 
-    /// True if room may come, so that a writer without room should wait. If this is true while
-    /// `compaction_wanted` is false, an event in progress must raise the signal: the end of a
-    /// checkpoint, or a page that the log's writer writes. Otherwise the waiting writer would sleep
-    /// although no room comes.
+    /// True if a writer without room should wait, because compaction or a checkpoint may make room.
+    /// If this function returns true while `compaction_wanted` returns false, an event in progress
+    /// must raise the signal: the end of a checkpoint, or the write of a page. Otherwise the
+    /// waiting writer would sleep although no room comes.
     fn can_make_room(&self, state: &CompactorState) -> bool {
         self.space.options.background
             && state.stopped.is_none()

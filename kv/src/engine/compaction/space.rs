@@ -119,7 +119,7 @@ impl std::fmt::Debug for Pass {
     }
 }
 
-/// A record of the page, identified by its offset in the page.
+/// A record of the page that is being compacted, identified by its offset in the page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) offset: u32,

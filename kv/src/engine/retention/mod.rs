@@ -2,8 +2,8 @@
 //!
 //! **Problem.** The log evicts its oldest page, whatever rows are in it. If an operation uses a row
 //! while its page is in the read-only region, the row goes to the tail and stays in memory. Another
-//! row may be used often, but not while its page is in that region. It leaves memory together with
-//! the rows that were used once, and is soon read from disk again.
+//! row may be used often, but not while its page is in that region. Such a row leaves memory
+//! together with the rows that were used once, and is soon read from disk again.
 //!
 //! **Approach.** The rows of the page that will be evicted next are at their *last call*: retention
 //! copies the most used of these rows to the tail. The clock word of a record counts its uses
@@ -19,7 +19,7 @@
 //! by chance. Then all rows are alike, and retention gains nothing.
 //!
 //! **Which threads run it.** The batches that append records run retention. After each chunk, a
-//! batch inspects 4 of the log's oldest records for each record that it appended, and copies the
+//! batch inspects 4 of the log's oldest records for each record that it appended. It copies the
 //! rows to retain to the tail. Before a batch turns a page, it inspects the rest of the page that
 //! will be evicted. The cost is proportional to the bytes written, and no thread waits for another.
 //! One batch inspects at a time. A batch that finds the lock taken skips the inspection, and tries
@@ -91,7 +91,7 @@ impl Core {
         self.retain_some(RECORDS_BEFORE_TURN_MAX);
     }
 
-    /// Inspects at most `records` records that are at their last call.
+    /// Inspects at most `records` records of the pages that are evicted next.
     fn retain_some(&self, records: u64) {
         if !is_on(Mechanism::Retention) {
             return;

@@ -1,5 +1,6 @@
 //! The state of retention: the address up to which the oldest pages are inspected, and a histogram
-//! of the use counts of rows at their last call.
+//! of the use counts of the inspected rows. Retention inspects rows at their *last call*, shortly
+//! before their page is evicted.
 
 use crate::engine::batch::scratch::Scratch;
 use crate::record::address::Address;
@@ -14,11 +15,11 @@ pub(crate) const HALF_LIFE_ROUNDS: u64 = 16;
 pub(crate) const USES_MAX: usize = 255;
 /// A row with fewer uses than this is never retained.
 pub(crate) const USES_MIN: usize = 3;
-/// At most one in `RETAINED_SHARE` of the rows at their last call is retained. This bounds the
-/// extra bytes written.
+/// At most one in `RETAINED_SHARE` of the rows that are about to be evicted is retained. This
+/// bounds the extra bytes written.
 pub(crate) const RETAINED_SHARE: u64 = 4;
-/// Retention sets the limit of uses again each time it has recorded this number of rows at their
-/// last call.
+/// Retention sets the limit of uses again each time it has recorded the use counts of this number
+/// of rows that are about to be evicted.
 pub(crate) const JUDGED_ROWS: u64 = 1024;
 /// Each time the limit is set, the histogram loses one part in `FORGOTTEN_SHARE` of its weight. So
 /// it shows the last few thousand rows.
@@ -36,7 +37,7 @@ pub(crate) struct Retention {
     /// The next record to inspect. Changes only while `state` is locked.
     pub(crate) next: AtomicU64,
     pub(crate) state: Mutex<RetentionState>,
-    /// Mean use count of the rows at their last call.
+    /// Mean use count of the rows that retention has recently inspected before their eviction.
     pub(crate) mean_uses: AtomicU64,
     /// Growth of the log in bytes after which a use has lost half of its weight.
     pub(crate) half_life_bytes: u64,
@@ -97,8 +98,8 @@ pub(crate) fn dice(address: Address) -> u16 {
     (address.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
 }
 
-/// A histogram of the use counts of rows at their last call, and the limit from which rows are
-/// retained.
+/// A histogram of the use counts of rows that are about to be evicted, and the limit from which
+/// such rows are retained.
 #[derive(Debug)]
 pub(crate) struct Uses {
     /// The weight of the rows with each use count, in units of `ROW`.
@@ -110,7 +111,7 @@ pub(crate) struct Uses {
     pub(crate) at_least: Option<u32>,
     /// Mean use count when the limit was last set.
     pub(crate) mean: u64,
-    /// Allowance for retained rows. Each row at its last call adds 1, and each retained row takes
+    /// Allowance for retained rows. Each inspected row adds 1, and each retained row takes
     /// `RETAINED_SHARE`. So the share holds even for pages whose rows are all used often.
     pub(crate) credit: u64,
 }

@@ -66,7 +66,7 @@ struct Plan {
 /// ```
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCalls {
-    /// Number of bursts of reads.
+    /// Number of bursts. A burst is one call of the device with one or more reads.
     pub bursts: u64,
     /// Number of single reads in all bursts.
     pub reads: u64,
@@ -171,7 +171,8 @@ impl FaultyDevice {
         Self { inner, plan: Mutex::default() }
     }
 
-    /// Makes the `n`-th single read from now fail. Its whole burst then fails and reads no bytes.
+    /// Makes the `n`-th single read from now fail. The other reads of its burst then fail too and
+    /// read no bytes.
     ///
     /// # Panics
     /// If `n` is 0. The other methods with an `n` also panic if `n` is 0.

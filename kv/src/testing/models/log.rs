@@ -243,7 +243,7 @@ impl Logged {
     }
 
     /// Runs these threads next to a writer thread. Then writes the log and asserts that the device
-    /// has all its content.
+    /// has all content of the log.
     fn beside_the_writer(self: Arc<Self>, threads: Vec<Box<dyn FnOnce(&Logged) + Send>>) {
         let writer = {
             let logged = Arc::clone(&self);
