@@ -1,4 +1,4 @@
-//! The lookahead depth that follows from a bank's counters.
+//! Chooses the lookahead depth from a bank's counters.
 
 use crate::bank::Bank;
 use crate::lookahead::depth::{DepthRule, StepReport};
@@ -36,7 +36,7 @@ use crate::stats::LookaheadStats;
 pub struct AutoDepth {
     rule: DepthRule,
     last: Option<Seen>,
-    /// True from the begin of a pass until its first step.
+    /// True between the beginning of a pass over the data and the first step of the pass.
     begins: bool,
 }
 
@@ -59,8 +59,8 @@ impl Seen {
         let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
         let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);
         let unused = before.unused.saturating_add(cancelled);
-        // The number is at most the number of rows that are in memory unused or may still arrive.
-        // All other cancelled rows were used, or were never moved.
+        // `unused` is at most the number of rows that are in memory unused or may still arrive. All
+        // other cancelled rows were used, or were never moved.
         let pending = self.lookahead.pending.max(before.lookahead.pending);
         self.unused = unused.saturating_sub(wasted).min(self.waiting() + pending);
         wasted.saturating_sub(unused)
@@ -115,8 +115,8 @@ impl AutoDepth {
         self.rule.depth()
     }
 
-    /// Must be called when a pass over the data begins. The next step then ignores the bank's work
-    /// since the last step.
+    /// Must be called when a pass over the data begins. The next [`step`](Self::step) then ignores
+    /// the bank's work since the call of `step` before it.
     pub fn begin_pass(&mut self) {
         self.begins = true;
     }
@@ -145,7 +145,8 @@ impl AutoDepth {
                 if begins { self.depth() } else { self.rule.step(&report) }
             }
             None => {
-                // Rows that other loops cancelled before do not count as this loop's waste.
+                // Rows that other loops cancelled before this loop's first step do not count as its
+                // waste.
                 now.unused = now.cancelled_too_late.min(now.waiting() + stats.pending);
                 self.depth()
             }
@@ -244,8 +245,8 @@ mod tests {
         let idle = open("idle");
         let table = busy.table("user", TableConfig::new(4)).unwrap();
         table.put(&[1, 2, 3], &[1.0; 12]).unwrap();
-        // After the checkpoint, the table's rows leave memory next, so they would be queued. The
-        // queue refuses them.
+        // After the checkpoint, the table's rows are the next to leave memory, so lookahead tries
+        // to queue them. The queue has room for 0 keys and drops them.
         busy.checkpoint(b"").unwrap();
         table.lookahead(&[1, 2, 3]).unwrap();
         assert_eq!(busy.stats().lookahead.dropped, 3);

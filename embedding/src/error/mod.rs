@@ -87,8 +87,8 @@ pub enum Error {
         /// The oldest of these leases.
         oldest: Box<LeaseInfo>,
     },
-    /// The lease became older than the bank's `lease_timeout`, and a Get gave its counts back. The
-    /// call has changed nothing.
+    /// The lease became older than the bank's `lease_timeout`, and a Get expired it: the staleness
+    /// clocks of its rows no longer count it. The call has changed nothing.
     #[error(
         "table {table:?}: this lease of {keys} keys was taken {age:.1?} ago and has expired: after the bank's \
          lease_timeout of {timeout:?} others were let through; nothing was changed; get the rows again and \
@@ -223,8 +223,8 @@ pub enum Error {
         /// Number of unchanged rows.
         rows: usize,
     },
-    /// A step over several tables failed after some tables had taken their step. The counts of all
-    /// leases were given back.
+    /// A step over several tables failed after some tables had taken their step. All leases of the
+    /// step have ended: staleness clocks no longer count them.
     #[error(
         "the step of tables {} is taken, and that of table {table:?} failed, so the batch is half applied: go back to the \
          last checkpoint, or train on; {source}",
@@ -266,7 +266,7 @@ pub enum Error {
     UnknownValue {
         /// The vocabulary's name.
         vocabulary: String,
-        /// The first such value, as text.
+        /// The first value without an id, as text.
         value: String,
         /// The value's place in the batch.
         position: usize,
@@ -275,7 +275,7 @@ pub enum Error {
         /// True if the call tried to insert the value and the vocabulary is frozen.
         frozen: bool,
     },
-    /// The vocabulary has assigned this id to no value.
+    /// A batch of ids contains an id that the vocabulary has assigned to no value.
     #[error(
         "vocabulary {vocabulary:?} never gave out id {id}: its values have the ids from {first_id} up to and not \
          including {next_id}"
@@ -629,11 +629,11 @@ pub enum Error {
         path: PathBuf,
         /// The checkpoint's number.
         checkpoint: u64,
-        /// The reason why it must be removed.
+        /// The reason why the call must remove the checkpoint.
         why: &'static str,
     },
-    /// Another call changed or removed the data of this call while it ran. The text says whether to
-    /// repeat the call.
+    /// While this call ran, another call changed or removed data that this call needs. The text
+    /// says whether to repeat the call.
     #[error("{0}")]
     ChangedMeanwhile(String),
     /// An option is out of range, or does not fit the bank or another option.

@@ -60,8 +60,8 @@ struct Checked<'g> {
 
 impl Lease {
     /// Applies gradients through several leases of one table. The optimizer takes one step for each
-    /// of `keys`, even if several leases hold its row. Works like [`apply_many`](Self::apply_many)
-    /// with one part.
+    /// distinct key of `keys`, even if several leases hold the key's row. Works like
+    /// [`apply_many`](Self::apply_many) with one part.
     ///
     /// # Errors
     /// The errors of [`apply_many`](Self::apply_many).
