@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::pool::default_threads;
 use embank_kv::{CompactionOptions, DeviceChoice, default_memory_budget_bytes};
 
-/// Longest wait of a Get for a staleness bound, by default. [`BankOptions::wait_timeout`] and the
-/// bindings use it.
+/// Default limit on a Get's wait for rows above the staleness bound. [`BankOptions::wait_timeout`]
+/// and the bindings use it.
 pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
 /// Options for opening a bank.
@@ -36,9 +36,10 @@ pub struct BankOptions {
     /// Number of newest checkpoints to keep. Default: 2.
     pub checkpoints_kept: usize,
     /// Largest number of pending lookahead keys; 0 turns lookahead off. Default: `None`, as many as
-    /// fit 1/32 of the budget (about 20,000 keys per MiB of that share).
+    /// fit 1/32 of the budget (about 20,000 keys per MiB of that share), at most 790,000.
     pub lookahead_queue_keys: Option<usize>,
-    /// Longest wait of a Get for a staleness bound. Default: 60 s ([`WAIT_TIMEOUT_DEFAULT`]).
+    /// Longest wait of a Get for rows above the staleness bound. Default: 60 s
+    /// ([`WAIT_TIMEOUT_DEFAULT`]).
     pub wait_timeout: Duration,
     /// Age at which a lease may expire; must be above zero. An older lease stays valid until a Get
     /// of its table expires it: the next Get that begins, or a Get that waits for the lease's rows.

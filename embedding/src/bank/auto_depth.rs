@@ -47,7 +47,8 @@ struct Seen {
     log_tail: u64,
     promoted: u64,
     cancelled_too_late: u64,
-    /// Number of rows that were cancelled too late and may still leave memory unused.
+    /// Number of rows that were cancelled after the worker may have taken them, and that may still
+    /// leave memory unused.
     unused: u64,
 }
 
@@ -184,8 +185,8 @@ mod tests {
         assert_eq!((wasted(20, 11, 30), wasted(21, 11, 30)), (4, 1), "seven of them were left");
         assert_eq!((wasted(21, 5000, 30), wasted(40, 5000, 100)), (0, 10), "nine were there");
         assert_eq!(wasted(0, 0, 0), 0, "of another bank");
-        // More rows were kept in memory than moved. Rows that are still pending count as neither
-        // kept nor moved.
+        // 1,000 rows are cancelled, but only 20 rows are in memory unused and 30 were pending. So
+        // at most 50 of them can still leave memory unused.
         let pending = |mut seen: Seen, pending| {
             seen.lookahead.pending = pending;
             seen.lookahead.on_time = 50;

@@ -87,8 +87,8 @@ pub enum Error {
         /// The oldest of these leases.
         oldest: Box<LeaseInfo>,
     },
-    /// The lease became older than the bank's `lease_timeout`, and a Get expired it: the staleness
-    /// clocks of its rows no longer count it. The call has changed nothing.
+    /// The lease became older than the bank's `lease_timeout`, and a Get expired the lease:
+    /// staleness clocks no longer count it. The call has changed nothing.
     #[error(
         "table {table:?}: this lease of {keys} keys was taken {age:.1?} ago and has expired: after the bank's \
          lease_timeout of {timeout:?} others were let through; nothing was changed; get the rows again and \
@@ -339,7 +339,7 @@ pub enum Error {
         /// The vocabulary's name.
         vocabulary: String,
     },
-    /// The bank has no vocabulary of this name. Making a table for the ids of such a vocabulary
+    /// The bank has no vocabulary of this name. Making a table for the ids of a missing vocabulary
     /// fails with this error too.
     #[error(
         "there is no vocabulary {vocabulary:?} in this bank; make it first, with Bank::vocabulary or by a pipeline on \
