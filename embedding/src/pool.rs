@@ -64,8 +64,9 @@ pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX_DEFAULT)
 }
 
-/// Returns [`THREAD_KEYS_MIN`]. In a build for tests, the variable `EMBANK_TEST_PART_KEYS` replaces
-/// it: with 64, whole test suites run with divided batches.
+/// Returns [`THREAD_KEYS_MIN`]. In a build for tests, the environment variable
+/// `EMBANK_TEST_PART_KEYS` replaces this number. With 64, whole test suites run with divided
+/// batches.
 fn thread_keys_min() -> usize {
     #[cfg(feature = "testing")]
     {

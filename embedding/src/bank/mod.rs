@@ -88,9 +88,9 @@ impl Bank {
         Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
     }
 
-    /// Opens the bank in the directory `path` read-only, at checkpoint `checkpoint`, or at the
-    /// newest one if it is `None`. Another process may write the bank meanwhile. Changes no file.
-    /// Tables can be opened, peeked at and scanned. Calls that would write fail with
+    /// Opens the bank in the directory `path` read-only, at checkpoint `checkpoint`. `None` means
+    /// the newest checkpoint. Another process may write the bank meanwhile. Changes no file. Tables
+    /// can be opened, peeked at and scanned. Calls that would write fail with
     /// [`ReadOnly`](crate::Error::ReadOnly), including a Get for training. Lookahead does nothing.
     /// Of `options`, only the memory budget, the device and the threads have an effect.
     ///

@@ -64,7 +64,7 @@ pub enum Error {
         waited: Duration,
     },
     /// A Get would wait for its own thread's leases, so it fails at once. The Get took no lease.
-    /// This happens if this thread holds more leases on a row than the staleness bound allows.
+    /// The error occurs if this thread holds more leases on a row than the staleness bound allows.
     /// Leases that expire before the end of the wait do not count. Leases that were handed over
     /// ([`Lease::hand_over`](crate::Lease::hand_over)) do not count either. Once a thread has ended
     /// a lease of the bank that another thread took, no Get of the bank fails in this way.
@@ -212,7 +212,7 @@ pub enum Error {
     RowOverflow {
         /// The table's name.
         table: String,
-        /// Key of the first such row.
+        /// Key of the first unchanged row.
         key: u64,
         /// The column in the row.
         column: usize,
@@ -283,7 +283,7 @@ pub enum Error {
     UnknownId {
         /// The vocabulary's name.
         vocabulary: String,
-        /// The first such id.
+        /// The first id of the batch without a value.
         id: u64,
         /// Id of the vocabulary's first value.
         first_id: u64,
@@ -301,7 +301,7 @@ pub enum Error {
         table: String,
         /// Name of the table's vocabulary.
         vocabulary: String,
-        /// The first such key of the batch.
+        /// The first key of the batch that is not an id.
         key: u64,
         /// Id of the vocabulary's first value. The caller may use smaller keys freely.
         first_id: u64,
@@ -517,7 +517,7 @@ pub enum Error {
         path: PathBuf,
         /// The checkpoint's number.
         checkpoint: u64,
-        /// The processes that read it.
+        /// The processes that read the checkpoint.
         readers: LockHolders,
     },
     /// A delta does not follow the bank's newest checkpoint.
@@ -536,9 +536,9 @@ pub enum Error {
         /// The given budget in bytes.
         budget_bytes: u64,
         /// The smallest budget, in bytes, that is also enough for a scan. Opening the bank may
-        /// succeed with a third of it.
+        /// succeed with a third of this budget.
         needed_bytes: u64,
-        /// The part of the bank that needs it.
+        /// The part of the bank that needs this budget.
         what: String,
     },
     /// The system refuses the address space that a memory budget reserves.

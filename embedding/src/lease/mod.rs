@@ -116,9 +116,9 @@ impl Lease {
     /// `wait_timeout`. Without this call, that Get may fail at once with
     /// [`SelfBlocked`](crate::Error::SelfBlocked).
     ///
-    /// Call this before the other thread receives the lease. The call becomes unnecessary once any
-    /// lease of the bank was ended by a thread that did not take it. After that, all Gets of the
-    /// bank wait.
+    /// Call `hand_over` before the other thread receives the lease. The call becomes unnecessary
+    /// once any lease of the bank was ended by a thread that did not take it. After that, all Gets
+    /// of the bank wait.
     ///
     /// # Examples
     /// ```

@@ -15,8 +15,8 @@ use crate::table::operations::{Reached, TouchClocks};
 impl Table {
     /// Gives back the counts of leases that are older than the bank's `lease_timeout`. Also gives
     /// back the counts that an earlier call could not give back because the disk was full. A Get
-    /// calls this before it starts and while it waits. Returns the registry, which knows when to
-    /// look for old leases next, or `None` if leases do not expire.
+    /// calls this method before it starts and while it waits. Returns the registry, which knows
+    /// when to look for old leases next, or `None` if leases do not expire.
     pub(crate) fn expire_due_leases(&self) -> Option<&LeaseRegistry> {
         if self.shared.leases.owes() {
             self.give_back_owed();

@@ -171,7 +171,7 @@ impl Table {
         }
     }
 
-    /// Reserves the rows of a Get once it has waited long enough.
+    /// Reserves the rows of a Get that has waited until `reserves_at`.
     fn reserve_if_due<'t>(&'t self, keys: &[u64], wait: &mut Wait<'t>) {
         if wait.reserved.is_none() && Instant::now() >= wait.reserves_at {
             wait.reserved = Some(self.shared.line.reserve(keys));

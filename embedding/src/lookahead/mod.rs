@@ -269,7 +269,8 @@ impl Lookahead {
         given_up
     }
 
-    /// Removes these keys of a table from the queue. Returns the number of keys that were in it.
+    /// Removes `keys` of a table from the queue. Returns the number of these keys that were in the
+    /// queue.
     pub(crate) fn cancel_keys(&self, table: TableId, keys: &[u64]) -> usize {
         let given_up = self.cancel_those(Cancelled::Keys(table, keys.iter().copied().collect()));
         self.shared.counters.cancelled_too_late.add(keys.len().saturating_sub(given_up) as u64);

@@ -116,8 +116,8 @@ impl Shared {
             if state.stopping {
                 return None;
             }
-            // This task has priority. It needs no disk read, and it avoids later reads of rows that
-            // would leave memory.
+            // Copying rows of the window has priority. It needs no disk read, and avoids later
+            // reads of rows that would leave memory.
             if std::mem::take(&mut state.look) {
                 state.looking = true;
                 state.working = true;
