@@ -18,7 +18,8 @@ use crate::stats::unsaved::Unsaved;
 /// open while the state exists.
 #[derive(Debug)]
 pub(crate) struct Context {
-    // Declared before `store`, so the worker stops before the store is dropped.
+    // Declared before `store`: Rust drops fields in this order, so the lookahead thread stops
+    // before the store is dropped.
     pub(crate) lookahead: Lookahead,
     pub(crate) store: Arc<Store>,
     pub(crate) wait_timeout: Duration,
@@ -27,9 +28,9 @@ pub(crate) struct Context {
     /// True once a thread has ended a lease that another thread took.
     pub(crate) leases_change_hands: AtomicBool,
     pub(crate) times: Times,
-    /// Held while a side table of admission (counts of Gets), or the table that it belongs to, is
-    /// made or dropped. A thread that also needs the lock of the bank's tables must take that lock
-    /// first.
+    /// A thread holds this lock while it makes or drops a table or the table's side table, in which
+    /// admission counts Gets. A thread that also needs the lock of the bank's tables must take that
+    /// lock first.
     pub(crate) side_tables: Mutex<()>,
     pub(crate) budget: Budget,
     pub(crate) pool: BatchPool,

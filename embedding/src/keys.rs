@@ -9,9 +9,9 @@
 //!    pass wrote.
 //! 2. The second pass goes forwards. Each key reads the place in its slot. If the key at that place
 //!    is equal, the place is the first place of the key. If the key there is different, the pass
-//!    puts its own place on a list. It does so without a branch. With 2 to 4 slots per key, about a
-//!    sixth of the keys are listed. Equal keys have equal slots, so either all places of a key are
-//!    listed or none.
+//!    puts the current key's place on a list, without a branch. With 2 to 4 slots per key, about a
+//!    sixth of the keys are listed. Equal keys have equal slots, so the list has either all places
+//!    of a key or no place of the key.
 //! 3. The third pass finds the first places of the listed keys in a small hash table with probing.
 //! 4. The fourth pass numbers the keys in the order of their first places, without a branch.
 //!
@@ -29,8 +29,8 @@ pub const UNKNOWN_ID: u64 = u64::MAX;
 /// 65,536 keys.
 const SLOTS_KEPT_MAX: usize = 1 << 18;
 
-/// Least number of slots of the first table per key of the batch. More slots leave fewer keys to
-/// the probed table, but take more of the processor's cache.
+/// The first table has at least this many slots per key of the batch. With more slots, fewer keys
+/// need the probed table, but the first table takes more of the processor's cache.
 const OWNERS_PER_KEY_MIN: usize = 2;
 
 thread_local! {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::pool::default_threads;
 use embank_kv::{CompactionOptions, DeviceChoice, default_memory_budget_bytes};
 
-/// Longest wait of a Get for a staleness bound, by default. [`BankOptions::wait_timeout`] and the
-/// bindings use it.
+/// Default limit on a Get's wait for rows above the staleness bound. [`BankOptions::wait_timeout`]
+/// and the bindings use it.
 pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
 /// Options for opening a bank.
@@ -36,26 +36,27 @@ pub struct BankOptions {
     /// Number of newest checkpoints to keep. Default: 2.
     pub checkpoints_kept: usize,
     /// Largest number of pending lookahead keys; 0 turns lookahead off. Default: `None`, as many as
-    /// fit 1/32 of the budget (about 20,000 keys per MiB of that share).
+    /// fit 1/32 of the budget (about 20,000 keys per MiB of that share), at most 790,000.
     pub lookahead_queue_keys: Option<usize>,
-    /// Longest wait of a Get for a staleness bound. Default: 60 s ([`WAIT_TIMEOUT_DEFAULT`]).
+    /// Longest wait of a Get for rows above the staleness bound. Default: 60 s
+    /// ([`WAIT_TIMEOUT_DEFAULT`]).
     pub wait_timeout: Duration,
-    /// Age at which a lease may expire; must be above zero. An older lease stays valid until the
-    /// next Get of its table, or a Get that waits for its rows, expires it. The staleness clocks of
-    /// its rows then no longer count the lease. Later updates through it fail with
-    /// [`LeaseExpired`](crate::Error::LeaseExpired) and change nothing. Several times the slowest
-    /// step is a good value. Default: `None`, leases never expire. Then no slow step loses its
-    /// update, but a lease that never ends blocks its rows.
+    /// Age at which a lease may expire; must be above zero. An older lease stays valid until a Get
+    /// of its table expires it: the next Get that begins, or a Get that waits for the lease's rows.
+    /// The staleness clocks of its rows then no longer count the lease. Later updates through the
+    /// lease fail with [`LeaseExpired`](crate::Error::LeaseExpired) and change nothing. Several
+    /// times the slowest step is a good value. Default: `None`, leases never expire. Then no slow
+    /// step loses its update, but a lease that never ends blocks its rows.
     pub lease_timeout: Option<Duration>,
     /// Options of compaction, which frees disk space. Default: only
     /// [`Bank::compact`](crate::Bank::compact) frees space. With `background` and no throttle, the
-    /// log stays below 1.5 times its rows, not counting space that kept checkpoints hold. The rows
-    /// that compaction copies pass through mutable memory and displace rows that lookahead brought
-    /// in. If the index leaves little memory for rows, training may run at half speed. Turn
-    /// `background` on for runs whose log would outgrow the disk.
+    /// log stays below 1.5 times the size of its current rows, not counting space that kept
+    /// checkpoints hold. The rows that compaction copies pass through mutable memory and displace
+    /// rows that lookahead brought in. If the index leaves little memory for rows, training may run
+    /// at half speed. Turn `background` on for runs whose log would outgrow the disk.
     pub compaction: CompactionOptions,
     /// Largest size of the log on disk, in bytes; at least 16 of the bank's pages. At the quota,
-    /// calls that write wait for compaction as long as it can help. Then they fail with
+    /// calls that write wait while compaction can make room. If it can't, they fail with
     /// [`QuotaExceeded`](crate::Error::QuotaExceeded). Peeks, deletions, drops and checkpoints
     /// still work. Leases can still be applied, put or dropped, beyond the quota if necessary.
     /// Default: `None`, no quota.

@@ -15,9 +15,10 @@
 //! the batch: milliseconds instead of microseconds. A program of that kind should set
 //! [`BankOptions::threads`](crate::BankOptions::threads) to 1.
 //!
-//! **Rows on disk.** If a part of the log is only on disk, each thread gets one part. A part reads
-//! its rows as one stream, and the store joins the reads of neighbours within a stream. With four
-//! parts per thread, a batch of 8,192 keys needed 0.90 reads a row instead of 0.64.
+//! **Rows on disk.** If the bank has rows that are only on disk, each thread gets one part of the
+//! batch. The thread reads the rows of its part as one stream, and the store joins the reads of
+//! neighbours within a stream. With four parts per thread, a batch of 8,192 keys needed 0.90 reads
+//! a row instead of 0.64.
 //!
 //! **One batch at a time.** While one batch uses the pool, other batches are not divided. Several
 //! calling threads already keep the processors busy. A part never waits for the parts of another
@@ -53,8 +54,8 @@ const THREADS_MAX_DEFAULT: usize = 16;
 /// Largest number of threads of a bank. The bank refuses a larger number, because it must be a
 /// mistake, for example a number of bytes.
 pub(crate) const THREADS_MAX: usize = 1024;
-/// Parts begin at multiples of this many keys, so the bits of a part's
-/// [`Reached`](crate::table::operations::Reached) fill whole words.
+/// Parts begin at multiples of this number of keys. [`Reached`](crate::table::operations::Reached)
+/// has one bit per key, so the bits of a part then fill whole words.
 const PART_KEYS_STEP: usize = 64;
 
 /// Returns the number of processors that this process may use, at most 16. This is the default of
@@ -63,8 +64,9 @@ pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX_DEFAULT)
 }
 
-/// Returns [`THREAD_KEYS_MIN`]. In a build for tests, the variable `EMBANK_TEST_PART_KEYS` replaces
-/// it: with 64, whole test suites run with divided batches.
+/// Returns [`THREAD_KEYS_MIN`]. In a build for tests, the environment variable
+/// `EMBANK_TEST_PART_KEYS` replaces this number. With 64, whole test suites run with divided
+/// batches.
 fn thread_keys_min() -> usize {
     #[cfg(feature = "testing")]
     {
@@ -146,7 +148,8 @@ impl BatchPool {
         if threads < 2 || u32::try_from(keys).is_err() || rayon::current_thread_index().is_some() {
             return None;
         }
-        // Acquire: pairs with the Release in `Turn::drop`. It only orders the turns.
+        // Acquire: pairs with the Release in `Turn::drop`. The pair only orders the turns of
+        // batches.
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
@@ -185,8 +188,8 @@ impl Turn<'_> {
         (0..places).step_by(each).map(|start| start..places.min(start + each)).collect()
     }
 
-    /// Runs `work` on each part, in ascending order but several at a time. Returns when all parts
-    /// are done.
+    /// Runs `work` on each part. The threads take the parts in ascending order, and each thread
+    /// runs one part at a time. Returns when all parts are done.
     ///
     /// # Panics
     /// If `work` panics for a part. The other parts still complete, unless `work` panics on each
@@ -197,7 +200,8 @@ impl Turn<'_> {
         let pool = pool.expect("a turn is given once the threads are there");
         let others = self.threads.min(parts.len()).saturating_sub(1);
         let left = Mutex::new(parts.iter_mut());
-        // A function of its own, so that the lock is released before the work begins.
+        // Taking a part is a function of its own, so that the lock is released before `work`
+        // begins.
         let next = || left.lock().next();
         let run = || {
             while let Some(part) = next() {

@@ -1,4 +1,4 @@
-//! The lookahead depth that follows from a bank's counters.
+//! Chooses the lookahead depth from a bank's counters.
 
 use crate::bank::Bank;
 use crate::lookahead::depth::{DepthRule, StepReport};
@@ -36,7 +36,7 @@ use crate::stats::LookaheadStats;
 pub struct AutoDepth {
     rule: DepthRule,
     last: Option<Seen>,
-    /// True from the begin of a pass until its first step.
+    /// True between the beginning of a pass over the data and the first step of the pass.
     begins: bool,
 }
 
@@ -47,7 +47,8 @@ struct Seen {
     log_tail: u64,
     promoted: u64,
     cancelled_too_late: u64,
-    /// Number of rows that were cancelled too late and may still leave memory unused.
+    /// Number of rows that were cancelled after the worker may have taken them, and that may still
+    /// leave memory unused.
     unused: u64,
 }
 
@@ -59,8 +60,8 @@ impl Seen {
         let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
         let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);
         let unused = before.unused.saturating_add(cancelled);
-        // The number is at most the number of rows that are in memory unused or may still arrive.
-        // All other cancelled rows were used, or were never moved.
+        // `unused` is at most the number of rows that are in memory unused or may still arrive. All
+        // other cancelled rows were used, or were never moved.
         let pending = self.lookahead.pending.max(before.lookahead.pending);
         self.unused = unused.saturating_sub(wasted).min(self.waiting() + pending);
         wasted.saturating_sub(unused)
@@ -115,8 +116,8 @@ impl AutoDepth {
         self.rule.depth()
     }
 
-    /// Must be called when a pass over the data begins. The next step then ignores the bank's work
-    /// since the last step.
+    /// Must be called when a pass over the data begins. The next [`step`](Self::step) then ignores
+    /// the bank's work since the call of `step` before it.
     pub fn begin_pass(&mut self) {
         self.begins = true;
     }
@@ -145,7 +146,8 @@ impl AutoDepth {
                 if begins { self.depth() } else { self.rule.step(&report) }
             }
             None => {
-                // Rows that other loops cancelled before do not count as this loop's waste.
+                // Rows that other loops cancelled before this loop's first step do not count as its
+                // waste.
                 now.unused = now.cancelled_too_late.min(now.waiting() + stats.pending);
                 self.depth()
             }
@@ -183,8 +185,8 @@ mod tests {
         assert_eq!((wasted(20, 11, 30), wasted(21, 11, 30)), (4, 1), "seven of them were left");
         assert_eq!((wasted(21, 5000, 30), wasted(40, 5000, 100)), (0, 10), "nine were there");
         assert_eq!(wasted(0, 0, 0), 0, "of another bank");
-        // More rows were kept in memory than moved. Rows that are still pending count as neither
-        // kept nor moved.
+        // 1,000 rows are cancelled, but only 20 rows are in memory unused and 30 were pending. So
+        // at most 50 of them can still leave memory unused.
         let pending = |mut seen: Seen, pending| {
             seen.lookahead.pending = pending;
             seen.lookahead.on_time = 50;
@@ -244,8 +246,8 @@ mod tests {
         let idle = open("idle");
         let table = busy.table("user", TableConfig::new(4)).unwrap();
         table.put(&[1, 2, 3], &[1.0; 12]).unwrap();
-        // After the checkpoint, the table's rows leave memory next, so they would be queued. The
-        // queue refuses them.
+        // After the checkpoint, the table's rows are the next to leave memory, so lookahead tries
+        // to queue them. The queue has room for 0 keys and drops them.
         busy.checkpoint(b"").unwrap();
         table.lookahead(&[1, 2, 3]).unwrap();
         assert_eq!(busy.stats().lookahead.dropped, 3);

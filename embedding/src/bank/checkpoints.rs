@@ -33,10 +33,10 @@ impl Bank {
         Ok(inspect::summary(path.as_ref())?.checkpoints)
     }
 
-    /// Pins a checkpoint. The bank then keeps it, in addition to the newest
-    /// [`checkpoints_kept`](crate::BankOptions::checkpoints_kept) ones, until it is
-    /// [unpinned](Self::unpin), also after a reopen. A program may pin the checkpoint of its best
-    /// epoch, for example. While a checkpoint is pinned, the disk space of its rows is not freed.
+    /// Pins a checkpoint. The bank then keeps it until it is [unpinned](Self::unpin), in addition
+    /// to the newest [`checkpoints_kept`](crate::BankOptions::checkpoints_kept) ones. The pin
+    /// outlasts a reopen. A program may pin the checkpoint of its best epoch, for example. While a
+    /// checkpoint is pinned, the disk space of its rows is not freed.
     ///
     /// # Errors
     /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint), [`ReadOnly`](crate::Error::ReadOnly),
@@ -155,9 +155,9 @@ impl Bank {
         Ok(Store::export_delta(path.as_ref(), from, to, file.as_ref(), &mut |_| ())?)
     }
 
-    /// Brings a copy of a bank, which lies in `path`, to the checkpoint at which the delta in
-    /// `file` ends. No process may have the copy open for writing. Keeps the newest
-    /// `checkpoints_kept` checkpoints.
+    /// Applies the delta in `file` to the bank in `path`, which is a copy of another bank. The copy
+    /// is then at the checkpoint at which the delta ends. No process may have the copy open for
+    /// writing. Keeps the newest `checkpoints_kept` checkpoints.
     ///
     /// # Errors
     /// [`DeltaMismatch`](crate::Error::DeltaMismatch) if the delta does not follow the bank's

@@ -88,9 +88,9 @@ impl Bank {
         Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
     }
 
-    /// Opens the bank in the directory `path` read-only, at checkpoint `checkpoint`, or at the
-    /// newest one if it is `None`. Another process may write the bank meanwhile. Changes no file.
-    /// Tables can be opened, peeked at and scanned. Calls that would write fail with
+    /// Opens the bank in the directory `path` read-only, at checkpoint `checkpoint`. `None` means
+    /// the newest checkpoint. Another process may write the bank meanwhile. Changes no file. Tables
+    /// can be opened, peeked at and scanned. Calls that would write fail with
     /// [`ReadOnly`](crate::Error::ReadOnly), including a Get for training. Lookahead does nothing.
     /// Of `options`, only the memory budget, the device and the threads have an effect.
     ///
@@ -210,8 +210,8 @@ impl Bank {
     /// [`Error::WrongKind`] if the bank is open for writing. Also the errors of
     /// [`open_read_only`](Self::open_read_only). After an error, [`reading`](Self::reading) shows
     /// the bank's checkpoint. Usually that is the old checkpoint. If only the tables or
-    /// vocabularies of the new checkpoint can't be read, it is the new checkpoint, but handles and
-    /// lists still show the old tables. A further refresh tries again.
+    /// vocabularies of the new checkpoint can't be read, the bank is at the new checkpoint, but
+    /// handles and lists still show the old tables. A further refresh tries again.
     pub fn refresh(&self) -> Result<u64> {
         let context = self.context();
         let store = &context.store;
@@ -256,8 +256,9 @@ impl Bank {
     }
 
     /// Identifies the present state of the bank's rows. A program that writes its own file in
-    /// addition to the bank can store this id in the file. [`StateId::checkpoint_id`], taken before
-    /// or after, then identifies the checkpoint that belongs to the file.
+    /// addition to the bank can store this id in the file, before or after a checkpoint of this
+    /// state. [`StateId::checkpoint_id`] later gives the id of the checkpoint that belongs to the
+    /// file.
     ///
     /// # Examples
     /// ```
@@ -273,11 +274,11 @@ impl Bank {
         self.context().store.state_id()
     }
 
-    /// Compacts all of the log that is now on disk, whatever its space amplification. Current rows
-    /// move to the end of the log. Space that no kept checkpoint needs is freed at once. Space that
-    /// kept checkpoints need is freed after later checkpoints have replaced them. Other threads may
-    /// use the bank meanwhile. This also retries after background compaction has stopped
-    /// ([`compaction_stopped`](crate::StoreStats::compaction_stopped)).
+    /// Compacts all of the log that is now on disk, even if few of its records are outdated.
+    /// Current rows move to the end of the log. Space that no kept checkpoint needs is freed at
+    /// once. Space that kept checkpoints need is freed after later checkpoints have replaced them.
+    /// Other threads may use the bank meanwhile. The call also restarts background compaction that
+    /// has stopped after an error ([`compaction_stopped`](crate::StoreStats::compaction_stopped)).
     ///
     /// # Errors
     /// A failure of the store, such as a page that can't be read. A row that could be read before

@@ -111,8 +111,8 @@ impl Bank {
         }
     }
 
-    /// Opens the table `name` with its present settings. Its learning rate, eps and staleness bound
-    /// have their values from its creation, unless this process has set others.
+    /// Opens the table `name` with its present settings. The learning rate, eps and staleness bound
+    /// have the values of the table's creation, unless this process has set others.
     ///
     /// # Errors
     /// [`NoSuchTable`](crate::Error::NoSuchTable). [`Error::OtherVocabulary`] if the table's keys
@@ -134,8 +134,8 @@ impl Bank {
         }
     }
 
-    /// Makes the error for a name that `tables`, the bank's tables, lack. The error lists the names
-    /// of these tables.
+    /// Makes the error for a name that is not in `tables`, the bank's tables. The error lists up to
+    /// [`NAMES_SHOWN_MAX`] names of `tables`.
     #[cold]
     fn no_such_table(&self, name: &str, tables: &BTreeMap<String, Arc<TableShared>>) -> Error {
         let shown = tables.keys().take(NAMES_SHOWN_MAX);
@@ -244,8 +244,8 @@ impl Bank {
     }
 }
 
-/// Marks tables whose vocabulary has another numbering than they were made for. Calls on their
-/// handles then fail. Called after vocabularies may have changed.
+/// Marks each table whose vocabulary has another numbering than the table was made for. Calls on
+/// the table's handles then fail. Must be called after vocabularies may have changed.
 pub(crate) fn refuse_other_numberings(tables: &Tables, vocabularies: &Vocabularies) {
     for table in tables.lock().values() {
         if let Some(wanted) = table.vocabulary() {

@@ -38,8 +38,8 @@ impl Bank {
     /// # Errors
     /// [`Error::VocabularyMismatch`] if the vocabulary exists with other settings, and
     /// [`Error::InvalidVocabulary`]. Also a failure of the store, such as
-    /// [`TooLong`](crate::Error::TooLong) if its strings could become too long for the bank's
-    /// pages.
+    /// [`TooLong`](crate::Error::TooLong) if strings as long as `config` allows do not fit the
+    /// bank's pages.
     ///
     /// # Examples
     /// See [`Vocabulary`].
@@ -117,7 +117,7 @@ impl Bank {
     /// Drops the vocabulary `name`. Later calls on its handles fail with
     /// [`Error::VocabularyDropped`]. Tables that were made [for it](crate::TableConfig::vocabulary)
     /// stay, but can't be opened. The next checkpoint makes the drop durable, and compaction frees
-    /// its space.
+    /// the vocabulary's space.
     ///
     /// # Errors
     /// [`Error::NoSuchVocabulary`], or [`Poisoned`](crate::Error::Poisoned) after a failed write.
@@ -142,9 +142,9 @@ impl Bank {
         }
         let shared = self.shared.vocabularies.get(name);
         let shared = shared.ok_or_else(gone)?;
-        // While this lock is held, no other thread makes tables of the vocabulary. The wait for
-        // this lock may take as long as a verification, so this thread does not yet hold the lock
-        // of all vocabularies.
+        // While this lock is held, no other thread makes tables of the vocabulary. A verification
+        // may hold this lock for a long time, so this thread takes the lock of all vocabularies
+        // only afterwards.
         let _writer = shared.writer.lock();
         let mut vocabularies = self.shared.vocabularies.lock();
         if !vocabularies.get(name).is_some_and(|now| Arc::ptr_eq(now, &shared)) {

@@ -2,7 +2,8 @@
 
 /// The random draws for one update of a row. A draw depends on the place in the row. All arithmetic
 /// is 32-bit, so a vector register holds eight draws. The hash has two rounds (Wellons'
-/// `lowbias32`). Each round begins by mixing in one half of the row's 64-bit stream.
+/// `lowbias32`). Each round begins by mixing in one half of `stream`, the 64-bit number of the row
+/// and its update.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draws {
     before: u32,
@@ -14,7 +15,7 @@ impl Draws {
         Self { before: stream as u32, between: (stream >> 32) as u32 }
     }
 
-    /// Returns the draws for the places from `places` on.
+    /// Returns the draws for the part of the row that begins at place `places`.
     pub(crate) fn after(self, places: usize) -> Self {
         Self { before: self.before.wrapping_add((places as u32).wrapping_mul(STEP)), ..self }
     }

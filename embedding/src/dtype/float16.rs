@@ -27,7 +27,8 @@ pub(super) fn f32_to_bf16(value: f32, draw: Option<u32>) -> u16 {
     // finite value.
     let at_most = if bits & !SIGN < 0x7F7F_8000 { 0x7F7F_FFFF } else { u32::MAX >> 1 };
     let rounded = (bits & !SIGN).wrapping_add(up).min(at_most);
-    // A NaN may have all its set bits in the lower half. This bit keeps it a NaN.
+    // The lower half, which is cut off, may hold all bits that make the value a NaN. The bit
+    // `quiet` keeps the result a NaN.
     let quiet = if is_nan { 0x40 } else { 0 };
     ((rounded | bits & SIGN) >> 16 | quiet) as u16
 }

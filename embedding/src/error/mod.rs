@@ -64,7 +64,7 @@ pub enum Error {
         waited: Duration,
     },
     /// A Get would wait for its own thread's leases, so it fails at once. The Get took no lease.
-    /// This happens if this thread holds more leases on a row than the staleness bound allows.
+    /// The error occurs if this thread holds more leases on a row than the staleness bound allows.
     /// Leases that expire before the end of the wait do not count. Leases that were handed over
     /// ([`Lease::hand_over`](crate::Lease::hand_over)) do not count either. Once a thread has ended
     /// a lease of the bank that another thread took, no Get of the bank fails in this way.
@@ -87,8 +87,8 @@ pub enum Error {
         /// The oldest of these leases.
         oldest: Box<LeaseInfo>,
     },
-    /// The lease became older than the bank's `lease_timeout`, and a Get gave its counts back. The
-    /// call has changed nothing.
+    /// The lease became older than the bank's `lease_timeout`, and a Get expired the lease:
+    /// staleness clocks no longer count it. The call has changed nothing.
     #[error(
         "table {table:?}: this lease of {keys} keys was taken {age:.1?} ago and has expired: after the bank's \
          lease_timeout of {timeout:?} others were let through; nothing was changed; get the rows again and \
@@ -212,7 +212,7 @@ pub enum Error {
     RowOverflow {
         /// The table's name.
         table: String,
-        /// Key of the first such row.
+        /// Key of the first unchanged row.
         key: u64,
         /// The column in the row.
         column: usize,
@@ -223,8 +223,8 @@ pub enum Error {
         /// Number of unchanged rows.
         rows: usize,
     },
-    /// A step over several tables failed after some tables had taken their step. The counts of all
-    /// leases were given back.
+    /// A step over several tables failed after some tables had taken their step. All leases of the
+    /// step have ended: staleness clocks no longer count them.
     #[error(
         "the step of tables {} is taken, and that of table {table:?} failed, so the batch is half applied: go back to the \
          last checkpoint, or train on; {source}",
@@ -266,7 +266,7 @@ pub enum Error {
     UnknownValue {
         /// The vocabulary's name.
         vocabulary: String,
-        /// The first such value, as text.
+        /// The first value without an id, as text.
         value: String,
         /// The value's place in the batch.
         position: usize,
@@ -275,7 +275,7 @@ pub enum Error {
         /// True if the call tried to insert the value and the vocabulary is frozen.
         frozen: bool,
     },
-    /// The vocabulary has assigned this id to no value.
+    /// A batch of ids contains an id that the vocabulary has assigned to no value.
     #[error(
         "vocabulary {vocabulary:?} never gave out id {id}: its values have the ids from {first_id} up to and not \
          including {next_id}"
@@ -283,7 +283,7 @@ pub enum Error {
     UnknownId {
         /// The vocabulary's name.
         vocabulary: String,
-        /// The first such id.
+        /// The first id of the batch without a value.
         id: u64,
         /// Id of the vocabulary's first value.
         first_id: u64,
@@ -301,7 +301,7 @@ pub enum Error {
         table: String,
         /// Name of the table's vocabulary.
         vocabulary: String,
-        /// The first such key of the batch.
+        /// The first key of the batch that is not an id.
         key: u64,
         /// Id of the vocabulary's first value. The caller may use smaller keys freely.
         first_id: u64,
@@ -339,7 +339,7 @@ pub enum Error {
         /// The vocabulary's name.
         vocabulary: String,
     },
-    /// The bank has no vocabulary of this name. Making a table for the ids of such a vocabulary
+    /// The bank has no vocabulary of this name. Making a table for the ids of a missing vocabulary
     /// fails with this error too.
     #[error(
         "there is no vocabulary {vocabulary:?} in this bank; make it first, with Bank::vocabulary or by a pipeline on \
@@ -517,7 +517,7 @@ pub enum Error {
         path: PathBuf,
         /// The checkpoint's number.
         checkpoint: u64,
-        /// The processes that read it.
+        /// The processes that read the checkpoint.
         readers: LockHolders,
     },
     /// A delta does not follow the bank's newest checkpoint.
@@ -536,9 +536,9 @@ pub enum Error {
         /// The given budget in bytes.
         budget_bytes: u64,
         /// The smallest budget, in bytes, that is also enough for a scan. Opening the bank may
-        /// succeed with a third of it.
+        /// succeed with a third of this budget.
         needed_bytes: u64,
-        /// The part of the bank that needs it.
+        /// The part of the bank that needs this budget.
         what: String,
     },
     /// The system refuses the address space that a memory budget reserves.
@@ -629,11 +629,11 @@ pub enum Error {
         path: PathBuf,
         /// The checkpoint's number.
         checkpoint: u64,
-        /// The reason why it must be removed.
+        /// The reason why the call must remove the checkpoint.
         why: &'static str,
     },
-    /// Another call changed or removed the data of this call while it ran. The text says whether to
-    /// repeat the call.
+    /// While this call ran, another call changed or removed data that this call needs. The text
+    /// says whether to repeat the call.
     #[error("{0}")]
     ChangedMeanwhile(String),
     /// An option is out of range, or does not fit the bank or another option.

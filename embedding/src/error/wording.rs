@@ -7,7 +7,7 @@ use embank_kv::SpaceHolder;
 use crate::keys::UNKNOWN_ID;
 use crate::stats::lease_info::LeaseInfo;
 
-/// Returns the advice of an error message on how to get keys that are ids.
+/// Returns an error message's advice: how to get keys that are ids of the table's vocabulary.
 pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
     match (key == UNKNOWN_ID, unknown) {
         (false, _) => {
@@ -27,7 +27,8 @@ pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
     }
 }
 
-/// Returns the words of a message for the number of further rows whose step was not taken.
+/// Returns a message's words for the rows beyond the first whose step was not taken. `rows` counts
+/// all such rows.
 pub(crate) fn others(rows: usize) -> String {
     match rows {
         0 | 1 => String::new(),

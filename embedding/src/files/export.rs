@@ -40,8 +40,8 @@ pub struct ExportOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DenseRows {
     /// Rows of the matrix. A key that is not below this number is an error. By default, an
-    /// additional pass over the table finds the largest key, and the matrix has that many rows plus
-    /// 1.
+    /// additional pass over the table finds the largest key, and the matrix ends with that key's
+    /// row.
     pub rows: Option<u64>,
     /// Fills the rows of missing keys with their initial values. Default: no; a missing key is an
     /// error.
@@ -86,9 +86,9 @@ enum Writer {
 }
 
 impl Table {
-    /// Writes the table, as the newest checkpoint holds it, to a file. The file has keys and
-    /// vectors. With `options.state` it also has the optimizer's state and the rows' uses. The file
-    /// does not contain changes after the checkpoint; take a checkpoint first to include them.
+    /// Writes the table's rows in the newest checkpoint to a file. The file has keys and vectors.
+    /// With `options.state` it also has the optimizer's state and the rows' uses. The file does not
+    /// contain changes after the checkpoint; take a checkpoint first to include them.
     ///
     /// Training can continue during the export. The export uses constant memory: some MiB, and the
     /// pages that a [scan](Self::scan) borrows from the memory budget. The order of the rows is

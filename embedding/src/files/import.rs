@@ -267,8 +267,8 @@ impl Table {
         Ok(Opened { path: path.clone(), file, with_state, taken })
     }
 
-    /// Puts a file's rows into the table and returns their number. `before` and `total` serve
-    /// progress reports: the rows of earlier files, and the rows of all files.
+    /// Puts a file's rows into the table and returns their number. For progress reports, `before`
+    /// is the number of rows in earlier files, and `total` the number in all files.
     fn put_file(
         &self,
         opened: Opened,

@@ -8,8 +8,8 @@
 //! known before the first row, so the place of every column in the file is known too. The export
 //! writes each batch of rows to its place in every column (`tensors`). Parquet uses row groups of
 //! bounded size instead. The file gets its name once it is complete and on stable storage
-//! (`output`). *Import*: it first checks the file's header against the file's length. Then it
-//! reads, converts, checks and puts the rows, batch by batch.
+//! (`output`). *Import*: an import first checks the file's header against the file's length. Then
+//! it reads, converts, checks and puts the rows, batch by batch.
 //!
 //! **Memory.** An export or import holds one batch in memory, some MiB. The scan of an export also
 //! borrows pages from the bank's memory budget.

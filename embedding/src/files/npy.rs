@@ -1,7 +1,8 @@
 //! The npy format: a magic number, a header that is a Python dictionary, and the array's bytes.
 //!
 //! The header has only three entries, so this module parses it itself. The published npy crates
-//! also parse all Python literals and big numbers. `npy_set` handles the files of one table.
+//! would bring parsers for all Python literals and for big numbers. `npy_set` handles the files of
+//! one table.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,7 +21,7 @@ const ALIGNMENT: usize = 64;
 /// description of one plain array is short.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
 
-/// Returns the bytes of a file before those of its array.
+/// Returns the header of a file: all bytes before the bytes of the array.
 pub(crate) fn header(element: Element, shape: &str) -> Vec<u8> {
     // NumPy lacks only bf16, and `parts_of` writes bf16 vectors to npy files as f32.
     let kind = element.npy().expect("every part of an npy file has a type of NumPy");

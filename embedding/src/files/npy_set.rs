@@ -412,8 +412,8 @@ mod tests {
         TableConfig::new(1).optimizer(Optimizer::adagrad(0.1)).initializer(Initializer::Zeros)
     }
 
-    /// Imports `path` into a new table. Returns its values before and after one more training step.
-    /// The second values depend on the optimizer's state.
+    /// Imports `path` into a new table. Returns the table's values before and after one training
+    /// step. The values after the step depend on the optimizer's state.
     fn taken(bank: &Bank, path: &Path, state: bool) -> Result<[Vec<f32>; 2]> {
         let table = bank.table("taken", config())?;
         let options = ImportOptions { state, ..Default::default() };

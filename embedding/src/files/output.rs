@@ -112,7 +112,7 @@ pub(crate) fn refuse_within_bank(path: &Path, bank: &Path) -> Result<()> {
     Err(Error::unusable_output(path, why))
 }
 
-/// Removes a file durably, if it exists. A symbolic link that leads to it stays.
+/// Removes a file durably, if it exists. If `path` is a symbolic link to the file, the link stays.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let target = embank_kv::output_path(path)?;
     match std::fs::remove_file(&target) {

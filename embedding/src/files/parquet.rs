@@ -36,7 +36,8 @@ use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
 use columns::{Columns, Found};
 
-/// Bytes of a row group, which stays in memory until it is written. A group has at least one row.
+/// Largest size of a row group, in bytes; a longer row forms a group alone. A group stays in memory
+/// until it is written.
 const ROW_GROUP_BYTES: usize = 16 << 20;
 
 /// A Parquet file that is being written.
@@ -505,8 +506,8 @@ mod tests {
 
     use super::*;
 
-    /// Shows that the first batch of long lists is bounded in bytes. An earlier version read 65,536
-    /// lists of variable length at once, whatever their length.
+    /// Regression test: the first read of a column with lists of variable length took 65,536 lists,
+    /// whatever their length, so its memory had no bound.
     #[test]
     fn a_batch_of_long_lists_is_bounded_before_the_first_is_seen() {
         const WIDTH: usize = 4096;

@@ -162,7 +162,7 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
 }
 
 /// The first name that occurs twice in a JSON object, if any. The crate's header types would
-/// silently keep the last one.
+/// silently keep only the last entry of that name.
 struct Names(Option<String>);
 
 impl<'de> Deserialize<'de> for Names {

@@ -6,8 +6,8 @@
 //! - If a tensor or column has the name of a part ([`KEYS`], [`ROWS`], `state`, `scales`), it is
 //!   that part, or the import fails.
 //! - Row i is the row of key i in three cases only. The caller asks for it (`first_key`). Embank
-//!   wrote the file as a dense table. Or no other part of the file can be keys, because the vectors
-//!   are its only column of that length.
+//!   wrote the file as a dense table. Or no part of the file can be the keys, because no part of
+//!   unknown meaning has one value per row.
 //! - If several parts could be meant, the caller must name one.
 
 use std::path::Path;
@@ -64,8 +64,8 @@ pub(crate) fn one_of(
     }
 }
 
-/// Makes the error for an import by position from a file with another part, `may_be_keys`, that may
-/// hold the keys.
+/// Makes the error for an import by position if another part of the file, `may_be_keys`, may hold
+/// the keys.
 pub(crate) fn refuse_by_position<T>(path: &Path, may_be_keys: &str) -> Result<T> {
     Err(unreadable(
         path,
@@ -76,8 +76,8 @@ pub(crate) fn refuse_by_position<T>(path: &Path, may_be_keys: &str) -> Result<T>
     ))
 }
 
-/// Makes the error for state in a file where the vectors are named `vectors`. State belongs only to
-/// vectors of the usual names.
+/// Makes the error for a file that has state, but whose vectors have the unusual name `vectors`.
+/// State belongs only to vectors of the usual names ([`ROWS`]).
 pub(crate) fn refuse_state<T>(path: &Path, vectors: &str) -> Result<T> {
     Err(unreadable(
         path,

@@ -72,9 +72,9 @@ impl Table {
         self.get_batch(keys, rows, Waits::No)
     }
 
-    /// Returns a handle of this table whose Gets wait at most `wait_timeout` for rows. It replaces
-    /// the bank's [`wait_timeout`](crate::BankOptions::wait_timeout). A handle is cheap enough to
-    /// make one for a single call.
+    /// Returns a handle of this table whose Gets wait at most `wait_timeout` for rows. This limit
+    /// replaces the bank's [`wait_timeout`](crate::BankOptions::wait_timeout). A handle is cheap
+    /// enough to make one for a single call.
     ///
     /// # Examples
     /// ```
@@ -136,10 +136,10 @@ impl Table {
         self.get_distinct_again(unique, rows, &[])
     }
 
-    /// Gets rows like [`get_distinct`](Self::get_distinct), in a training step that has already got
-    /// rows of this table for the keys `earlier`, for example for another part of the model.
-    /// [`Admission`](crate::Admission) counts both Gets of a key as one. `earlier` may hold any
-    /// keys and duplicates.
+    /// Gets rows like [`get_distinct`](Self::get_distinct), as a further Get of one training step.
+    /// The step has already got the rows of the keys `earlier` from this table, for example for
+    /// another part of the model. [`Admission`](crate::Admission) counts both Gets of a key as one.
+    /// `earlier` may hold any keys and duplicates.
     ///
     /// # Errors
     /// The errors of [`get`](Self::get).
@@ -250,7 +250,7 @@ impl Table {
             held[place as usize] = false;
         }
         for &place in &outcome.missing {
-            // The store may have found the row in an earlier pass of this batch.
+            // The row is missing, but an earlier pass of this batch may have found it.
             get.reached.remove(place as usize);
         }
         let blocked = match first_blocked {

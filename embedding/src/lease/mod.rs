@@ -75,7 +75,8 @@ impl Lease {
         Self { table, entry }
     }
 
-    /// The distinct keys of the Get, and the number of each batch key among them.
+    /// The distinct keys of the Get, and for each key of the batch its index among the distinct
+    /// keys.
     pub fn unique(&self) -> &UniqueKeys {
         &self.entry.what().unique
     }
@@ -92,8 +93,8 @@ impl Lease {
         self.entry.is_expired()
     }
 
-    /// Claims the counts for this call. After this, no other thread gives the counts back. Fails if
-    /// the lease has expired.
+    /// Claims the lease's counts for this call: from now on, no other thread gives the counts back.
+    /// Fails if the lease has expired.
     pub(crate) fn begin_answer(&self) -> Result<()> {
         self.note_end();
         if self.entry.begin_answer() { Ok(()) } else { Err(self.expired()) }
@@ -110,13 +111,14 @@ impl Lease {
         }
     }
 
-    /// Declares that a thread other than the taker of the lease will end it. If the lease then
-    /// blocks a Get of the taker, the Get waits for at most the bank's `wait_timeout`. Without this
-    /// call, that Get may fail at once with [`SelfBlocked`](crate::Error::SelfBlocked).
+    /// Declares that another thread than the lease's taker, the thread that got it, will end the
+    /// lease. If the lease then blocks a Get of the taker, the Get waits for at most the bank's
+    /// `wait_timeout`. Without this call, that Get may fail at once with
+    /// [`SelfBlocked`](crate::Error::SelfBlocked).
     ///
-    /// Call this before the other thread receives the lease. The call becomes unnecessary once any
-    /// lease of the bank was ended by a thread that did not take it. After that, all Gets of the
-    /// bank wait.
+    /// Call `hand_over` before the other thread receives the lease. The call becomes unnecessary
+    /// once any lease of the bank was ended by a thread that did not take it. After that, all Gets
+    /// of the bank wait.
     ///
     /// # Examples
     /// ```
@@ -183,8 +185,8 @@ impl Lease {
         self.apply_checked(&gradients)
     }
 
-    /// Enters the turnstile. A call that ends the lease enters before it claims the counts, and
-    /// leaves after it has given the counts back.
+    /// Enters the turnstile, which keeps deletions away from the lease's rows. A call that ends the
+    /// lease enters before it claims the counts, and leaves after it has given the counts back.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.table.shared.leases.enter()
     }
@@ -237,10 +239,10 @@ impl Lease {
         self.put_from(rows, None)
     }
 
-    /// Writes vectors of rows that the lease holds, without ending the lease. A module that
-    /// shortens rows before it uses them needs this. `places` are distinct indices into the
-    /// [distinct keys](UniqueKeys::keys). `rows` holds places * dim values, which are rounded to
-    /// nearest.
+    /// Writes vectors of rows that the lease holds, without ending the lease. A module that limits
+    /// the length of vectors (`max_norm` in torch) writes the shortened rows with this call.
+    /// `places` are distinct indices into the [distinct keys](UniqueKeys::keys). `rows` holds
+    /// places * dim values, which are rounded to nearest.
     ///
     /// The lease does not hold a row if the row's key was not admitted, or if the row was deleted
     /// since the Get. Such a row stays unchanged. A rewrite does not count as a use or a Get.

@@ -1,5 +1,6 @@
-//! Gives counts of staleness clocks back without an update: when a lease ends, when a lease
-//! expires, and later if the disk was full at that time.
+//! Lowers the staleness clocks of a lease's rows without an update, when the lease ends or expires:
+//! gives the lease's *counts* back. If the disk is full at that time, a later Get lowers the
+//! clocks.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,8 @@ use crate::table::operations::{Reached, TouchClocks};
 impl Table {
     /// Gives back the counts of leases that are older than the bank's `lease_timeout`. Also gives
     /// back the counts that an earlier call could not give back because the disk was full. A Get
-    /// calls this before it starts and while it waits. Returns the registry, which knows when to
-    /// look for old leases next, or `None` if leases do not expire.
+    /// calls this method before it starts and while it waits. Returns the registry, which knows
+    /// when to look for old leases next, or `None` if leases do not expire.
     pub(crate) fn expire_due_leases(&self) -> Option<&LeaseRegistry> {
         if self.shared.leases.owes() {
             self.give_back_owed();
@@ -57,9 +58,10 @@ impl Table {
         }
     }
 
-    /// Gives back one count of each of `keys`, which must be distinct. Skips missing rows. Does
-    /// nothing if the table was dropped, because its clocks are gone. A row that can't be read
-    /// keeps its count. If the disk is full, the counts become owed: a later Get gives them back.
+    /// Lowers the clock of each of `keys`, which must be distinct, by one count. Skips missing
+    /// rows. Does nothing if the table was dropped, because its clocks are gone. A row that can't
+    /// be read keeps its count. If the disk is full, the counts become owed: a later Get gives them
+    /// back.
     ///
     /// `hints` says where the rows were in the store after the Get.
     pub(crate) fn release(

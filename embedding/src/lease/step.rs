@@ -60,8 +60,8 @@ struct Checked<'g> {
 
 impl Lease {
     /// Applies gradients through several leases of one table. The optimizer takes one step for each
-    /// of `keys`, even if several leases hold its row. Works like [`apply_many`](Self::apply_many)
-    /// with one part.
+    /// distinct key of `keys`, even if several leases hold the key's row. Works like
+    /// [`apply_many`](Self::apply_many) with one part.
     ///
     /// # Errors
     /// The errors of [`apply_many`](Self::apply_many).
@@ -87,8 +87,8 @@ impl Lease {
     /// [`NoOptimizer`](Error::NoOptimizer), [`NonFiniteGradient`](Error::NonFiniteGradient) and
     /// [`LeaseExpired`](Error::LeaseExpired), before any row is changed.
     /// [`RowOverflow`](Error::RowOverflow), after all other rows are changed.
-    /// [`StepIncomplete`](Error::StepIncomplete) if a table fails after others; it names the tables
-    /// that have changed. After any error the counts of all leases are given back.
+    /// [`StepIncomplete`](Error::StepIncomplete) if a table fails after other tables have changed;
+    /// the error names the changed tables. After any error the counts of all leases are given back.
     ///
     /// # Panics
     /// If a part has no lease, or leases of several tables. Also if a part with gradients per place

@@ -16,9 +16,10 @@
 //!   No thread waits for a clock while it has the turn.
 //!
 //! A lease that never ends would block its rows forever. With the bank's `lease_timeout`, a waiting
-//! Get looks for expired leases, first at once and then whenever another lease may expire. It gives
-//! the counts of expired leases back (`registry`). The essay of `leases` in `embank_kv` explains
-//! why the counts of a lease are given back only once.
+//! Get looks for expired leases, first at once and then whenever another lease may expire. The Get
+//! then gives back the counts of expired leases: it undoes what these leases' Gets added to the
+//! clocks (`registry`). The essay of `leases` in `embank_kv` explains why the counts of a lease are
+//! given back only once.
 //!
 //! In a table with admission, an attempt acquires rows twice: first the rows that exist, then the
 //! rows of missing keys that admission accepts. If a row of the second acquisition is blocked, the
@@ -46,13 +47,13 @@ use crate::stats::WaitCounters;
 use crate::table::Table;
 use crate::table::operations::GetRows;
 
-/// A waiting Get tries at this interval to give back counts that could not be given back because
-/// the disk was full.
+/// If a full disk has prevented a release of ended leases, a waiting Get tries the release again at
+/// this interval.
 const OWED_LOOK: Duration = Duration::from_millis(100);
 
 impl Table {
-    /// Executes `get` like [`acquire`](Self::acquire), after waiting for `first` and for every
-    /// later obstacle.
+    /// Waits for the obstacle `first`, and then attempts `get`. Waits and attempts again for each
+    /// further obstacle.
     #[cold]
     pub(super) fn acquire_waiting(
         &self,
@@ -76,7 +77,7 @@ impl Table {
         acquired
     }
 
-    /// Waits for one obstacle after another, until an attempt meets none.
+    /// Waits for one obstacle after another, until an attempt acquires all rows.
     fn acquire_by_turns<'t>(
         &'t self,
         get: &mut GetRows<'_>,
@@ -170,7 +171,7 @@ impl Table {
         }
     }
 
-    /// Reserves the rows of a Get once it has waited long enough.
+    /// Reserves the rows of a Get that has waited until `reserves_at`.
     fn reserve_if_due<'t>(&'t self, keys: &[u64], wait: &mut Wait<'t>) {
         if wait.reserved.is_none() && Instant::now() >= wait.reserves_at {
             wait.reserved = Some(self.shared.line.reserve(keys));
@@ -199,7 +200,8 @@ impl Table {
             if self.staleness_bound().is_none_or(|bound| outstanding <= bound) {
                 return Ok(true);
             }
-            // If the store can't write, no count can be given back, and the wait would never end.
+            // If the store can't write, no clock can fall, and the Get would only wait until its
+            // deadline.
             store.check_writable()?;
             // Expires leases after the ticket was taken. If this call or another thread releases
             // the row, the wait below then ends at once.
@@ -224,7 +226,8 @@ impl Table {
         }
     }
 
-    /// Fails if this thread's own leases block the row, because the wait would never end.
+    /// Fails if this thread's own leases block the row, because they can't end while this thread
+    /// waits.
     fn check_not_self_blocked(&self, key: u64, deadline: Instant) -> Result<()> {
         let Some(bound) = self.staleness_bound() else { return Ok(()) };
         // Relaxed: no other data depends on the flag; see `Lease::note_end`.
@@ -234,8 +237,8 @@ impl Table {
         let leases = &self.shared.leases;
         let own = leases.blocking_their_taker(key, self.context().lease_timeout, deadline);
         match own.first() {
-            // Reads the flag again. While this thread listed its leases, another thread may have
-            // ended the first lease of the bank that it had not taken. Relaxed: no other data
+            // Reads the flag again. It may have been set while this thread listed its leases:
+            // another thread may have ended a lease that it had not taken. Relaxed: no other data
             // depends on the flag.
             Some(oldest)
                 if own.len() > bound as usize
@@ -299,6 +302,6 @@ struct Wait<'t> {
 pub(super) enum Obstacle {
     /// The row of this key has a clock above the bound.
     Row(u64),
-    /// A Get ahead in the line has reserved a row.
+    /// An earlier Get in the waiting line has reserved one of the Get's rows.
     Line(Arc<Place>),
 }

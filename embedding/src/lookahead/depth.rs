@@ -17,11 +17,11 @@
 
 /// Number of batches to look ahead if queue and memory have room for them.
 const DEPTH: usize = 4;
-/// At each step a sum loses 1 / `SUM_STEPS` of its value, so old steps fade.
+/// At each step, each sum of [`DepthRule`] loses 1 / `SUM_STEPS` of its value, so old steps fade.
 const SUM_STEPS: f64 = 16.0;
 /// The batches ahead may write 1 / `MEMORY_SHARE` of the row memory. A row that was brought in
-/// leaves memory after as many bytes were written as the row memory has. The rest of the memory is
-/// room for the writes of the present batches.
+/// leaves memory once the batches have written as many bytes as the row memory holds. The rest of
+/// the memory is room for the writes of the present batches.
 const MEMORY_SHARE: f64 = 3.0;
 /// The depth is halved if more than one in `WASTED_SHARE` rows read was wasted.
 const WASTED_SHARE: f64 = 50.0;
@@ -75,8 +75,8 @@ impl DepthRule {
     /// Adds the report of a step to the sums. Returns the new depth, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
         let add = |sum: &mut f64, value: f64| *sum += value - *sum / SUM_STEPS;
-        // During a bulk load, the bytes of one step could be very many. They count as at most one
-        // share of the memory, so that the sum soon forgets them.
+        // A bulk load may append very many bytes in one step. A step's bytes count as at most one
+        // share of the memory, so the sum soon forgets a bulk load.
         let appended_bytes = (report.appended_bytes as f64).min(memory_share(report));
         add(&mut self.steps, 1.0);
         add(&mut self.read, report.read as f64);

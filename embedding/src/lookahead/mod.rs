@@ -13,15 +13,15 @@
 //! were not used since their announcement. It copies these rows to the log's tail.
 //!
 //! If the disk is too slow, a Get may need rows that still wait in the queue. The Get *overtakes*
-//! them: it reads them itself, and the worker skips them. Without overtaking, when the disk is the
-//! limit, the Get and later the worker would read nearly every row. Rows of the current burst are
-//! already being read. A Get that needs many of them waits for the burst, up to a limit, and then
-//! reads the rows that have not arrived. While other calls read, a burst is a background call and
-//! reaches 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`). Within a burst, read-only rows in
-//! memory wait for the rows on disk. These two effects cost a waiting Get at most a part of one
-//! burst. If an overtaken row was announced several times, the worker skips all of these
-//! announcements. The Get has just moved the row to the log's tail, where it stays in memory
-//! longest.
+//! them: it reads them itself, and the worker skips them. Without overtaking, nearly every row
+//! would be read twice when the disk is the limit: by the Get, and later by the worker. Rows of the
+//! current burst are already being read. A Get that needs many of them waits for the burst, up to a
+//! limit, and then reads the rows that have not arrived. While other calls read, a burst is a
+//! background call and reaches 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`). Within a
+//! burst, read-only rows in memory wait for the rows on disk. These two effects cost a waiting Get
+//! at most a part of one burst. If an overtaken row was announced several times, the worker skips
+//! all of these announcements. The Get has just moved the row to the log's tail, where it stays in
+//! memory longest.
 //!
 //! The worker has normal thread priority. A low priority would cost most when the disk is the
 //! limit, and a thread can't raise its priority again after lowering it.
@@ -57,14 +57,15 @@ use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, Requests, numbe
 use crate::lookahead::window::{Remembered, Window};
 use crate::stats::LookaheadStats;
 
-/// The values of a group of rows take at most 1 / `BURST_BUDGET_SHARE` of the bank's budget, unless
-/// the group has few rows (`Requests::groups`). The limit keeps bursts short, because the worker
-/// copies rows that leave memory soon only between bursts.
+/// The values of a group (rows that are announced together) take at most 1 / `BURST_BUDGET_SHARE`
+/// of the bank's budget, unless the group has few rows (`Requests::groups`). The limit keeps bursts
+/// short, because the worker copies rows that leave memory soon only between bursts.
 const BURST_BUDGET_SHARE: u64 = 16;
 
 /// By default the queue takes 1 / `BUDGET_SHARE` of the bank's budget.
 const BUDGET_SHARE: u64 = 32;
-/// Largest memory of the queue, enough for 790,000 keys. More rows would be read too early.
+/// Largest default for the queue's memory, in bytes. It is enough for 790,000 keys; with more keys,
+/// rows would be read too early.
 const MEMORY_BYTES_MAX: u64 = 40 << 20;
 
 /// A Get waits for the current burst if it needs at least 1 / `WANTED_SHARE` of the burst's keys.
@@ -76,8 +77,8 @@ const WAIT_PER_1024_KEYS: Duration = Duration::from_millis(100);
 /// Number of keys that a Get looks up in the queue before it lets other threads take the lock.
 const OVERTAKEN_AT_ONCE_MAX: usize = 4096;
 
-/// The window remembers one row per this number of keys of the queue's capacity. A row is in the
-/// window until its batch has come, but in the queue only until it is read.
+/// The window's capacity in rows is the queue's capacity in keys divided by this number. A row is
+/// in the window until its batch has come, but in the queue only until it is read.
 const KEYS_PER_REMEMBERED: usize = 2;
 
 /// Memory per key of the queue's capacity, in bytes.
@@ -246,8 +247,8 @@ impl Lookahead {
     fn start_worker(&self) -> Result<()> {
         let mut worker = self.worker.lock();
         if worker.as_ref().is_none_or(JoinHandle::is_finished) {
-            // A worker ends only with the bank or by a panic, which was printed. The rows of its
-            // queue and current burst are given up.
+            // A worker that has ended before the bank has panicked, and has printed the panic. The
+            // rows of the queue and of the current burst are given up.
             self.shared.give_up_pending();
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("embank-lookahead".to_owned());
@@ -268,7 +269,8 @@ impl Lookahead {
         given_up
     }
 
-    /// Removes these keys of a table from the queue. Returns the number of keys that were in it.
+    /// Removes `keys` of a table from the queue. Returns the number of these keys that were in the
+    /// queue.
     pub(crate) fn cancel_keys(&self, table: TableId, keys: &[u64]) -> usize {
         let given_up = self.cancel_those(Cancelled::Keys(table, keys.iter().copied().collect()));
         self.shared.counters.cancelled_too_late.add(keys.len().saturating_sub(given_up) as u64);
@@ -283,8 +285,8 @@ impl Lookahead {
 
     fn count_all_as_cancelled(&self) {
         let in_hand = self.shared.queue.state.lock().pending.len() as u64;
-        // This counter is read after the rows of the burst. A row counts as promoted before it
-        // leaves the burst, so the sum misses no row.
+        // `promoted` is read after `in_hand`. A row counts as promoted before it leaves the pending
+        // set, so the sum misses no row.
         let promoted = self.shared.store.stats().promoted;
         self.shared.counters.cancelled_too_late.add(promoted + in_hand);
     }

@@ -13,7 +13,8 @@ use crate::lookahead::requests::{Requests, number};
 use crate::lookahead::window::Window;
 use crate::stats::counter::Counter;
 
-/// The result of one lookahead, as numbers of its distinct keys.
+/// The result of one [`Table::lookahead`](crate::Table::lookahead): the number of distinct keys
+/// with each outcome.
 ///
 /// # Examples
 /// ```
@@ -69,8 +70,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
 }
 
-/// The part of the queue that the store's writer calls. It must not own the store, because the
-/// store owns it; two owners of each other would never be dropped.
+/// The state of lookahead that the store's writer thread calls. `Queue` must not own the store,
+/// because the store owns the `Queue`; two owners of each other would never be dropped.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) state: Mutex<QueueState>,

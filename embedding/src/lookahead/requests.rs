@@ -19,13 +19,14 @@ use crate::lookahead::pending::PendingSet;
 
 /// A burst takes no further group once it has this many keys, which keeps any drive busy.
 pub(crate) const BURST_KEYS_MIN: usize = 512;
-/// Largest number of keys in a group. A burst is shorter than the sum of both limits.
+/// Largest number of keys in a group. A burst has fewer than `BURST_KEYS_MIN + BURST_KEYS_MAX`
+/// keys.
 pub(crate) const BURST_KEYS_MAX: usize = 4096;
 
-/// Returns the number of a table in the pending set. If a table is dropped, its rows leave the
-/// queue, but rows of the current burst stay in the set until the burst ends. Before that, a new
-/// table may get the number of the dropped table. Its announcements of keys that are still in the
-/// set then count as merged, and the worker does not read these rows in advance.
+/// Returns the number that stands for a table in the pending set. If a table is dropped, its rows
+/// leave the queue, but rows of the current burst stay in the set until the burst ends. Until then,
+/// a new table may get the number of the dropped table. The new table's announcements of keys that
+/// are still in the set then count as merged, and the worker does not read these rows in advance.
 pub(crate) fn number(table: TableId) -> NonZeroU16 {
     NonZeroU16::new(table.number()).expect("the store numbers tables from 1")
 }

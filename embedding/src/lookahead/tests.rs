@@ -94,7 +94,7 @@ fn whoever_cancels_all_excuses_what_is_in_hand_and_what_was_kept() {
     lookahead.cancel();
     assert_eq!(lookahead.cancelled_too_late(), 3, "in hand");
     shared.finish_burst(table, &burst, &marks, Ok(Promoted::default()));
-    // The rows were kept in memory without a read.
+    // Keeps two rows in memory without a read: they count as promoted, but not as moved.
     shared.store.checkpoint(b"").unwrap();
     let marks = [marks[0].1, marks[1].1];
     let mut kept = Vec::new();
@@ -131,8 +131,8 @@ fn what_is_announced_together_comes_in_one_burst() {
         }
         lengths
     };
-    // Small groups are joined until the burst is long enough; the group that makes it so is the
-    // last.
+    // Small groups are joined until the burst has `BURST_KEYS_MIN` keys. The group that reaches
+    // this number is the last of the burst.
     announce(table, 4096, 0..300);
     announce(table, 4096, 300..600);
     announce(table, 4096, 600..1200);
@@ -143,8 +143,8 @@ fn what_is_announced_together_comes_in_one_burst() {
     announce(table, 9999, 3000..8000);
     announce(table, 9999, 8000..8010);
     assert_eq!(bursts(), [(false, 3000), (false, 2500), (false, 2500), (false, 10)]);
-    // The wider its rows, the fewer rows a burst may have. But keys are not divided further than
-    // into bursts of `BURST_KEYS_MIN` keys.
+    // The wider the rows, the fewer rows a burst may have. But even the widest rows come in bursts
+    // of `BURST_KEYS_MIN` keys.
     assert_eq!((shared.fitting(64), shared.fitting(0)), (1024, 1 << 16));
     announce(table, 700, 0..2000);
     announce(table, 0, 2000..3024);
@@ -155,7 +155,7 @@ fn what_is_announced_together_comes_in_one_burst() {
     announce(other, 4096, 300..600);
     announce(table, 4096, 600..900);
     assert_eq!(bursts(), [(false, 300), (true, 300), (false, 300)]);
-    // The burst ends with the same group if the last rows of a group are cancelled or overtaken.
+    // If the last rows of a group are cancelled or overtaken, the burst still ends with that group.
     announce(table, 4096, 0..700);
     announce(table, 4096, 700..1400);
     announce(table, 4096, 1400..2100);
@@ -191,8 +191,8 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     assert_eq!(shared.counters.late.get(), 3);
 }
 
-/// Shows that a prefetch gets its turn although the queue holds overtaken rows. Once, such a queue
-/// took its turn, and the prefetch waited forever.
+/// Regression test: the worker gave a prefetch's turn to the queue when the queue held only
+/// overtaken rows, so the prefetch waited forever.
 #[test]
 fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 use embank_kv::mechanisms::{Mechanism, is_on};
 use embank_kv::{RowMark, TableId};
 
-/// An unused row is kept in memory at most this many times. Each time writes a record to the log.
+/// The worker keeps an unused row in memory at most this number of times. Each time it writes a
+/// record to the log.
 const LAPS_MAX: u8 = 3;
 
 /// An announced row in the window.

@@ -8,8 +8,8 @@ use embank_kv::{Promoted, RowMark, TableId};
 use crate::lookahead::queue::{Job, QueueState, Shared};
 use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, number};
 
-/// Least number of rows that a prefetch may read in one turn. After a burst with more rows, it may
-/// read as many rows as that burst had.
+/// Number of rows that a prefetch may read in one turn. After a burst with more rows, the prefetch
+/// may read as many rows as the burst had.
 const PREFETCH_KEYS: usize = 1024;
 
 /// The worker's next task.
@@ -65,7 +65,7 @@ impl Shared {
 
     /// Copies announced rows to the log's tail if they are about to leave memory and were not used.
     pub(crate) fn look_after_the_oldest(&self) {
-        // Each row leaves the window here, and returns at most `LAPS_MAX` times.
+        // Each row leaves the window here, and returns fewer than `LAPS_MAX` times.
         let (read_only, head) = self.store.boundaries();
         let due = self.queue.state.lock().window.take_below(read_only);
         for rows in due.chunk_by(|a, b| a.table == b.table) {
@@ -116,8 +116,8 @@ impl Shared {
             if state.stopping {
                 return None;
             }
-            // This task has priority. It needs no disk read, and it avoids later reads of rows that
-            // would leave memory.
+            // Copying rows of the window has priority. It needs no disk read, and avoids later
+            // reads of rows that would leave memory.
             if std::mem::take(&mut state.look) {
                 state.looking = true;
                 state.working = true;

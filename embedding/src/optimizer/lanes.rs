@@ -69,8 +69,9 @@ pub(super) fn each_value<const STATES: usize>(
 #[inline(always)]
 pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
     let (chunks, rest) = values.as_chunks::<LANES>();
-    // Two arrays of half the lanes: from one array the compiler makes vectors of lanes that are not
-    // neighbours, because the last sum combines these, and such vectors are slow to load.
+    // The sums lie in two arrays, each with half of the lanes. From one array, the compiler would
+    // make vectors of lanes that are not neighbours, because the last sum adds such lanes. Those
+    // vectors are slow to load.
     let (mut low, mut high) = ([0.0_f64; LANES / 2], [0.0_f64; LANES / 2]);
     for chunk in chunks {
         for lane in 0..LANES / 2 {

@@ -10,10 +10,11 @@
 //!
 //! **Bits.** The arithmetic follows `torch.optim` on a CPU, operation by operation. Hyperparameters
 //! are f64, as in Python. Values that torch derives from them as Python floats are computed in f64
-//! and then rounded to f32 once. Torch fuses a product and its sum, with one rounding instead of
-//! two. `f32::mul_add` does the same: with one instruction if the processor has it, otherwise with
-//! an exact library function. One difference remains: torch's vector square root (MKL) is not
-//! always correctly rounded, and the square root in this module is. docs/optimizers.md has numbers.
+//! and then rounded to f32 once. Torch fuses a product and the addition after it, with one rounding
+//! instead of two. `f32::mul_add` fuses them too: with one instruction if the processor has it,
+//! otherwise with an exact library function. One difference remains: torch's vector square root
+//! (MKL) is not always correctly rounded, and the square root in this module is. docs/optimizers.md
+//! has numbers.
 //!
 //! **Speed.** A step works on eight values at a time ([`lanes`]). `pulp` compiles this code a
 //! second time for AVX2 and FMA, and selects a version when the program starts. The test module
@@ -316,8 +317,8 @@ impl Optimizer {
         }
     }
 
-    /// Initial value of a new row's first state vector and single values. All other state begins at
-    /// zero.
+    /// Initial value of a new row's first state vector and of its single state values. All other
+    /// state begins at zero.
     pub(crate) fn initial_accumulator(&self) -> f32 {
         match self {
             Optimizer::Adagrad(adagrad) => adagrad.initial_accumulator,
@@ -329,7 +330,8 @@ impl Optimizer {
 }
 
 /// An optimizer with all numbers that do not depend on the row computed in advance. It is made when
-/// the hyperparameters change and not for each batch, because Adam needs tables.
+/// the hyperparameters change and not for each batch, because Adam's tables of powers take time to
+/// compute.
 #[derive(Debug)]
 pub(crate) enum Stepper {
     None,

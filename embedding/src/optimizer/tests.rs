@@ -69,8 +69,8 @@ fn optimizers() -> Vec<Optimizer> {
     .collect()
 }
 
-/// Returns optimizers that divide by a sum, with an `eps` of 0 or nearly 0, and all combinations
-/// with other numbers that may be 0.
+/// Returns optimizers that divide by a sum. Their `eps` is 0 or nearly 0, combined with zero and
+/// other values of each number that may be 0.
 fn without_eps() -> Vec<Optimizer> {
     let mut found = Vec::new();
     // The last two are not zero in f64, but zero or subnormal in f32.

@@ -10,7 +10,7 @@ use crate::files::{FileFormat, npy_set, safetensors, settings};
 use crate::row::config::TableConfig;
 use crate::row::tracking::Tracking;
 
-/// An opened file, and the settings of the exported table that it stores.
+/// An opened file, and what it stores about the exported table.
 pub(super) struct Contents {
     pub(super) file: Box<dyn RowFile>,
     pub(super) held: Option<TableConfig>,
@@ -44,8 +44,8 @@ pub(super) fn open(
             Ok(Contents { file: Box::new(file), held, values })
         }
         FileFormat::Npy => {
-            // The set's list names the files of uses, so `read` ignores unrelated files of these
-            // names.
+            // The list of an npy set names the set's files of uses. `npy_set::read` therefore
+            // ignores other files that have such names.
             let selection = Selection { keys, rows, first_key, wanted: Wanted { state, uses } };
             let (file, pairs) = npy_set::read(path, selection)?;
             let held = settings::from_pairs(path, &pairs)?;
