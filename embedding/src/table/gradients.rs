@@ -245,8 +245,8 @@ pub(crate) enum Magnitudes {
 
 /// A gradient below this limit, 2^50, can't make a finite value infinite. A value becomes infinite
 /// only if a step moves it by at least 2^103, half the distance between the two largest f32. With a
-/// gradient below the limit, a step moves a value by less than that, if the optimizer's numbers are
-/// ordinary ([`Optimizer::is_ordinary`](crate::Optimizer)).
+/// gradient below the limit, a step moves a value by less than 2^103, if the optimizer's numbers
+/// are ordinary ([`Optimizer::is_ordinary`](crate::Optimizer)).
 const ORDINARY_MAX: f32 = (1_u64 << 50) as f32;
 
 /// Fails if a gradient is NaN or infinite, because one bad batch must not destroy rows that took
@@ -277,7 +277,7 @@ fn check_finite(
 }
 
 /// Returns the factor that shortens `gradient` to the L2 norm `norm_max`. `None` if the gradient is
-/// not longer than that.
+/// not longer than `norm_max`.
 #[inline]
 pub(crate) fn clipping(gradient: &[f32], norm_max: f32) -> Option<f64> {
     let norm_max = f64::from(norm_max);

@@ -28,7 +28,7 @@ pub(crate) struct TableShared {
     pub(crate) name: String,
     pub(crate) counters: TableCounters,
     pub(crate) leases: LeaseRegistry,
-    /// A Get that was blocked once holds this while it tries again; see the module
+    /// A Get that was blocked once holds this turn while it tries again; see the module
     /// `lease::waiting`.
     pub(crate) retry_turn: RetryTurn,
     /// Gets that have waited for a long time.
@@ -133,8 +133,8 @@ impl TableShared {
         self.other_numbering.store(is_other, Ordering::Relaxed);
     }
 
-    /// True if the rows now belong to other values because the vocabulary has another numbering.
-    /// False if a caller has opened the table without that check.
+    /// True if the rows now belong to other values, because the vocabulary was renumbered or
+    /// dropped. False if a caller has opened the table without the check of the numbering.
     #[inline]
     pub(crate) fn has_other_numbering(&self) -> bool {
         self.other_numbering.load(Ordering::Relaxed)
