@@ -1,5 +1,5 @@
-//! The hash of the first values of a vocabulary. A file of exported rows stores this hash. It shows
-//! which vocabulary's ids are the keys of the file.
+//! The hash of the first values of a vocabulary. A file of exported rows stores this hash. The hash
+//! shows which vocabulary's ids are the keys of the file.
 
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
 use super::{Values, Vocabulary};

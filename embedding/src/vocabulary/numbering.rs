@@ -58,7 +58,7 @@ pub(crate) struct Numbering {
 pub(crate) struct Tip {
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
-    /// The last block up to `len`. The block is not full.
+    /// The bytes of the last block, up to place `len`. Empty if `len` is at the start of a block.
     pub(crate) block: Vec<u8>,
 }
 
@@ -72,7 +72,7 @@ impl Tip {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Items<'a> {
     pub(crate) keys: &'a [u64],
-    /// Byte strings, by key.
+    /// The byte string of each key. Empty if the values are numbers.
     pub(crate) bytes: &'a [&'a [u8]],
 }
 
@@ -339,7 +339,7 @@ impl Numbering {
         }))
     }
 
-    /// Replaces a block, or removes it.
+    /// Replaces a block, or removes it if `block` is empty.
     pub(crate) fn put_block(&self, store: &Store, number: u64, block: &[u8]) -> StoreResult<()> {
         if block.is_empty() {
             return store.delete(self.values, &[number]).map(drop);

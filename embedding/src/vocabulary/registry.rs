@@ -179,7 +179,7 @@ pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<Vo
     };
     let made: embank_kv::Result<_> = make();
     if made.is_err() {
-        // The next open drops the tables that remain if this fails.
+        // If this fails, the next open drops the tables that remain.
         let _ = drop_parts(store, identity, None);
     }
     let (table, numbering) = made?;

@@ -122,7 +122,7 @@ pub(crate) struct FindPlaces<'a, F> {
     pub(crate) value: F,
     /// Places at or beyond this length count as absent.
     pub(crate) len: u64,
-    /// Gets the places. The caller must fill it with `UNKNOWN_ID` before.
+    /// Receives the places. The caller must fill this slice with `UNKNOWN_ID` before.
     pub(crate) places: &'a mut [u64],
 }
 
@@ -138,7 +138,8 @@ impl<'v, F: Fn(usize) -> &'v [u8]> Operation for FindPlaces<'_, F> {
     }
 }
 
-/// Finds byte strings by their places in the records of their hashes.
+/// Copies the byte strings at `places`. Each key's record holds the strings of one hash, with their
+/// places.
 #[derive(Debug)]
 pub(crate) struct FindStrings<'a> {
     pub(crate) places: &'a [u64],

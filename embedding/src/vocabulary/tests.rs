@@ -497,12 +497,13 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     bank.vocabulary("v", config.clone()).unwrap();
     assert_eq!(refusal(&bank), "the vocabulary of that name is another one");
 
-    // The settings of a table elsewhere, as an exported file has them.
+    // Another bank refuses `made`, the settings of the first bank's table, with the numbering that
+    // the table was made for. An exported file has such settings.
     let other_dir = tempfile::tempdir().unwrap();
     let other = new_bank(other_dir.path());
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
-    // Makes a table for a vocabulary that is missing. In an earlier version, the error spoke of
-    // rows of a table that did not exist.
+    // Regression test: when a new table named a missing vocabulary, an earlier version's error
+    // spoke of rows of the table, which did not exist.
     match other.table("t", asked.clone()) {
         Err(Error::NoSuchVocabulary { vocabulary }) => assert_eq!(vocabulary, "v"),
         refused => panic!("{:?}", refused.map(|_| ())),
