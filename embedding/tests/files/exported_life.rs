@@ -128,7 +128,8 @@ fn evictions_judge_an_imported_table_as_the_exported_one() {
 
             let into = test.bank.table("into", config.clone()).unwrap();
             into.set_time(START + 5).unwrap();
-            // The import replaces a row that is already in the table, and its later use.
+            // Row 1 is already in the table and was used later. The import replaces the row, its
+            // uses, and its time of last use.
             into.put(&[1, 1, 1], &[9.0; 6]).unwrap();
             into.import(&path, &ImportOptions::default()).unwrap();
             for table in [&from, &into] {
@@ -337,8 +338,8 @@ fn damaged_columns_of_uses_are_refused_by_name() {
 }
 
 /// Shows that uses in npy files are imported only with the list of the set's files,
-/// `t.embank.json`, which the export writes last. Without the list, an import can't tell which set
-/// the uses belong to.
+/// `t.embank.json`, which the export writes last. Without the list, an import can't tell whether
+/// the files of uses belong to this set.
 #[test]
 fn an_npy_set_keeps_its_uses_together() {
     let test = new_bank();
@@ -356,7 +357,7 @@ fn an_npy_set_keeps_its_uses_together() {
     let options = ImportOptions { state: false, ..Default::default() };
     assert_eq!(into.import(&path, &options).unwrap().rows, 6);
 
-    // An export does not remove a file that no list names.
+    // Without the list, the export does not remove `t.last_used.npy`.
     let error = from.export(&path, &ExportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("t.last_used.npy is there"), "{error}");
     fs::write(file("t.embank.json"), list).unwrap();

@@ -112,7 +112,8 @@ fn buffers_come_out_of_the_budget_and_go_back() {
         }
         other => panic!("{other}"),
     }
-    // Dropping the handles returns their memory to the budget once the worker runs next.
+    // After the handles are dropped, their memory returns to the budget once the lookahead thread
+    // runs next.
     drop(held);
     let deadline = Instant::now() + Duration::from_secs(60);
     let again = loop {

@@ -233,7 +233,8 @@ fn an_unknown_name_is_answered_with_the_names_that_exist() {
     );
     assert_eq!(message(&test.bank), all);
 
-    // A reader names its checkpoint, because a newer one may have the table.
+    // The error of a read-only bank names its checkpoint, because a newer checkpoint may have the
+    // table.
     test.bank.drop_table("t20").unwrap();
     test.bank.checkpoint(b"").unwrap();
     test.bank.table("user", sgd(2)).unwrap();

@@ -1,5 +1,5 @@
-//! Tests what holds the log's space: the error of a bank at its disk quota and the statistics must
-//! name it.
+//! Tests that the error of a bank at its disk quota, and the statistics, name what holds the log's
+//! space.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
