@@ -2,9 +2,9 @@
 //! that tracks them.
 //!
 //! The words follow the optimizer's state in the row. An update changes them under the row's lock,
-//! which it holds anyway. A use is a gradient that is applied or a row that is put. A peek is no
-//! use. A Get is no use either, because an update usually follows it. A row that a Get makes has
-//! the present time and no uses.
+//! which the update holds anyway. A use is a gradient that is applied or a row that is put. A peek
+//! is no use. A Get is no use either, because an update usually follows it. A row that a Get makes
+//! has the present time and no uses.
 //!
 //! The time of a row never goes back: an update with an older time counts as a use and keeps the
 //! time. Checkpoints contain the largest time that was set (module `times`), so the next open

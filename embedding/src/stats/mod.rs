@@ -97,11 +97,11 @@ statistics! {
         disk_reads: Counter Count in disk_reads from |c| c.disk_reads.get();
         /// Gets that had to wait for the staleness bound.
         waits: Counter Count in waits from |c| c.waiting.waits.get();
-        /// Total time of these waits, in microseconds.
+        /// Total time that Gets waited for a staleness bound, in microseconds.
         wait_us: Counter Microseconds in wait_us from |c| c.waiting.wait_us.get();
-        /// Gets that gave up waiting.
+        /// Gets that failed because they had waited for `wait_timeout`.
         timeouts: Counter Count in timeouts from |c| c.waiting.timeouts.get();
-        /// Leases that were dropped or expired, and of which not all counts could be given back.
+        /// Dropped or expired leases that could not lower the clocks of all their rows.
         release_failures: Counter Count in release_failures from |c| c.waiting.release_failures.get();
         /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and
         /// were declared expired.
@@ -214,27 +214,27 @@ statistics! {
         /// Gets that had to wait for a staleness bound, in all tables.
         waits: Counter Count in waits
             as "embank_staleness_waits" "Gets that waited for a bound";
-        /// Total time of these waits, in microseconds.
+        /// Total time that Gets waited for a staleness bound, in microseconds.
         wait_us: Counter Microseconds in wait_us
             as "embank_staleness_waits_seconds" "How long they waited";
-        /// Gets that gave up waiting.
+        /// Gets that failed because they had waited for `wait_timeout`.
         timeouts: Counter Count in timeouts
             as "embank_staleness_timeouts" "Gets that gave up";
         /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and
         /// were declared expired.
         leases_expired: Counter Count in leases_expired
             as "embank_leases_expired" "Leases that grew too old";
-        /// Leases that were dropped or expired, and of which not all counts could be given back.
+        /// Dropped or expired leases that could not lower the clocks of all their rows.
         release_failures: Counter Count in release_failures
             as "embank_release_failures" "Dropped leases that could not give back all counts";
     } and {
         /// The store: regions, disk, memory. The store's budget is the bank's budget without the
         /// lookahead queue.
         pub store: StoreStats,
-        /// Looking ahead.
+        /// The work of Lookahead.
         pub lookahead: LookaheadStats,
-        /// A warning if the budget is above the memory limit of the process's control group, as it
-        /// was at the open.
+        /// A warning if, when the bank was opened, the budget was above the memory limit of the
+        /// process's control group.
         pub memory_budget_warning: Option<String>,
         /// The staleness of rows at their Gets, in all tables, also dropped ones.
         pub staleness: StalenessHistogram,

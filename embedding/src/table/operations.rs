@@ -1,4 +1,5 @@
-//! Operations on the rows of a batch. The store calls them while it holds the record's lock.
+//! Operations on the rows of a batch. The store calls an operation's methods for each row, while it
+//! holds the lock of the row's record. Only a peek takes no lock.
 //!
 //! If a row moves, the store may call a method twice for the row's place. Therefore each call
 //! computes only from its arguments and the batch, never from the result of an earlier call.
@@ -146,7 +147,7 @@ pub(crate) struct GetRows<'a> {
     pub(crate) seen: SeenClocks,
     /// True if only admitted keys get new rows; see the module `admission`.
     pub(crate) gated: bool,
-    /// The decisions about keys without a row that earlier attempts of the Get have made.
+    /// The decisions that earlier attempts of this Get have made about keys without a row.
     pub(crate) decisions: Option<Vec<Decision>>,
     /// Places of the keys that admission refused, ascending.
     pub(crate) refused: Vec<u32>,

@@ -80,8 +80,8 @@ struct Request {
 #[derive(Debug)]
 enum Progress {
     Reading,
-    /// `rows` has one row per distinct key. `missing` has the places of distinct keys without a
-    /// row, ascending.
+    /// `rows` has one row per distinct key. `missing` has the indices of the distinct keys that
+    /// have no row, ascending.
     Read {
         rows: Vec<f32>,
         missing: Vec<u32>,

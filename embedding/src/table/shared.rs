@@ -31,7 +31,7 @@ pub(crate) struct TableShared {
     /// A Get that was blocked once holds this turn while it tries again; see the module
     /// `lease::waiting`.
     pub(crate) retry_turn: RetryTurn,
-    /// Gets that have waited for a long time.
+    /// Gets that have waited for a long time, and have therefore reserved their rows.
     pub(crate) line: WaitingLine,
     /// The table's settings when it was first opened. Learning rate, clipping and staleness bound
     /// may have changed since; `live` and `bound` hold the present values.

@@ -26,8 +26,8 @@ impl Vocabulary {
         for _ in 0..MOVES_MAX {
             let result = {
                 let numbering = self.shared.numbering.read();
-                // The length is read before all look-ups. Meanwhile another thread may clear places
-                // at or beyond the length, and give them to other values.
+                // The length is read before all look-ups, which ignore places at or beyond it.
+                // Meanwhile another thread may clear such places and give them to other values.
                 let len = self.shared.len();
                 f(&numbering, len)
             };

@@ -34,7 +34,7 @@ impl ValueKind {
     }
 }
 
-/// The settings of a vocabulary. All of them are fixed when it is made.
+/// The settings of a vocabulary. All of them are fixed when the vocabulary is made.
 ///
 /// # Examples
 /// ```

@@ -29,8 +29,8 @@ impl Vocabulary {
 }
 
 impl Values<'_> {
-    /// Returns the fingerprint of a list of values: values whose fingerprint is `fingerprint`,
-    /// followed by the first `count` of these values.
+    /// Returns the fingerprint of a vocabulary to which the first `count` values of `self` are
+    /// appended. Before that, the vocabulary has the fingerprint `fingerprint`.
     pub(crate) fn fingerprint_after(self, fingerprint: u64, count: usize) -> u64 {
         match self {
             Self::U64(numbers) => {

@@ -25,7 +25,8 @@ use crate::row::numbering::TableVocabulary;
 /// Vocabularies by name.
 pub(crate) type VocabularyMap = BTreeMap<String, Arc<VocabularyShared>>;
 
-/// Called to check whether the tables of a bank still have the numberings that they were made for.
+/// Checks whether the vocabularies of the bank's tables still have the numberings that the tables
+/// were made for.
 type OnRenumbered = Box<dyn Fn(&Vocabularies) + Send + Sync>;
 
 /// The vocabularies of an open bank. Every handle of the bank, of a table and of a vocabulary has a

@@ -116,7 +116,8 @@ impl Operation for PutVariable<'_> {
     }
 }
 
-/// Finds the places of byte strings in the records of their hashes.
+/// Looks up the places of byte strings. Each key's record holds the strings of one hash, with their
+/// places.
 pub(crate) struct FindPlaces<'a, F> {
     /// Returns string `i` of the batch.
     pub(crate) value: F,
@@ -217,7 +218,8 @@ pub(crate) struct AddCounts<'a> {
     /// For each block, the end of its part of `counts`.
     pub(crate) ends: &'a [usize],
     pub(crate) per_block: u64,
-    /// The operation appends the blocks whose counts were added, also if the batch fails.
+    /// The operation appends the indices of the blocks whose counts were added, also if the batch
+    /// fails.
     pub(crate) settled: &'a mut Vec<u32>,
 }
 

@@ -270,7 +270,8 @@ fn a_reader_moves_on_with_the_bank() {
     bank.checkpoint(b"").unwrap();
     let mut ids = [0; 3];
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [2]);
-    // The store moves to the new checkpoint, but the handle has not read its state again.
+    // Moves only the store to the new checkpoint. The handle must notice that its tables are gone,
+    // and read its state again.
     reading.context().store.refresh().unwrap();
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [0, 1]);
     reading.refresh().unwrap();
@@ -332,8 +333,8 @@ fn verification_names_what_is_wrong() {
     strings.verify().unwrap();
 }
 
-/// Many strings with one hash make a record longer than the limit. The insertion fails and leaves
-/// no rows.
+/// 2,000 strings that share 64 hashes make a record longer than the limit. The insertion fails and
+/// leaves no rows.
 #[test]
 fn an_insertion_that_fails_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -512,7 +513,7 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
     let unbound = other.table("t", TableConfig { vocabulary: None, ..made }).unwrap();
 
-    // An import checks the vocabulary of the rows too.
+    // An import also checks which vocabulary's ids are the keys of the file.
     let file = dir.path().join("t.safetensors");
     let kept = bank.open_table_unchecked("t").unwrap();
     kept.put(&[0], &[1.5]).unwrap();

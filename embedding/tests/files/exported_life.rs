@@ -208,7 +208,7 @@ fn a_table_without_tracking_ignores_uses() {
 }
 
 /// Shows that an import ignores times of last use in another unit, such as minutes instead of the
-/// caller's times. With them, rows would look too old, or would never become old.
+/// caller's times. With times of another unit, rows would look too old, or would never become old.
 #[test]
 fn a_last_use_of_another_unit_is_not_taken() {
     for suffix in formats() {
@@ -269,8 +269,8 @@ fn keys_that_a_dense_file_fills_have_no_use() {
     }
 }
 
-/// Shows that an import reads the tensor or column that the caller names. It takes uses only with
-/// the table's own rows.
+/// Shows that an import reads the tensor or column that the caller names. It takes uses only
+/// together with the tensor or column of the table's rows.
 #[test]
 fn named_columns_are_the_ones_that_are_read() {
     for (suffix, rows) in [("safetensors", "rows"), ("parquet", "vector")] {

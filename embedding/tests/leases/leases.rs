@@ -339,7 +339,7 @@ fn deletions_leave_the_clocks_of_others_alone() {
                     let before = begun(key);
                     let lease = get(table, &[key, 100 + thread]);
                     let outstanding = table.outstanding(key).unwrap();
-                    // No deletion of the key began or ended since before the Get.
+                    // True if no deletion of the key began or ended from before the Get until now.
                     let undisturbed = before % 2 == 0 && begun(key) == before;
                     if undisturbed && !lease.is_expired() {
                         assert_eq!(outstanding, Some(1), "thread {thread}, round {round}");

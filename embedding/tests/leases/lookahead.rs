@@ -227,7 +227,7 @@ fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
     assert!(from_disk * 1000 < got, "{from_disk} of {got} rows had to be read from disk again");
 }
 
-/// Writes this number of bytes of rows that no call has announced.
+/// Writes new rows of `bytes` bytes in total. No call has announced these rows.
 fn flood(bank: &Bank, bytes: u64) {
     const DIM: u32 = 64;
     let filler = bank.table("flood", TableConfig::new(DIM)).unwrap();
@@ -236,7 +236,7 @@ fn flood(bank: &Bank, bytes: u64) {
     for first in (first..first + bytes / (4 * u64::from(DIM))).step_by(100) {
         let keys: Vec<u64> = (first..first + 100).collect();
         filler.put(&keys, &rows).unwrap();
-        // Waits for the worker, which could not keep up with a thread that only writes.
+        // Waits for the lookahead thread, which could not keep up with a thread that only writes.
         assert!(bank.wait_lookahead(PATIENCE));
     }
 }

@@ -1,4 +1,4 @@
-//! Tests prefetches, which read rows into the caller's buffer in advance.
+//! Tests prefetches, which read rows into a buffer in advance.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

@@ -129,7 +129,8 @@ fn what_was_announced_is_cancelled_and_fails_nobody() {
     }
     test.bank.drop_table("t").unwrap();
     assert!(test.bank.wait_lookahead(Duration::from_secs(120)));
-    // If the worker had failed, the next announcement of any table would return the error.
+    // If the lookahead thread had failed, the next announcement of any table would return the
+    // error.
     other.lookahead(&keys).unwrap();
     assert!(test.bank.wait_lookahead(Duration::from_secs(120)));
     let stats = test.bank.stats().lookahead;

@@ -169,8 +169,8 @@ fn admission_counts_the_keys_of_all_parts() {
     assert_eq!(rows_of(&tables[0], &there), rows_of(&tables[1], &there));
 }
 
-/// Shows that no update is lost with several callers at once. One of them uses the pool, and the
-/// others work alone.
+/// Shows that no update is lost with several callers at once. One caller shares its batch with the
+/// pool's threads, and the others work alone.
 #[test]
 fn callers_at_once_lose_no_update() {
     let bank = bank_of(3, 64 << 20);
