@@ -32,8 +32,8 @@ fn set_limit(root: &Path, bytes: u64) {
     }
 }
 
-/// Checks default, budget and warning in the process with the limit. In an ordinary run of the
-/// tests it returns at once.
+/// Checks default, budget and warning in the process with the limit. Returns at once in an ordinary
+/// run of the tests, which does not set the variable.
 #[test]
 fn limited() {
     let Ok(dir) = std::env::var(ROLE) else { return };

@@ -1,31 +1,32 @@
 //! The leases of a table, their ages, and the expiry of old leases.
 //!
-//! Every lease is an entry of `embank_kv::Leases`. The entry's state ensures that only one thread
-//! gives the counts back. Leases expire only when a Get looks for old ones. A Get looks if the
-//! oldest lease may have reached the age limit since the last look. A waiting Get also looks at the
-//! time when the oldest lease reaches the limit. In a table without Gets, no lease expires, so any
-//! old lease can still be used.
+//! A Get raises the staleness clock of each of its rows by 1: these are the lease's *counts*.
+//! Ending the lease gives the counts back. Every lease is an entry of `embank_kv::Leases`. The
+//! entry's state ensures that only one thread gives its counts back. Leases expire only when a Get
+//! looks for old ones. A Get looks if the oldest lease may have reached the age limit since the
+//! last look. A waiting Get also looks at the time when the oldest lease reaches the limit. In a
+//! table without Gets, no lease expires, so any old lease can still be used.
 //!
 //! `next_look_us` is never later than the time at which the oldest lease may expire. Leases that
 //! were being registered during the last look are an exception: their age began before the look
-//! could see them. They expire late by the time that their registration took. All leases have the
-//! same age limit, and a lease that is registered after the look is younger than those that the
-//! look saw. A Get therefore only compares two numbers, and searches the registry about once per
-//! `lease_timeout`.
+//! could see them. Such a lease may expire late, by the duration of its registration. All leases
+//! have the same age limit, and a lease that is registered after the look is younger than those
+//! that the look saw. A Get therefore only compares two numbers, and searches the registry about
+//! once per `lease_timeout`.
 //!
 //! A lease knows its *taker*, the thread that took it. If a lease blocks a Get of its own taker,
 //! the Get would wait for itself, unless another thread ends the lease. The registry can't know
 //! this, because the owner may move a lease to another thread. Therefore the registry assumes that
 //! the taker ends the lease, with two exceptions. First, the taker may have called
-//! [`Lease::hand_over`](crate::Lease::hand_over). Second, a thread may have ended any lease of the
-//! bank that it did not take.
+//! [`Lease::hand_over`](crate::Lease::hand_over). Second, some thread may have ended a lease of the
+//! bank that another thread took.
 //!
 //! If the disk is full, counts can't be given back and become *owed*. Owed counts are registered as
 //! a lease, so a deletion also strikes their rows. The next Get of the table tries to give the owed
 //! counts back.
 //!
 //! A deletion strikes rows from a lease. The lease's owner, or a thread that expires the lease,
-//! then leaves the clocks of these rows alone (`deletion`).
+//! then leaves the clocks of these rows alone (`table::deletion`).
 
 pub(crate) mod deadline;
 pub(crate) mod part;
@@ -51,8 +52,8 @@ use crate::stats::lease_info::LeaseInfo;
 /// A thread that has taken leases.
 #[derive(Debug)]
 pub(crate) struct Taker {
-    /// Unique in the process: no later thread gets the number of a thread that has ended. It
-    /// selects the thread's part of the registry.
+    /// Unique in the process: no later thread gets the number of a thread that has ended. The
+    /// number selects the thread's shard of [`Leases`].
     number: usize,
     /// The thread's name, if it has one, and its id.
     name: String,
@@ -62,19 +63,19 @@ pub(crate) struct Taker {
 #[derive(Debug)]
 pub(crate) struct LeaseEntry {
     pub(crate) unique: UniqueKeys,
-    /// The keys whose rows the lease holds; `None` if all distinct keys were admitted.
+    /// The keys whose rows the lease holds. `None` if admission gave a row to every distinct key.
     part: Option<KeyPart>,
-    /// The places of the distinct keys' rows in the store after the Get.
+    /// The addresses in the store of the distinct keys' rows, as of the Get.
     hints: RowHints,
     taker: Arc<Taker>,
     /// True if the taker has declared, with `hand_over`, that another thread will end the lease.
     handed_over: AtomicBool,
-    /// Keys of the lease whose rows were deleted. Changed only while the turnstile is shut.
+    /// Keys of the lease whose rows were deleted. Changed only while the [`Turnstile`] is shut.
     struck: Mutex<BTreeSet<u64>>,
 }
 
 impl LeaseEntry {
-    /// The keys whose clocks the lease raised.
+    /// The keys whose rows had their clocks raised for the lease.
     fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
     }
@@ -84,8 +85,8 @@ impl LeaseEntry {
         self.keys().contains(&key) && !self.struck.lock().contains(&key)
     }
 
-    /// The places of the distinct keys' rows in the store after the Get. A key whose row was not
-    /// admitted has no hint.
+    /// The addresses in the store of the distinct keys' rows, as of the Get. A key whose row was
+    /// not admitted has no hint.
     pub(crate) fn hints(&self) -> &RowHints {
         &self.hints
     }
@@ -132,13 +133,13 @@ pub(crate) struct LeasedRows<'a> {
 }
 
 impl LeasedRows<'_> {
-    /// The keys whose clocks the lease still raises.
+    /// The keys whose rows' clocks still count the lease.
     pub(crate) fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
     }
 
-    /// The places of the rows in the store after the Get. `None` if these rows are only a part of
-    /// the distinct keys.
+    /// The rows' addresses in the store, as of the Get. `None` if the lease does not hold the rows
+    /// of all distinct keys.
     pub(crate) fn hints(&self) -> Option<Hints<'_>> {
         self.hints
     }
@@ -157,7 +158,7 @@ pub(crate) struct LeaseRegistry {
     since: Instant,
     /// Time of the next look for expired leases, in microseconds after `since`.
     next_look_us: AtomicU64,
-    /// Leases without an owner whose counts could not be given back yet.
+    /// Leases that have no owner, and whose counts could not be given back yet.
     owed: Mutex<VecDeque<Arc<Leased<LeaseEntry>>>>,
     /// False only if `owed` is empty.
     owes: AtomicBool,
@@ -175,8 +176,8 @@ impl LeaseRegistry {
         }
     }
 
-    /// Stores the counts of `keys`, which could not be given back, so that a later call can try
-    /// again.
+    /// Registers a lease without an owner on `keys`, whose counts could not be given back. A later
+    /// call can then try again.
     pub(crate) fn owe(&self, keys: &[u64], entered: &Entered<'_>) {
         let hints = RowHints::none_of(keys.len());
         let lease = self.register(UniqueKeys::new(keys), None, hints, entered);
@@ -355,8 +356,8 @@ thread_local! {
 }
 
 /// Calls `read` with this thread's entry. A thread that is ending may have lost its entry, because
-/// another thread local can drop a lease late. It then gets a new entry for each call, and no lease
-/// counts as its own.
+/// another thread local can drop a lease late. Such a thread gets a new entry for each call, and no
+/// lease counts as its own.
 fn of_me<T>(read: impl Fn(&Arc<Taker>) -> T) -> T {
     let new = || {
         // Relaxed: only the number itself matters.

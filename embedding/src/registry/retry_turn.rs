@@ -1,4 +1,5 @@
-//! A lock with a deadline. A blocked batch takes it before it tries again (see `lease::waiting`).
+//! The retry turn: a lock that a blocked batch takes before it tries again (see `lease::waiting`).
+//! Waiting for the lock has a deadline.
 
 use std::time::Instant;
 

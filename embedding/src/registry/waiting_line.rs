@@ -64,8 +64,8 @@ impl WaitingLine {
     /// True if no Get is in the line.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a Get that misses a new reservation only takes its rows first, and the
-        // reservation then waits for the Get's lease.
+        // Relaxed: a Get that misses a new reservation only takes the reserved rows first. The
+        // reservation then waits for that Get's lease.
         self.len.load(Ordering::Relaxed) == 0
     }
 

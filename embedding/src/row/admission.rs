@@ -1,8 +1,8 @@
 //! The setting that decides which keys of a table get rows. The module `table::admission` describes
 //! how a Get decides.
 
-/// The rule for which keys a Get makes a row. A put always makes a row. The rule is part of the
-/// table's identity, so it can't change later. Default: [`Admission::Always`].
+/// The rule for which keys a Get makes a row. A put always makes a row. The rule is fixed when the
+/// table is created. Default: [`Admission::Always`].
 ///
 /// # Examples
 /// ```

@@ -176,7 +176,7 @@ impl TableConfig {
         self
     }
 
-    /// Checks every setting. [`Bank::table`](crate::Bank::table) calls this too.
+    /// Checks every setting. [`Bank::table`](crate::Bank::table) makes this check too.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] with `table` and the first setting that is out of range.

@@ -25,7 +25,8 @@ use crate::row::tracking::Tracking;
 
 /// Kind of a table with rows of an embedding.
 const EMBEDDING_TABLE: u16 = 1;
-/// Kind of a table with counts of Gets before admission.
+/// Kind of a separate table of 8-byte rows: for admission (`table::admission`), or for the times of
+/// tables (`times`).
 const COUNTS_TABLE: u16 = 2;
 const VERSION: u16 = 2;
 
@@ -39,7 +40,7 @@ mod tag {
     pub(crate) const SEED: u16 = 5;
     pub(crate) const STATE_DTYPE: u16 = 10;
     pub(crate) const ROUNDING: u16 = 11;
-    /// Not part of the table's identity, so an older program can skip it.
+    /// The bound may differ at each open, so an older program can skip it.
     pub(crate) const STALENESS_BOUND: u16 = MAY_BE_SKIPPED | 6;
     pub(crate) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
     pub(crate) const TRACKING: u16 = 8;
@@ -225,12 +226,12 @@ fn admission_of(bytes: &mut Bytes<'_>) -> Parsed<Admission> {
     }
 }
 
-/// Returns the descriptor of a table with counts of Gets before admission.
+/// Returns the descriptor of a table of kind [`COUNTS_TABLE`].
 pub(crate) fn counts_descriptor() -> Vec<u8> {
     metadata::encode(&(COUNTS_TABLE, 1_u16, Vec::<u8>::new()))
 }
 
-/// True if the descriptor belongs to a table of counts.
+/// True if the descriptor belongs to a table of kind [`COUNTS_TABLE`].
 pub(crate) fn is_counts_descriptor(descriptor: &[u8]) -> bool {
     let kind: std::result::Result<(u16, u16, Vec<u8>), _> = metadata::decode(descriptor);
     kind.is_ok_and(|(kind, version, _)| (kind, version) == (COUNTS_TABLE, 1))

@@ -187,7 +187,7 @@ pub(crate) struct RowSource {
     table_stream: u64,
 }
 
-/// The distribution, with all numbers that do not depend on the row computed in advance.
+/// The distribution. Numbers that do not depend on the row are computed in advance.
 #[derive(Debug, Clone)]
 enum Values {
     Constant(f32),

@@ -140,8 +140,8 @@ impl RowLayout {
         if !self.rounds.vector {
             return self.write_vector(value, from);
         }
-        // A put is not a step of the optimizer. So if the count is the number of steps, a put does
-        // not raise it.
+        // A put is not a step of the optimizer. So if the row's count is the number of steps, a put
+        // does not raise the count.
         let salt = if self.shape.counts_steps { PUT } else { 0 };
         let count = if self.shape.counts_steps { self.count(value) } else { self.count_up(value) };
         let draws = self.source.draws(key, u64::from(count) ^ salt);
@@ -203,8 +203,7 @@ impl RowLayout {
         self.fill_rest(value);
     }
 
-    /// Writes the initializer's values. A value beyond the largest finite value of the dtype is
-    /// replaced by that value.
+    /// Writes the initializer's values, limited to the finite range of the table's dtype.
     #[inline]
     fn fill_source(&self, key: u64, to: &mut [f32]) {
         self.source.fill(key, to);
@@ -440,8 +439,8 @@ impl RowLayout {
         }
     }
 
-    /// Writes one of a row's two use words as it is stored in a file. Writes 0 if the table does
-    /// not track uses.
+    /// Writes a row's time of last use or its use count, as a file stores it. `word` selects one of
+    /// the two. Writes 0 if the table does not track uses.
     pub(crate) fn export_uses(&self, value: &[u8], word: impl Fn(Uses) -> u32, to: &mut [u8]) {
         to.copy_from_slice(&self.uses(value).map_or(0, word).to_le_bytes());
     }
@@ -463,8 +462,8 @@ impl RowLayout {
         (self.sections.count < self.sections.tracking).then(|| self.count(value))
     }
 
-    /// Writes the state from a file's columns. A value beyond the largest finite value of its dtype
-    /// is replaced by that value.
+    /// Writes the state from a file's columns. Limits the state vectors to the finite range of the
+    /// state dtype.
     pub(crate) fn import_state(&self, value: &mut [u8], from: &[f32]) {
         let Sections { state, scalars, count, tracking, .. } = self.sections;
         let (moments, rest) = from.split_at(self.shape.vectors * self.dim);
@@ -479,7 +478,8 @@ impl RowLayout {
     }
 }
 
-/// Mixed into the draws of a put, so they differ from the draws of the preceding step.
+/// Mixed into the update number that seeds a put's draws for rounding. These draws therefore differ
+/// from the draws of the preceding step.
 const PUT: u64 = 1 << 63;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Settings that can change while a table is open. A batch must not see a part of a change.
+//! Settings that can change while a table is open. A batch must see either the whole change or
+//! nothing of it.
 //!
 //! A batch takes one `Arc` of the settings when it begins. All its steps therefore use the learning
 //! rate and the betas of one set, even if another call changes the settings meanwhile. Values that

@@ -1,4 +1,5 @@
-//! The inverse of the standard normal distribution function. Its bits are equal on every platform.
+//! The inverse of the standard normal distribution function. The bits of a result are equal on
+//! every platform.
 //!
 //! The algorithm is Wichura's AS 241, routine PPND7 ("The percentage points of the normal
 //! distribution", Applied Statistics 37, 1988). It is accurate to one part in 10^7, the precision

@@ -51,8 +51,8 @@ impl Sections {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rounds {
     pub(crate) vector: bool,
-    /// State in f16 or bf16 is always rounded stochastically. Moments change by less than half a
-    /// 16-bit step, so rounding to nearest would never change them.
+    /// True if the state vectors are f16 or bf16. An update changes a moment by less than half a
+    /// 16-bit step, so rounding to nearest would never change the moment.
     pub(crate) state: bool,
 }
 

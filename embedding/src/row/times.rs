@@ -64,8 +64,8 @@ impl Times {
     /// `NoSuchTable` if the table was dropped.
     pub(crate) fn keep(&self, store: &Store, table: TableId, time: u32) -> Result<()> {
         // While this lock is held, the table's time is not deleted, and only one thread makes the
-        // table of times. The bank's lock of its tables can't be used for this. This call may wait
-        // for disk space, and another thread may need that lock to drop a table and free space.
+        // table of times. The lock of the bank's tables would not do. This call may wait for disk
+        // space, and a thread that drops a table to free space needs the lock of the bank's tables.
         let _keeping = self.keeping.lock();
         store.rows(table)?;
         let times = self.table_or_new(store)?;

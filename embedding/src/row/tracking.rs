@@ -2,19 +2,20 @@
 //! that tracks them.
 //!
 //! The words follow the optimizer's state in the row. An update changes them under the row's lock,
-//! which it holds anyway. A use is a gradient that is applied or a row that is put. A peek is no
-//! use. A Get is no use either, because an update usually follows it. A row that a Get makes has
-//! the present time and no uses.
+//! which the update holds anyway. A use is a gradient that is applied or a row that is put. A peek
+//! is no use. A Get is no use either, because an update usually follows it. A row that a Get makes
+//! has the present time and no uses.
 //!
 //! The time of a row never goes back: an update with an older time counts as a use and keeps the
-//! time. The largest time that was set is durable (`times`), so the next open continues with it.
+//! time. Checkpoints contain the largest time that was set (module `times`), so the next open
+//! continues with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Whether a table's rows record the time of their last use and the number of their uses. Evictions
-/// by age and by frequency need these two numbers. Tracking adds 8 bytes to each row, so it is part
-/// of the table's identity. Default: [`Tracking::None`].
+/// by age and by frequency need these two numbers. Tracking adds 8 bytes to each row, so it is
+/// fixed when the table is created. Default: [`Tracking::None`].
 ///
 /// # Examples
 /// ```

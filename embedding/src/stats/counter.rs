@@ -8,7 +8,7 @@ pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn add(&self, count: u64) {
-        // Relaxed: a counter orders nothing.
+        // Relaxed: no other data depends on a counter.
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 

@@ -97,11 +97,11 @@ statistics! {
         disk_reads: Counter Count in disk_reads from |c| c.disk_reads.get();
         /// Gets that had to wait for the staleness bound.
         waits: Counter Count in waits from |c| c.waiting.waits.get();
-        /// Total time of these waits, in microseconds.
+        /// Total time that Gets waited for a staleness bound, in microseconds.
         wait_us: Counter Microseconds in wait_us from |c| c.waiting.wait_us.get();
-        /// Gets that gave up waiting.
+        /// Gets that failed because they had waited for `wait_timeout`.
         timeouts: Counter Count in timeouts from |c| c.waiting.timeouts.get();
-        /// Leases that were dropped or expired, and of which not all counts could be given back.
+        /// Dropped or expired leases that could not lower the clocks of all their rows.
         release_failures: Counter Count in release_failures from |c| c.waiting.release_failures.get();
         /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and
         /// were declared expired.
@@ -134,13 +134,13 @@ statistics! {
         /// Requested keys. Equal keys of one call count once.
         requested: Counter Count in lookahead.requested
             as "embank_lookahead_keys" { fate: "requested" } "Keys announced ahead";
-        /// Keys that were in mutable memory already, or in no table, at the request.
+        /// Keys that had no row at the request, or whose row was already in mutable memory.
         resident: Counter Count in lookahead.resident
             as "embank_lookahead_keys" { fate: "resident" } "Keys announced ahead";
         /// Keys put in the queue.
         queued: Counter Count in lookahead.queued
             as "embank_lookahead_keys" { fate: "queued" } "Keys announced ahead";
-        /// Keys that were pending already at another request for them.
+        /// Keys that were already pending because of an earlier request.
         merged: Counter Count in lookahead.merged
             as "embank_lookahead_keys" { fate: "merged" } "Keys announced ahead";
         /// Keys that the full queue refused.
@@ -159,7 +159,7 @@ statistics! {
         /// Rows that were moved or kept, and left memory without a use.
         wasted: Counter Count in lookahead.wasted
             as "embank_lookahead_keys" { fate: "wasted" } "Keys announced ahead";
-        /// Keys that were in no table when their turn came.
+        /// Keys that had no row when their turn came.
         missing: Counter Count in lookahead.missing
             as "embank_lookahead_keys" { fate: "missing" } "Keys announced ahead";
         /// Keys that were given up before their turn, by
@@ -174,8 +174,8 @@ statistics! {
         /// before their use. One announcement may keep a row several times.
         kept: Counter Count in lookahead.kept
             as "embank_lookahead_keys" { fate: "kept" } "Keys announced ahead";
-        /// Working time of the lookahead thread, in microseconds: for bursts, prefetches, and rows
-        /// that it keeps in memory.
+        /// Working time of the lookahead thread, in microseconds: for reading announced rows, for
+        /// prefetches, and for rows that it keeps in memory.
         reading_us: Counter Microseconds in lookahead.reading_us
             as "embank_lookahead_reading_seconds" "How long the thread that reads ahead was at work";
         /// Gauge: the last depth that an [`AutoDepth`](crate::AutoDepth) has chosen; 0 without one.
@@ -214,26 +214,27 @@ statistics! {
         /// Gets that had to wait for a staleness bound, in all tables.
         waits: Counter Count in waits
             as "embank_staleness_waits" "Gets that waited for a bound";
-        /// Total time of these waits, in microseconds.
+        /// Total time that Gets waited for a staleness bound, in microseconds.
         wait_us: Counter Microseconds in wait_us
             as "embank_staleness_waits_seconds" "How long they waited";
-        /// Gets that gave up waiting.
+        /// Gets that failed because they had waited for `wait_timeout`.
         timeouts: Counter Count in timeouts
             as "embank_staleness_timeouts" "Gets that gave up";
         /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and
         /// were declared expired.
         leases_expired: Counter Count in leases_expired
             as "embank_leases_expired" "Leases that grew too old";
-        /// Leases that were dropped or expired, and of which not all counts could be given back.
+        /// Dropped or expired leases that could not lower the clocks of all their rows.
         release_failures: Counter Count in release_failures
             as "embank_release_failures" "Dropped leases that could not give back all counts";
     } and {
-        /// The store: regions, disk, memory. Its budget is the bank's without the lookahead queue.
+        /// The store: regions, disk, memory. The store's budget is the bank's budget without the
+        /// lookahead queue.
         pub store: StoreStats,
-        /// Looking ahead.
+        /// The work of Lookahead.
         pub lookahead: LookaheadStats,
-        /// A warning if the budget is above the memory limit of the process's control group, as it
-        /// was at the open.
+        /// A warning if, when the bank was opened, the budget was above the memory limit of the
+        /// process's control group.
         pub memory_budget_warning: Option<String>,
         /// The staleness of rows at their Gets, in all tables, also dropped ones.
         pub staleness: StalenessHistogram,

@@ -4,12 +4,12 @@
 //! rows with clock 0 follows from the number of rows of the batch. If no row is stale, the
 //! histogram therefore costs one comparison for each row. At its end, a batch adds its counts to
 //! the table's counters, once. These counters count every class, also the class of clock 0. If a
-//! reader computed this class from the others, its number could fall between two reads, while
-//! batches add to the others.
+//! reader computed the number of rows with clock 0 from the other classes, this number could fall
+//! between two reads, while batches add to the others.
 
 use crate::stats::counter::Counter;
 
-/// Each clock value up to this one has its own class. Larger values share classes.
+/// Each clock value up to this one has its own class in the histogram. Larger values share classes.
 const EXACT_MAX: u32 = 16;
 const BUCKETS: usize = 30;
 

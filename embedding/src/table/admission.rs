@@ -111,8 +111,8 @@ impl Table {
         let executed = self.execute(&keys, clock, &mut more);
         let seen = std::mem::take(&mut more.seen);
         let reached = more.reached;
-        // Adds the rows that were acquired here to those of `get`. If the Get fails later, it gives
-        // back the counts of all of them.
+        // Adds the rows of the admitted keys, which `execute` has just acquired, to the rows of
+        // `get`. If the Get fails later, it gives back the counts of all its rows.
         let blocked = executed.as_ref().map_or(&[][..], |outcome| &outcome.blocked);
         for (i, &place) in admitted.iter().enumerate() {
             if let Some(hint) = reached.get(i)
@@ -130,8 +130,8 @@ impl Table {
         Ok(None)
     }
 
-    /// Returns the table that numbers this table's Gets. Makes it if an older version of Embank
-    /// made the bank without it.
+    /// Returns the separate table whose only row is the number of this table's Gets. Makes the
+    /// separate table if an older version of Embank made the bank without one.
     fn numbered_gets(&self, gets: &OnceLock<TableId>) -> Result<TableId> {
         if let Some(&known) = gets.get() {
             return Ok(known);
@@ -178,7 +178,7 @@ impl Table {
     }
 }
 
-/// Reads and increments the number of Gets, from 0 on.
+/// Reads the number of Gets so far (0 before the first Get), and increments it.
 #[derive(Debug)]
 struct NumberGet {
     before: u64,

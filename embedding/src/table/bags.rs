@@ -5,10 +5,10 @@
 //!
 //! **Approach.** A Get of bags first acquires the rows of the distinct keys, without copying their
 //! vectors. Then it reads the rows of all places into a buffer, a few hundred at a time, and adds
-//! them to their bags in the order of the places. The buffer stays in the processor's cache. The
-//! second step finds the rows without the index, because the first one has noted where they are.
-//! Because the order of additions is fixed, the sums do not depend on the number of threads. The
-//! lease takes one gradient per bag. A row's gradient is the sum of the gradients of its places
+//! them to their bags in the order of the places. The buffer stays in the processor's cache. These
+//! reads need no index, because the Get has noted each row's address. Because the order of
+//! additions is fixed, the sums do not depend on the number of threads. The lease takes one
+//! gradient per bag. A row's gradient is the sum of the gradients of its places
 //! ([`gradients`](crate::table::gradients)).
 
 use std::ops::Range;
@@ -22,11 +22,11 @@ use crate::table::gradients::{BatchGradients, Occurrences};
 use crate::table::operations::{PeekRows, cut};
 use crate::table::peek::Missing;
 
-/// Values in the buffer that rows are read into. 128 KiB fit the second-level cache together with
-/// the rows' records.
+/// Number of f32 values in the buffer that pooling reads rows into. This is 128 KiB, which fits the
+/// processor's second-level cache together with the rows' records.
 const BUFFER_VALUES: usize = 1 << 15;
-/// Number of rows that are read together. With fewer rows, fewer memory accesses overlap. More rows
-/// gain nothing.
+/// Bounds of the number of rows that pooling reads into the buffer at a time. With fewer rows,
+/// fewer memory accesses overlap. More rows gain nothing.
 const ROWS_READ: Range<usize> = 64..1024;
 
 /// How the rows of a bag are pooled into one.
@@ -185,8 +185,8 @@ impl Table {
         bags: &Bags<'_>,
         pooled: &mut [f32],
     ) -> Result<()> {
-        // All parts read the state of the store at the start of the call, even if a read-only bank
-        // is refreshed meanwhile.
+        // All parts read one state of the store: the state when the call began, even if a read-only
+        // bank is refreshed meanwhile.
         let state = &self.context().store.call_state();
         let Some(turn) = self.context().pool.turn(keys.len()) else {
             return self.pool_some(state, keys, lease, bags, 0..bags.len(), pooled);

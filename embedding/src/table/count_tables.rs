@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::row::admission::Admission;
 use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 
-/// Bytes of a count and of the time of the last Get, both u32. The number of Gets, a u64, has the
-/// same length.
+/// Bytes of a row of such a table. With `AfterGets`, the row is a count and the time of the key's
+/// last Get, each a u32. With `Probability`, it is the number of Gets, a u64.
 pub(crate) const COUNT_BYTES: u32 = 8;
 
 /// The tables with the counts of one table.
@@ -71,9 +71,10 @@ fn split_name(counts: &str) -> Option<(&str, u64)> {
     Some((table, number))
 }
 
-/// Returns the table whose Gets before admission the table `name` counts. `None` if `name` is not
-/// the name of a table of counts. `embank stat` shows tables of counts. To forget the counts, call
-/// [`Table::forget_counts`](crate::Table::forget_counts) of the table that they belong to.
+/// Returns the name of the main table if `name` is the name of a table of counts: a separate table
+/// that counts the main table's Gets before admission. `None` for any other name. `embank stat`
+/// shows tables of counts. To forget the counts, call
+/// [`Table::forget_counts`](crate::Table::forget_counts) of the main table.
 ///
 /// # Examples
 /// ```
@@ -86,9 +87,10 @@ pub fn table_of_counts(name: &str) -> Option<&str> {
     split_name(name).map(|(table, _)| table)
 }
 
-/// Makes the table with the counts or the number of Gets of keys without rows, if the admission
-/// needs such a table. This separate table must be made before its main table, and dropped after
-/// it. If a crash has left it without a main table, this call makes it again, empty.
+/// Makes the separate table that `admission` needs: for the counts, or for the number of Gets.
+/// Returns `None` if `admission` needs no table. The separate table must be made before its main
+/// table, and dropped after the main table. If a crash has left a separate table without a main
+/// table, this call replaces it by an empty one.
 pub(crate) fn create_counts(
     store: &Store,
     name: &str,

@@ -9,9 +9,9 @@
 //! **Approach.** A deletion strikes the row from all leases that hold it. A lease no longer changes
 //! the clock of a struck row, and no longer applies gradients to it. No thread that moves clocks
 //! may see a row that is deleted but not yet struck. The turnstile ensures that: while it is shut,
-//! all Gets of the table wait. The call shuts it only to delete rows with leases, and most
-//! deletions have no such rows. It deletes all other rows before that, on condition that their
-//! clock is 0 (`Store::delete_if`).
+//! all Gets of the table wait. A deletion shuts the turnstile only to delete rows with leases, and
+//! most deletions have no such rows. Before it shuts the turnstile, it deletes all other rows, on
+//! condition that their clock is 0 (`Store::delete_if`).
 
 use std::collections::HashSet;
 
@@ -53,8 +53,8 @@ impl Table {
     fn delete_leased(&self, keys: &[u64]) -> Result<u64> {
         let shut = self.shared.leases.shut();
         let deleted = self.context().store.delete(self.shared.id, keys);
-        // After a failure, strikes only the rows that are gone. A row that still exists may keep
-        // its clock, which then still counts its leases.
+        // After a failure, strikes only rows that are gone or have clock 0. If another row still
+        // exists, its clock still counts the row's leases.
         let gone = |key| deleted.is_ok() || matches!(self.outstanding(key), Ok(None | Some(0)));
         let gone: HashSet<u64> = keys.iter().copied().filter(|&key| gone(key)).collect();
         self.shared.leases.strike(&gone, &shut);

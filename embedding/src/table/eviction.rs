@@ -44,11 +44,12 @@ pub struct Eviction {
     /// Deletes rows whose last use was at least this long ago, in the table's unit of time
     /// ([`Tracking`](crate::Tracking)).
     pub unused_for: Option<u32>,
-    /// Deletes rows with fewer uses than this.
+    /// Deletes rows with fewer than this number of uses.
     pub used_fewer_than: Option<u32>,
-    /// Deletes rows whose vector has an L2 norm below this.
+    /// Deletes rows whose vector has an L2 norm below this number.
     pub norm_below: Option<f32>,
-    /// Counts the rows and lists their keys, but deletes no row. Default: no.
+    /// Counts the rows that meet the conditions and lists their keys, but deletes no row. Default:
+    /// no.
     pub dry_run: bool,
 }
 
@@ -143,7 +144,7 @@ pub struct Evicted {
     pub leased: u64,
     /// Number of counts of Gets before [`Admission`](crate::Admission) that were forgotten, or that
     /// a dry run would forget. An eviction with `unused_for` and without `norm_below` forgets the
-    /// counts of keys whose last Get is that old.
+    /// counts of keys whose last Get is at least `unused_for` ago.
     pub counts: u64,
 }
 

@@ -188,8 +188,8 @@ impl<'g> BatchGradients<'g> {
         Self::of_distinct(table, unique.keys(), Cow::Owned(sums), dim, largest)
     }
 
-    /// Returns the gradients of the distinct keys with these numbers; of all distinct keys if
-    /// `numbers` is `None`.
+    /// Returns the gradients of the distinct keys whose indices are `numbers`, or of all distinct
+    /// keys if `numbers` is `None`.
     pub(crate) fn rows<'a>(&'a self, numbers: Option<&'a [u32]>) -> RowGradients<'a> {
         let occurrences = self.occurrences.as_ref();
         RowGradients { values: &self.values, occurrences, numbers, first: 0 }
@@ -201,13 +201,14 @@ impl<'g> BatchGradients<'g> {
 pub(crate) struct RowGradients<'g> {
     values: &'g [f32],
     occurrences: Option<&'g Occurrences<'g>>,
-    /// Numbers of the keys. `None` means all distinct keys from number `first` on.
+    /// Indices of the keys among the distinct keys. `None` means all distinct keys from index
+    /// `first` on.
     numbers: Option<&'g [u32]>,
     first: usize,
 }
 
 impl<'g> RowGradients<'g> {
-    /// Returns the gradients from place `start` on.
+    /// Returns the gradients from index `start` on.
     pub(crate) fn from(self, start: usize) -> Self {
         match self.numbers {
             Some(numbers) => Self { numbers: Some(&numbers[start..]), ..self },
@@ -215,7 +216,7 @@ impl<'g> RowGradients<'g> {
         }
     }
 
-    /// Returns the gradient at place `i`. `room` is scratch memory for one gradient.
+    /// Returns the gradient at index `i`. `room` is scratch memory for one gradient.
     #[inline]
     pub(crate) fn at<'r>(self, i: usize, room: &'r mut [f32]) -> &'r [f32]
     where
@@ -245,8 +246,8 @@ pub(crate) enum Magnitudes {
 
 /// A gradient below this limit, 2^50, can't make a finite value infinite. A value becomes infinite
 /// only if a step moves it by at least 2^103, half the distance between the two largest f32. With a
-/// gradient below the limit, a step moves a value by less than that, if the optimizer's numbers are
-/// ordinary ([`Optimizer::is_ordinary`](crate::Optimizer)).
+/// gradient below the limit, a step moves a value by less than 2^103, if the optimizer's numbers
+/// are ordinary ([`Optimizer::is_ordinary`](crate::Optimizer)).
 const ORDINARY_MAX: f32 = (1_u64 << 50) as f32;
 
 /// Fails if a gradient is NaN or infinite, because one bad batch must not destroy rows that took
@@ -277,7 +278,7 @@ fn check_finite(
 }
 
 /// Returns the factor that shortens `gradient` to the L2 norm `norm_max`. `None` if the gradient is
-/// not longer than that.
+/// not longer than `norm_max`.
 #[inline]
 pub(crate) fn clipping(gradient: &[f32], norm_max: f32) -> Option<f64> {
     let norm_max = f64::from(norm_max);

@@ -197,7 +197,7 @@ impl Table {
     }
 
     /// Executes like [`execute`](Self::execute), but in the given `state` of the store, which the
-    /// caller took at its start.
+    /// caller took when its own call began.
     pub(crate) fn execute_in<O: Operation>(
         &self,
         state: &CallState<'_>,

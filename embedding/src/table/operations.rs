@@ -1,4 +1,5 @@
-//! Operations on the rows of a batch. The store calls them while it holds the record's lock.
+//! Operations on the rows of a batch. The store calls an operation's methods for each row, while it
+//! holds the lock of the row's record. Only a peek takes no lock.
 //!
 //! If a row moves, the store may call a method twice for the row's place. Therefore each call
 //! computes only from its arguments and the batch, never from the result of an earlier call.
@@ -15,8 +16,8 @@ use crate::table::gate::Decision;
 use crate::table::gradients::{RowGradients, clipping};
 use crate::table::parts::Divisible;
 
-/// The places of a batch whose clocks the store has changed. Read only if the batch fails halfway:
-/// the caller then gives back the counts of these places, or of all other places.
+/// Marks the places of a batch whose rows' clocks the store has changed. Used only if the batch
+/// fails halfway: the caller then gives back the counts of these places, or of all other places.
 #[derive(Debug)]
 pub(crate) struct Reached(Vec<u64>);
 
@@ -34,7 +35,7 @@ impl Reached {
         self.0[place / 64] >> (place % 64) & 1 == 1
     }
 
-    /// Copies the marks of a part of the batch that begins at place `start`, a multiple of 64.
+    /// Copies the marks of `part`, which begins at place `start` of the batch, a multiple of 64.
     fn take_in(&mut self, start: usize, part: &Self) {
         self.0[start / 64..][..part.0.len()].copy_from_slice(&part.0);
     }
@@ -60,7 +61,7 @@ pub(crate) struct PeekRows<'a> {
     pub(crate) layout: &'a RowLayout,
     /// One row per key.
     pub(crate) rows: &'a mut [f32],
-    /// The places of the rows in the store, if a lease knows them.
+    /// The rows' addresses in the store, if a lease has noted them.
     pub(crate) hints: Option<Hints<'a>>,
 }
 
@@ -141,12 +142,12 @@ pub(crate) struct GetRows<'a> {
     pub(crate) layout: &'a RowLayout,
     pub(crate) keys: &'a [u64],
     pub(crate) rows: GotRows<'a>,
-    /// The places in the store of rows whose clocks this Get has moved.
+    /// The addresses in the store of the rows whose clocks this Get has raised.
     pub(crate) reached: RowHints,
     pub(crate) seen: SeenClocks,
     /// True if only admitted keys get new rows; see the module `admission`.
     pub(crate) gated: bool,
-    /// The decisions about keys without a row that earlier attempts of the Get have made.
+    /// The decisions that earlier attempts of this Get have made about keys without a row.
     pub(crate) decisions: Option<Vec<Decision>>,
     /// Places of the keys that admission refused, ascending.
     pub(crate) refused: Vec<u32>,
@@ -289,7 +290,7 @@ pub(crate) struct PutRows<'a> {
     /// For each key, the index of its vector in `rows`. `None` if the vectors are in the order of
     /// the keys.
     pub(crate) sources: Option<&'a [u32]>,
-    /// The places of the rows in the store, if a lease knows them.
+    /// The rows' addresses in the store, if a lease has noted them.
     pub(crate) hints: Option<Hints<'a>>,
     pub(crate) reached: Reached,
 }
@@ -411,7 +412,7 @@ pub(crate) struct ApplyGradients<'a> {
     /// True if a step could make an f32 value infinite; see [`RowLayout::step`].
     pub(crate) careful: bool,
     pub(crate) shortage: Shortage,
-    /// The places of the rows in the store, if a lease knows them.
+    /// The rows' addresses in the store, if a lease has noted them.
     pub(crate) hints: Option<Hints<'a>>,
     pub(crate) reached: Reached,
     /// Scratch memory for rows that need conversion.
@@ -545,7 +546,7 @@ impl Operation for RewriteVectors<'_> {
 /// Changes only the clocks of the rows. Does not insert rows that were deleted.
 #[derive(Debug)]
 pub(crate) struct TouchClocks<'a> {
-    /// The places of the rows in the store, if a lease knows them.
+    /// The rows' addresses in the store, if a lease has noted them.
     pub(crate) hints: Option<Hints<'a>>,
     pub(crate) reached: Reached,
 }

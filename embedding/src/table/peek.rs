@@ -38,7 +38,7 @@ pub enum Missing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeekOutcome {
-    /// Places of the keys without a row in the batch, ascending.
+    /// Places in the batch of the keys that have no row, ascending.
     pub missing: Vec<u32>,
 }
 

@@ -2,10 +2,11 @@
 //! trained.
 //!
 //! A request is a job of the lookahead thread, which reads in advance. The job owns the buffer,
-//! fills it in bursts, and hands it to the handle at the end. No thread therefore writes to memory
-//! that another thread reads. The handle only waits for the end of the job. If a caller drops the
-//! handle, the job is cancelled, and the caller does not wait for it. A job always reports its end
-//! to the handle, even if a panic or the end of the queue drops it unfinished.
+//! fills it a burst (a limited number of rows) at a time, and hands it to the handle at the end. No
+//! thread therefore writes to memory that another thread reads. The handle only waits for the end
+//! of the job. If a caller drops the handle, the job is cancelled, and the caller does not wait for
+//! it. A job always reports its end to the handle, even if a panic or the end of the queue drops it
+//! unfinished.
 //!
 //! The buffer's bytes belong to the bank's memory budget. While the buffer exists, the log and the
 //! cache have that many bytes less.
@@ -79,8 +80,8 @@ struct Request {
 #[derive(Debug)]
 enum Progress {
     Reading,
-    /// `rows` has one row per distinct key. `missing` has the places of distinct keys without a
-    /// row, ascending.
+    /// `rows` has one row per distinct key. `missing` has the indices of the distinct keys that
+    /// have no row, ascending.
     Read {
         rows: Vec<f32>,
         missing: Vec<u32>,
@@ -120,7 +121,8 @@ impl Operation for PeekAhead<'_> {
 
 impl Job for PrefetchJob {
     fn advance(&mut self, store: &Store, keys_max: usize) -> bool {
-        // Relaxed: the flag carries no data. If the worker misses it, it only does unneeded reads.
+        // Relaxed: the flag carries no data. A lookahead thread that misses it only does unneeded
+        // reads.
         if self.request.cancelled.load(Ordering::Relaxed) {
             return true;
         }
@@ -235,8 +237,8 @@ impl Prefetch {
         // The loop ends: the lookahead thread finishes or drops every job.
         while matches!(*progress, Progress::Reading) {
             ended.wait_until(&mut progress, checks.until(started + FAR_OFF));
-            // Releases the lock during the program's check, because the check may run for a long
-            // time.
+            // Releases the lock while the program checks for an interrupt, because that check may
+            // run for a long time.
             if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut progress, check)) {
                 let table = self.table.name().to_owned();
                 let key = unique.keys().first().copied().unwrap_or_default();

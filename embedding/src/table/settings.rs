@@ -57,9 +57,9 @@ impl Table {
         self.shared.live.change_optimizer(|_| Ok(optimizer))
     }
 
-    /// Sets the longest gradient of a row, in the place of
-    /// [`clip_row_norm`](crate::TableConfig::clip_row_norm), for all handles and all later batches.
-    /// The setting is not durable: the caller gives it again at the next open.
+    /// Sets the largest L2 norm of a row's gradient for all handles and all later batches. Replaces
+    /// the setting [`clip_row_norm`](crate::TableConfig::clip_row_norm). The setting is not
+    /// durable: the caller gives it again at the next open.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] unless the norm is finite and above 0.

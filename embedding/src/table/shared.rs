@@ -28,10 +28,10 @@ pub(crate) struct TableShared {
     pub(crate) name: String,
     pub(crate) counters: TableCounters,
     pub(crate) leases: LeaseRegistry,
-    /// A Get that was blocked once holds this while it tries again; see the module
+    /// A Get that was blocked once holds this turn while it tries again; see the module
     /// `lease::waiting`.
     pub(crate) retry_turn: RetryTurn,
-    /// Gets that have waited for a long time.
+    /// Gets that have waited for a long time, and have therefore reserved their rows.
     pub(crate) line: WaitingLine,
     /// The table's settings when it was first opened. Learning rate, clipping and staleness bound
     /// may have changed since; `live` and `bound` hold the present values.
@@ -133,8 +133,8 @@ impl TableShared {
         self.other_numbering.store(is_other, Ordering::Relaxed);
     }
 
-    /// True if the rows now belong to other values because the vocabulary has another numbering.
-    /// False if a caller has opened the table without that check.
+    /// True if the rows now belong to other values, because the vocabulary was renumbered or
+    /// dropped. False if a caller has opened the table without the check of the numbering.
     #[inline]
     pub(crate) fn has_other_numbering(&self) -> bool {
         self.other_numbering.load(Ordering::Relaxed)

@@ -182,8 +182,8 @@ impl Table {
         })
     }
 
-    /// Puts one vector per distinct key. If that fails, returns the error and the places that were
-    /// reached.
+    /// Puts one vector per distinct key. After a failure, returns the error and the places whose
+    /// rows the put had already reached.
     pub(crate) fn execute_put(
         &self,
         keys: &[u64],

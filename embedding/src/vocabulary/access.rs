@@ -26,8 +26,8 @@ impl Vocabulary {
         for _ in 0..MOVES_MAX {
             let result = {
                 let numbering = self.shared.numbering.read();
-                // The length is read before all look-ups. Meanwhile another thread may clear places
-                // at or beyond the length, and give them to other values.
+                // The length is read before all look-ups, which ignore places at or beyond it.
+                // Meanwhile another thread may clear such places and give them to other values.
                 let len = self.shared.len();
                 f(&numbering, len)
             };
@@ -45,7 +45,7 @@ impl Vocabulary {
     /// Announces ids that the caller gives to values before it inserts them. The caller must insert
     /// the values later, in the order of the ids. Tables whose keys are this vocabulary's ids
     /// accept ids below `ids_end` from now on. A renumbering of the vocabulary, or closing the
-    /// bank, undoes this. Ids end at 2^63 - 1; a larger `ids_end` counts as 2^63 - 1.
+    /// bank, undoes the announcement. Ids end at 2^63 - 1; a larger `ids_end` counts as 2^63 - 1.
     pub fn give_out(&self, ids_end: u64) {
         let count = ids_end.min(IDS_END_MAX).saturating_sub(self.config().first_id);
         // Relaxed: as in `VocabularyShared::ids_end`.

@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 const FIRST_ID_MAX: u64 = 1 << 62;
 /// The largest `value_bytes_max`. The bank's page size may set a lower limit.
 const VALUE_BYTES_MAX: u32 = 128 << 10;
-/// The longest name of a vocabulary. The store's tables for the vocabulary have longer names.
+/// Longest name of a vocabulary, in bytes. The vocabulary's tables add a suffix to this name, and
+/// the store limits a table's name to 1,024 bytes.
 const NAME_BYTES_MAX: usize = 900;
 
 /// The kind of a vocabulary's values.
@@ -33,7 +34,7 @@ impl ValueKind {
     }
 }
 
-/// The settings of a vocabulary. All of them are fixed when it is made.
+/// The settings of a vocabulary. All of them are fixed when the vocabulary is made.
 ///
 /// # Examples
 /// ```

@@ -15,7 +15,8 @@ use super::rows::AddCounts;
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
 
-/// The number of ids whose counts are read together. Their blocks take 1 MiB.
+/// The number of ids whose counts are read together. The blocks with these counts take at most 1
+/// MiB.
 const READ_AT_ONCE: usize = 2048;
 
 impl Vocabulary {
@@ -70,8 +71,8 @@ impl Vocabulary {
         self.add(&counts, &mut Vec::new())
     }
 
-    /// Adds counts as [`add_counts`](Self::add_counts) does, and sets each element of `counts` that
-    /// it has added to 0. After a failure of the store, the elements that were not added keep their
+    /// Adds counts as [`add_counts`](Self::add_counts) does, and sets to 0 each element of `counts`
+    /// that it has added. After a failure of the store, the elements that were not added keep their
     /// numbers, so the caller can repeat the call. Elements for ids below `first_id` keep their
     /// numbers too.
     ///

@@ -10,7 +10,7 @@ pub(crate) struct Distinct<'v> {
     /// The key of each distinct value. A number is its own key. A string's key is its hash, and two
     /// strings may have equal hashes.
     pub(crate) keys: Vec<u64>,
-    /// For each value of the batch, the number of the equal distinct value.
+    /// For each value of the batch, the index of its distinct value.
     pub(crate) inverse: Vec<u32>,
     strings: Option<(ByteValues<'v>, Vec<u32>)>,
 }

@@ -1,5 +1,5 @@
-//! The hash of the first values of a vocabulary. A file of exported rows stores this hash. It shows
-//! which vocabulary's ids are the keys of the file.
+//! The hash of the first values of a vocabulary. A file of exported rows stores this hash. The hash
+//! shows which vocabulary's ids are the keys of the file.
 
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
 use super::{Values, Vocabulary};
@@ -29,8 +29,8 @@ impl Vocabulary {
 }
 
 impl Values<'_> {
-    /// Returns the fingerprint of a list of values: values whose fingerprint is `fingerprint`,
-    /// followed by the first `count` of these values.
+    /// Returns the fingerprint of a vocabulary to which the first `count` values of `self` are
+    /// appended. Before that, the vocabulary has the fingerprint `fingerprint`.
     pub(crate) fn fingerprint_after(self, fingerprint: u64, count: usize) -> u64 {
         match self {
             Self::U64(numbers) => {

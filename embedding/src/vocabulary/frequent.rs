@@ -1,6 +1,6 @@
-//! Keeps only the frequent values of a vocabulary. They get new ids in a new numbering.
+//! Keeps only the frequent values of a vocabulary. These values get new ids in a new numbering.
 //!
-//! The call copies the values to keep to new tables, in order. Lookups use the old tables
+//! The call copies the values that stay into new tables, in order. Lookups use the old tables
 //! meanwhile. Then the call changes the header, a single row, so that it names the new tables. A
 //! checkpoint therefore has either the whole old numbering or the whole new numbering. The next
 //! open for writing drops the tables that the header does not name.

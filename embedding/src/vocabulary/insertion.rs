@@ -6,15 +6,16 @@
 //! insertion may be visible, because ids have no gaps, and the table of ids must agree with the
 //! table of values.
 //!
-//! **Approach.** An insertion writes the blocks of values, then their places, then the header with
-//! the new length. It then publishes the length in memory. Each step is a separate batch. A
-//! checkpoint with a part of one step therefore contains all earlier steps. Lookups ignore a place
-//! at or beyond the length, so a read-only bank needs no repair. In a bank that is open for
-//! writing, such a place must be removed, because after later insertions it would lead to a block
-//! with another value. The first insertion after an open or after a failed insertion removes these
-//! places. It finds the values of these places in the blocks beyond the length, because an
-//! insertion writes the block of a value before its place. It removes the places before the blocks.
-//! If it is interrupted in between, the blocks are still there for the next attempt.
+//! **Approach.** An insertion writes the blocks of values, then the values' places in the table of
+//! ids, then the header with the new length. It then publishes the length in memory. Each step is a
+//! separate batch. A checkpoint with a part of one step therefore contains all earlier steps.
+//! Lookups ignore a place at or beyond the length, so a read-only bank needs no repair. In a bank
+//! that is open for writing, such a place must be removed, because after later insertions it would
+//! lead to a block with another value. The first insertion after an open or after a failed
+//! insertion removes these places. It finds the values of these places in the blocks beyond the
+//! length, because an insertion writes the block of a value before its place. It removes the places
+//! before the blocks. If it is interrupted in between, the blocks are still there for the next
+//! attempt.
 //!
 //! A simpler design would make insertions wait while a checkpoint is cut. It would not repair an
 //! insertion that fails in the middle, for example because the disk quota is used up. A checkpoint
@@ -46,7 +47,8 @@ impl Vocabulary {
     /// # Errors
     /// The errors of [`ids`](Self::ids). [`Error::ValueTooLong`]. [`Error::UnknownValue`] if the
     /// vocabulary is frozen and has no `unknown_id`. After these errors, no value was inserted.
-    /// After a failure of the store, the first of the new values may have ids.
+    /// After a failure of the store, some of the new values may have ids, in order from the first
+    /// one on.
     ///
     /// # Examples
     /// ```
@@ -125,7 +127,8 @@ impl Vocabulary {
     /// Appends new values, and makes them visible to lookups.
     fn append(&self, writer: &mut Writer, numbering: &Numbering, items: Items<'_>) -> Result<()> {
         self.take_out_what_lies_beyond(writer, numbering)?;
-        // While `tip` is taken, rows may lie beyond the length.
+        // `writer.tip` stays `None` until the insertion ends, because rows may lie beyond the
+        // length until then.
         let Some(tip) = writer.tip.take() else { return Ok(()) };
         let appended = numbering.append(&self.context().store, &tip, items);
         let next = appended.map_err(|error| self.in_terms_of_the_vocabulary(error.into()))?;
@@ -136,7 +139,8 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Removes the rows that an interrupted or failed insertion has left beyond the length.
+    /// Removes the rows that an interrupted or failed insertion has left at places beyond the
+    /// vocabulary's length.
     pub(crate) fn take_out_what_lies_beyond(
         &self,
         writer: &mut Writer,

@@ -162,9 +162,9 @@ impl Vocabulary {
         self.config().first_id + self.len()
     }
 
-    /// Returns a number that identifies the numbering. A table that is made [for this
-    /// vocabulary](crate::TableConfig::vocabulary) stores this number, and later opens only if it
-    /// still matches.
+    /// Returns the identity of the present numbering (assignment of ids to values). A table that is
+    /// made [for this vocabulary](crate::TableConfig::vocabulary) stores this identity. Later the
+    /// table opens only if the vocabulary still has it.
     #[must_use]
     pub fn identity(&self) -> VocabularyIdentity {
         self.shared.identity()

@@ -62,7 +62,7 @@ fn word(value: u16) -> Vec<u8> {
 }
 
 fn number(value: u16) -> u64 {
-    // Value 5 gives the number 0. Values 0 to 4 give numbers above 2^63.
+    // The model's value 5 becomes the number 0. Values 0 to 4 become numbers above 2^63.
     u64::from(value).wrapping_sub(5).wrapping_mul(0x1234_5678_9ABC_DEF1)
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn header_name(vocabulary: &str) -> String {
     format!("{vocabulary} (vocabulary)")
 }
 
-/// True if a table with this name may be a part of a vocabulary's numbering.
+/// True if a table with this name may be one of a vocabulary's internal tables.
 pub(crate) fn is_name_of_a_part(table: &str) -> bool {
     table.ends_with(" (vocabulary)") || (table.contains(" (vocabulary, ") && table.ends_with(')'))
 }
@@ -58,7 +58,7 @@ pub(crate) struct Numbering {
 pub(crate) struct Tip {
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
-    /// The last block up to `len`. The block is not full.
+    /// The bytes of the last block, up to place `len`. Empty if `len` is at the start of a block.
     pub(crate) block: Vec<u8>,
 }
 
@@ -72,7 +72,7 @@ impl Tip {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Items<'a> {
     pub(crate) keys: &'a [u64],
-    /// Byte strings, by key.
+    /// The byte string of each key. Empty if the values are numbers.
     pub(crate) bytes: &'a [&'a [u8]],
 }
 
@@ -175,8 +175,8 @@ impl Numbering {
         }
     }
 
-    /// Returns the places of distinct values. The caller gives each value's key, and for strings
-    /// also the value's position in the batch. A value whose place is `len` or more counts as
+    /// Returns the places of distinct values. `keys` holds each value's key. If the values are
+    /// strings, `value(i)` must return string `i`. A value whose place is `len` or more counts as
     /// unknown.
     pub(crate) fn find<'v>(
         &self,
@@ -229,7 +229,7 @@ impl Numbering {
     }
 
     /// Reads the strings at these places. `keys` are the keys of the records of ids that hold these
-    /// strings. An element of the result is `None` if the place is missing.
+    /// strings. The flag of a string is false if its record lacks the place.
     pub(crate) fn read_long(
         &self,
         store: &Store,
@@ -339,7 +339,7 @@ impl Numbering {
         }))
     }
 
-    /// Replaces a block, or removes it.
+    /// Replaces a block, or removes it if `block` is empty.
     pub(crate) fn put_block(&self, store: &Store, number: u64, block: &[u8]) -> StoreResult<()> {
         if block.is_empty() {
             return store.delete(self.values, &[number]).map(drop);
@@ -359,7 +359,8 @@ impl Numbering {
     }
 }
 
-/// Reads blocks of 64 numbers. Returns the numbers of the missing blocks, ascending.
+/// Reads blocks of 64 numbers. Also returns the indices in `numbers` of the missing blocks,
+/// ascending.
 pub(crate) fn read_number_blocks(
     store: &Store,
     table: TableId,

@@ -25,7 +25,8 @@ use crate::row::numbering::TableVocabulary;
 /// Vocabularies by name.
 pub(crate) type VocabularyMap = BTreeMap<String, Arc<VocabularyShared>>;
 
-/// Called to check whether the tables of a bank still have the numberings that they were made for.
+/// Checks whether the vocabularies of the bank's tables still have the numberings that the tables
+/// were made for.
 type OnRenumbered = Box<dyn Fn(&Vocabularies) + Send + Sync>;
 
 /// The vocabularies of an open bank. Every handle of the bank, of a table and of a vocabulary has a
@@ -179,7 +180,7 @@ pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<Vo
     };
     let made: embank_kv::Result<_> = make();
     if made.is_err() {
-        // The next open drops the tables that remain if this fails.
+        // If this fails, the next open drops the tables that remain.
         let _ = drop_parts(store, identity, None);
     }
     let (table, numbering) = made?;

@@ -37,7 +37,7 @@ impl Vocabulary {
         })
     }
 
-    /// Returns the places of ids. Fails if the vocabulary has given an id to no value.
+    /// Returns the places of `ids`. Fails if one of `ids` belongs to no value.
     pub(crate) fn places_of(&self, ids: &[u64], len: u64) -> Result<Vec<u64>> {
         let first_id = self.config().first_id;
         let place = |&id: &u64| {

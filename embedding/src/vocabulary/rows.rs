@@ -116,13 +116,14 @@ impl Operation for PutVariable<'_> {
     }
 }
 
-/// Finds the places of byte strings in the records of their hashes.
+/// Looks up the places of byte strings. Each key's record holds the strings of one hash, with their
+/// places.
 pub(crate) struct FindPlaces<'a, F> {
     /// Returns string `i` of the batch.
     pub(crate) value: F,
     /// Places at or beyond this length count as absent.
     pub(crate) len: u64,
-    /// Gets the places. The caller must fill it with `UNKNOWN_ID` before.
+    /// Receives the places. The caller must fill this slice with `UNKNOWN_ID` before.
     pub(crate) places: &'a mut [u64],
 }
 
@@ -138,7 +139,8 @@ impl<'v, F: Fn(usize) -> &'v [u8]> Operation for FindPlaces<'_, F> {
     }
 }
 
-/// Finds byte strings by their places in the records of their hashes.
+/// Copies the byte strings at `places`. Each key's record holds the strings of one hash, with their
+/// places.
 #[derive(Debug)]
 pub(crate) struct FindStrings<'a> {
     pub(crate) places: &'a [u64],
@@ -216,7 +218,8 @@ pub(crate) struct AddCounts<'a> {
     /// For each block, the end of its part of `counts`.
     pub(crate) ends: &'a [usize],
     pub(crate) per_block: u64,
-    /// The operation appends the blocks whose counts were added, also if the batch fails.
+    /// The operation appends the indices of the blocks whose counts were added, also if the batch
+    /// fails.
     pub(crate) settled: &'a mut Vec<u32>,
 }
 

@@ -36,9 +36,9 @@ pub struct VocabularyScan {
 
 impl Vocabulary {
     /// Scans the values in the order of their ids, in constant memory. A chunk has up to 4,096
-    /// values, or fewer if `value_bytes_max` is above 4 KiB (16 MiB together). Values that are
-    /// inserted during the scan are not in it. Unlike a table's scan, this scan needs no
-    /// checkpoint.
+    /// values. If `value_bytes_max` is above 4 KiB, it has fewer: at most about 16 MiB of values.
+    /// Values that are inserted during the scan are not in it. Unlike a table's scan, this scan
+    /// needs no checkpoint.
     ///
     /// # Examples
     /// ```

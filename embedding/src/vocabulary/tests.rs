@@ -270,7 +270,8 @@ fn a_reader_moves_on_with_the_bank() {
     bank.checkpoint(b"").unwrap();
     let mut ids = [0; 3];
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [2]);
-    // The store moves to the new checkpoint, but the handle has not read its state again.
+    // Moves only the store to the new checkpoint. The handle must notice that its tables are gone,
+    // and read its state again.
     reading.context().store.refresh().unwrap();
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [0, 1]);
     reading.refresh().unwrap();
@@ -332,8 +333,8 @@ fn verification_names_what_is_wrong() {
     strings.verify().unwrap();
 }
 
-/// Many strings with one hash make a record longer than the limit. The insertion fails and leaves
-/// no rows.
+/// 2,000 strings that share 64 hashes make a record longer than the limit. The insertion fails and
+/// leaves no rows.
 #[test]
 fn an_insertion_that_fails_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -497,12 +498,13 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     bank.vocabulary("v", config.clone()).unwrap();
     assert_eq!(refusal(&bank), "the vocabulary of that name is another one");
 
-    // The settings of a table elsewhere, as an exported file has them.
+    // Another bank refuses `made`, the settings of the first bank's table, with the numbering that
+    // the table was made for. An exported file has such settings.
     let other_dir = tempfile::tempdir().unwrap();
     let other = new_bank(other_dir.path());
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
-    // Makes a table for a vocabulary that is missing. In an earlier version, the error spoke of
-    // rows of a table that did not exist.
+    // Regression test: when a new table named a missing vocabulary, an earlier version's error
+    // spoke of rows of the table, which did not exist.
     match other.table("t", asked.clone()) {
         Err(Error::NoSuchVocabulary { vocabulary }) => assert_eq!(vocabulary, "v"),
         refused => panic!("{:?}", refused.map(|_| ())),
@@ -511,7 +513,7 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
     let unbound = other.table("t", TableConfig { vocabulary: None, ..made }).unwrap();
 
-    // An import checks the vocabulary of the rows too.
+    // An import also checks which vocabulary's ids are the keys of the file.
     let file = dir.path().join("t.safetensors");
     let kept = bank.open_table_unchecked("t").unwrap();
     kept.put(&[0], &[1.5]).unwrap();

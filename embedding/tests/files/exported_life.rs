@@ -128,7 +128,8 @@ fn evictions_judge_an_imported_table_as_the_exported_one() {
 
             let into = test.bank.table("into", config.clone()).unwrap();
             into.set_time(START + 5).unwrap();
-            // The import replaces a row that is already in the table, and its later use.
+            // Row 1 is already in the table and was used later. The import replaces the row, its
+            // uses, and its time of last use.
             into.put(&[1, 1, 1], &[9.0; 6]).unwrap();
             into.import(&path, &ImportOptions::default()).unwrap();
             for table in [&from, &into] {
@@ -207,7 +208,7 @@ fn a_table_without_tracking_ignores_uses() {
 }
 
 /// Shows that an import ignores times of last use in another unit, such as minutes instead of the
-/// caller's times. With them, rows would look too old, or would never become old.
+/// caller's times. With times of another unit, rows would look too old, or would never become old.
 #[test]
 fn a_last_use_of_another_unit_is_not_taken() {
     for suffix in formats() {
@@ -268,8 +269,8 @@ fn keys_that_a_dense_file_fills_have_no_use() {
     }
 }
 
-/// Shows that an import reads the tensor or column that the caller names. It takes uses only with
-/// the table's own rows.
+/// Shows that an import reads the tensor or column that the caller names. It takes uses only
+/// together with the tensor or column of the table's rows.
 #[test]
 fn named_columns_are_the_ones_that_are_read() {
     for (suffix, rows) in [("safetensors", "rows"), ("parquet", "vector")] {
@@ -337,8 +338,8 @@ fn damaged_columns_of_uses_are_refused_by_name() {
 }
 
 /// Shows that uses in npy files are imported only with the list of the set's files,
-/// `t.embank.json`, which the export writes last. Without the list, an import can't tell which set
-/// the uses belong to.
+/// `t.embank.json`, which the export writes last. Without the list, an import can't tell whether
+/// the files of uses belong to this set.
 #[test]
 fn an_npy_set_keeps_its_uses_together() {
     let test = new_bank();
@@ -356,7 +357,7 @@ fn an_npy_set_keeps_its_uses_together() {
     let options = ImportOptions { state: false, ..Default::default() };
     assert_eq!(into.import(&path, &options).unwrap().rows, 6);
 
-    // An export does not remove a file that no list names.
+    // Without the list, the export does not remove `t.last_used.npy`.
     let error = from.export(&path, &ExportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("t.last_used.npy is there"), "{error}");
     fs::write(file("t.embank.json"), list).unwrap();

@@ -328,8 +328,8 @@ fn a_file_without_rows_puts_none() {
     }
 }
 
-/// Shows that an export removes only a final `.npy` from the name. In an earlier version both
-/// tables were written to `model.rows.npy`.
+/// Regression test: an earlier version removed any ending from the name, so the exports to
+/// `model.1` and `model.2` both wrote `model.rows.npy`. An export must remove only a final `.npy`.
 #[test]
 fn npy_sets_of_different_names_are_different_files() {
     let test = new_bank();
@@ -349,8 +349,8 @@ fn npy_sets_of_different_names_are_different_files() {
 }
 
 /// Shows that an npy export removes only files that an export left. In an earlier version it
-/// removed any file with a part's name. It also removed the older set before the new set was sure
-/// to replace it.
+/// removed any file with the name of one of the set's files, such as `emb.keys.npy`. It also
+/// removed the older set before the new set was sure to replace it.
 #[test]
 fn an_npy_export_removes_only_what_an_export_left() {
     let test = new_bank();

@@ -189,7 +189,7 @@ fn a_tensor_that_may_be_keys_is_named_or_left_on_request() {
     table.import(&path, &named).unwrap();
     assert_eq!(rows_of(&table, &[70, 11]), [1.5, -2.0, 0.25, 3.0]);
     // The file has two matrices, one of a type that an import can't read. The import can't tell
-    // which one is meant.
+    // which matrix holds the rows.
     safetensors(&path, &[("packed", "F8_E4M3", &[2, 4], vec![0; 8]), matrix()]);
     let refused = refusal(table.import(&path, &ImportOptions::default()));
     assert!(refused.contains("name one of"), "{refused}");
@@ -251,8 +251,8 @@ fn npy_in_fortran_order_is_read() {
     assert!(refused.contains("does not fit"), "{refused}");
 }
 
-/// Shows that an import refuses a matrix if a file of keys exists beside it. In an earlier version
-/// row i got the key i.
+/// Shows that an import refuses a matrix if a file of keys exists beside it. An earlier version
+/// ignored that file, so row i got the key i.
 #[test]
 fn an_npy_matrix_beside_keys_is_refused() {
     let test = new_bank();
@@ -272,7 +272,7 @@ fn an_npy_matrix_beside_keys_is_refused() {
         assert!(refused.contains(beside), "{refused}");
         fs::remove_file(at(beside)).unwrap();
     }
-    // The path names the set's file of rows, not the set.
+    // The path names the file of rows, `t.rows.npy`. The set itself has the path `t.npy`.
     npy(&at("t.rows.npy"), "<f4", false, "(2, 2)", &vectors());
     npy(&at("t.keys.npy"), "<i8", false, "(2,)", &ids);
     let refused = refusal(table.import(at("t.rows.npy"), &ImportOptions::default()));

@@ -28,8 +28,8 @@ fn refused(result: Result<embank::Imported, Error>) -> String {
     }
 }
 
-/// Shows that an import refuses rows of a numbering that was rolled back. A new renumbering with
-/// other values then has the same number as the lost one.
+/// Shows that an import refuses rows of a numbering that was rolled back. A new renumbering, which
+/// keeps other values, then has the same count of renumberings as the lost one.
 #[test]
 fn a_numbering_after_going_back_is_another_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -194,7 +194,7 @@ fn a_verification_may_use_the_bank_while_its_vocabulary_is_dropped() {
             if chunks == 1 {
                 begun.wait();
             }
-            // These calls return while the other thread waits.
+            // These calls return while the other thread waits to drop the vocabulary.
             for _ in 0..1000 {
                 assert_eq!(bank.vocabularies().len(), 2);
                 bank.open_vocabulary("other").unwrap();
@@ -231,8 +231,8 @@ fn tables_have_no_names_of_a_vocabularys_own() {
     bank.vocabulary("word (vocabulary)", VocabularyConfig::bytes().counts(true)).unwrap();
 }
 
-/// Shows that the number of values in a chunk depends on their longest length. 4,096 strings of 64
-/// KiB would take 256 MiB.
+/// Shows that the number of values in a scan's chunk depends on `value_bytes_max`. 4,096 strings of
+/// 64 KiB would take 256 MiB.
 #[test]
 fn long_values_come_a_few_at_a_time() {
     let dir = tempfile::tempdir().unwrap();

@@ -141,7 +141,7 @@ fn an_unchecked_table_takes_what_it_has() {
     assert_eq!(row, [5.0]);
 }
 
-/// Shows that a row whose key is not an id, left by an earlier version, can be read and deleted.
+/// Shows that a row whose key is no id any more, after a renumbering, can be read and deleted.
 #[test]
 fn rows_of_keys_that_are_no_ids_can_be_read_and_deleted() {
     let test = new_bank();

@@ -27,8 +27,8 @@ fn as_a_thread_ends(table: &Table, last: impl FnOnce() + Send + 'static) {
     let table = table.clone();
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
-        // Locals are destroyed in reverse order, so this one must be registered before the
-        // library's.
+        // Locals are destroyed in reverse order of registration, so `AT_THE_END` must be registered
+        // before the library's locals.
         let last = move || {
             last();
             done.send(()).unwrap();
@@ -50,7 +50,7 @@ fn bank_and_table() -> (tempfile::TempDir, Bank, Table) {
     (dir, bank, table)
 }
 
-/// Shows that a lease can be dropped while its thread ends. In an earlier version this aborted the
+/// Regression test: a lease was dropped while its thread ended, and an earlier version aborted the
 /// process.
 #[test]
 fn a_lease_is_given_back_as_a_thread_ends() {
@@ -60,8 +60,8 @@ fn a_lease_is_given_back_as_a_thread_ends() {
     let (_dir, bank, table) = bank_and_table();
     let taken = table.clone();
     std::thread::spawn(move || {
-        // Locals are destroyed in reverse order, so this one must be registered before the
-        // library's.
+        // Locals are destroyed in reverse order of registration, so `LEASE` must be registered
+        // before the library's locals.
         LEASE.set(None);
         LEASE.set(Some(taken.get(&[3, 1, 3], &mut [0.0; 3 * DIM]).unwrap()));
     })

@@ -319,8 +319,8 @@ fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
 }
 
 /// Shows that deletions do not change the clocks of other leases' rows. Rows are deleted while
-/// leases on them are applied, released, forgotten and expired. Until a row is deleted, the thread
-/// with its only lease finds its clock at 1.
+/// leases on them are applied, released, forgotten and expired. A thread that holds a row's only
+/// lease must find the row's clock at 1 until the row is deleted.
 #[test]
 fn deletions_leave_the_clocks_of_others_alone() {
     const KEYS: u64 = 4;
@@ -339,7 +339,7 @@ fn deletions_leave_the_clocks_of_others_alone() {
                     let before = begun(key);
                     let lease = get(table, &[key, 100 + thread]);
                     let outstanding = table.outstanding(key).unwrap();
-                    // No deletion of the key began or ended since before the Get.
+                    // True if no deletion of the key began or ended from before the Get until now.
                     let undisturbed = before % 2 == 0 && begun(key) == before;
                     if undisturbed && !lease.is_expired() {
                         assert_eq!(outstanding, Some(1), "thread {thread}, round {round}");
@@ -393,7 +393,8 @@ fn a_timeout_without_end_is_one() {
         let lease = get(&table, &[1]);
         let before = cpu_ticks();
         assert!(table.get(&[1], &mut [0.0]).is_err());
-        // The wait takes 20 ticks. A thread that sleeps uses almost no processor time.
+        // The wait takes 200 ms, which is 20 ticks. A thread that sleeps uses almost no processor
+        // time.
         assert!(cpu_ticks() - before < 10);
         assert!(!lease.is_expired());
         lease.apply(&[-1.0]).unwrap();

@@ -19,7 +19,8 @@ fn rows_on_disk(bank: &Bank, count: u64) -> (Table, Vec<u64>) {
     (table, keys)
 }
 
-/// Waits for the queue. Checks that the statistics account for every announced key.
+/// Waits until the lookahead queue is empty. Checks that the statistics account for every announced
+/// key.
 fn settled(bank: &Bank) -> LookaheadStats {
     assert!(bank.wait_lookahead(PATIENCE));
     let stats = bank.stats().lookahead;
@@ -70,8 +71,8 @@ fn missing_rows_stay_missing() {
     assert_eq!(table.contains(&keys).unwrap(), [false; 500]);
 }
 
-/// Shows that a second request for a row is merged. The worker may read both rows before the second
-/// call, so the test tries several times.
+/// Shows that a second request for a row is merged. The lookahead thread (the worker) may read both
+/// rows before the second call, so the test tries several times.
 #[test]
 fn requests_for_the_same_row_are_merged() {
     assert!((0..50).any(|_| a_second_request_is_merged()), "no second request was merged");
@@ -186,11 +187,12 @@ fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
     const ROWS: u64 = 60_000;
     const DIM: u32 = 16;
     const BATCH: u64 = 400;
-    // The bank remembers half as many announced rows as its queue has places, here 1,236. That is
-    // enough for 3 batches of 400 rows.
+    // Number of batches between an announcement and its Get. The bank remembers half as many
+    // announced rows as its queue has places: here 1,236, enough for 3 batches of 400 rows.
     const AHEAD: u64 = 3;
-    // Rows that each step puts between an announcement and its use. They exceed the read-only
-    // region, so a row that the bank does not remember is on disk when its Get comes.
+    // Number of other rows that each step puts. Between an announcement and its Get, they exceed
+    // the read-only region. A row that the bank does not remember is therefore on disk when its Get
+    // comes.
     const OTHERS: u64 = 2000;
     const WARM_UP: u64 = 60;
     const STEPS: u64 = 200;
@@ -225,7 +227,7 @@ fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
     assert!(from_disk * 1000 < got, "{from_disk} of {got} rows had to be read from disk again");
 }
 
-/// Writes this number of bytes of rows that no call has announced.
+/// Writes new rows of `bytes` bytes in total. No call has announced these rows.
 fn flood(bank: &Bank, bytes: u64) {
     const DIM: u32 = 64;
     let filler = bank.table("flood", TableConfig::new(DIM)).unwrap();
@@ -234,7 +236,7 @@ fn flood(bank: &Bank, bytes: u64) {
     for first in (first..first + bytes / (4 * u64::from(DIM))).step_by(100) {
         let keys: Vec<u64> = (first..first + 100).collect();
         filler.put(&keys, &rows).unwrap();
-        // Waits for the worker, which could not keep up with a thread that only writes.
+        // Waits for the lookahead thread, which could not keep up with a thread that only writes.
         assert!(bank.wait_lookahead(PATIENCE));
     }
 }

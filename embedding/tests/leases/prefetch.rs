@@ -1,4 +1,4 @@
-//! Tests prefetches, which read rows into the caller's buffer in advance.
+//! Tests prefetches, which read rows into a buffer in advance.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -112,7 +112,8 @@ fn buffers_come_out_of_the_budget_and_go_back() {
         }
         other => panic!("{other}"),
     }
-    // Dropping the handles returns their memory to the budget once the worker runs next.
+    // After the handles are dropped, their memory returns to the budget once the lookahead thread
+    // runs next.
     drop(held);
     let deadline = Instant::now() + Duration::from_secs(60);
     let again = loop {

@@ -125,8 +125,8 @@ fn gets_wait_once_another_thread_has_ended_a_lease() {
     }
 }
 
-/// Shows that two kinds of leases change nothing: leases that move between threads in another bank,
-/// and leases that their own thread ends.
+/// Shows that a Get still fails at once after two other kinds of lease ends: a thread ended another
+/// thread's lease in another bank, or a thread ended its own lease.
 #[test]
 fn ends_in_another_bank_or_by_the_taker_do_not_count() {
     let (test, other) = (bank(), bank());

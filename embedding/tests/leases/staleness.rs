@@ -244,8 +244,8 @@ fn counts_do_not_survive_a_restart() {
 
 #[test]
 fn a_raised_bound_wakes_those_who_wait() {
-    // The default `wait_timeout` is a minute, so only the wake-up lets the second Get through in
-    // time.
+    // The bank's `wait_timeout` is two minutes. Only the wake-up lets the second Get through
+    // earlier.
     let test = new_bank_with(small_options());
     let table = table(&test.bank, config().staleness_bound(Some(0)));
     let held = get(&table, &[5]);

@@ -162,8 +162,8 @@ fn a_large_get_has_its_turn_among_small_ones() {
         };
         let other = scope.spawn(move || large(128));
         let (first, second) = (large(0), other.join().unwrap());
-        // The small Gets run until `stop` is set. After a panic before this, the scope would never
-        // end.
+        // Sets `stop` before checking the results. If a check panicked first, the small Gets would
+        // run on and the scope would never end.
         stop.store(true, Ordering::Relaxed);
         first.and(second).unwrap();
     });
@@ -191,9 +191,9 @@ fn a_thread_that_a_reservation_waits_for_passes_it() {
     });
 }
 
-/// Shows that a cycle over two tables ends. In the cycle, each of two Gets waits for a lease of the
-/// thread of the other Get. A Get that queues behind a reservation passes it after a quarter of
-/// `wait_timeout`.
+/// Shows that a cycle of waits ends. A large Get waits for a lease that ends only after a second
+/// Get, and the second Get queues behind the large Get's reservation. After a quarter of
+/// `wait_timeout`, the second Get passes the reservation.
 #[test]
 fn a_cycle_over_two_tables_ends() {
     let options = BankOptions { wait_timeout: Duration::from_secs(8), ..small_options() };
@@ -218,7 +218,8 @@ fn a_cycle_over_two_tables_ends() {
     held.release().unwrap();
 }
 
-/// Shows that the error says whether a lease was never ended, or other Gets overtook this one.
+/// Shows that the error of a Get that timed out counts the outstanding Gets and describes the
+/// oldest lease.
 #[test]
 fn the_error_says_whether_a_lease_is_not_ended() {
     let options = BankOptions { wait_timeout: Duration::from_millis(300), ..small_options() };

@@ -252,9 +252,9 @@ fn threads_lose_no_gradient_and_no_count() {
     }
 }
 
-/// Shows that a lease holds a row that another Get made during the wait. A Get that waits tries
-/// again, and a key that its first attempt refused may have a row by then. The row's clock must
-/// return to 0.
+/// Shows that a lease holds the row of a key that the Get's first attempt refused, if another Get
+/// made the row during the wait. A waiting Get tries again, and then finds such rows. The row's
+/// clock must return to 0.
 #[test]
 fn a_key_that_was_refused_before_a_wait_is_held_after_it() {
     let test = new_bank();
@@ -482,8 +482,8 @@ fn counts_age_out_with_an_eviction_and_go_with_a_deletion() {
     assert_eq!(table.evict(&old.dry_run(true)).unwrap().counts, 1);
     let evicted = table.evict(&old).unwrap();
     assert_eq!((evicted.counts, evicted.rows), (1, 0));
-    // This is key 2's third Get. Keys 1 and 3 count from 0 again: one count was evicted, the other
-    // deleted.
+    // The next Get is the third of key 2. Keys 1 and 3 count from 0 again: the eviction removed the
+    // count of key 1, and the deletion that of key 3.
     table.delete(&[3]).unwrap();
     get(&[1, 2, 3, 4]);
     assert_eq!(table.contains(&[1, 2, 3, 4]).unwrap(), [false, true, false, true]);

@@ -129,7 +129,8 @@ fn what_was_announced_is_cancelled_and_fails_nobody() {
     }
     test.bank.drop_table("t").unwrap();
     assert!(test.bank.wait_lookahead(Duration::from_secs(120)));
-    // If the worker had failed, the next announcement of any table would return the error.
+    // If the lookahead thread had failed, the next announcement of any table would return the
+    // error.
     other.lookahead(&keys).unwrap();
     assert!(test.bank.wait_lookahead(Duration::from_secs(120)));
     let stats = test.bank.stats().lookahead;
@@ -233,7 +234,8 @@ fn an_unknown_name_is_answered_with_the_names_that_exist() {
     );
     assert_eq!(message(&test.bank), all);
 
-    // A reader names its checkpoint, because a newer one may have the table.
+    // The error of a read-only bank names its checkpoint, because a newer checkpoint may have the
+    // table.
     test.bank.drop_table("t20").unwrap();
     test.bank.checkpoint(b"").unwrap();
     test.bank.table("user", sgd(2)).unwrap();

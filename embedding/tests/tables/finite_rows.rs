@@ -28,7 +28,7 @@ fn optimizers() -> [Optimizer; 6] {
 }
 
 /// Shows that a row still learns after a gradient whose square no state can hold. With an infinite
-/// sum of squares, no later gradient would move it.
+/// sum of squares, no later gradient would move the row.
 #[test]
 fn a_row_learns_on_after_a_gradient_whose_square_no_state_can_hold() {
     for optimizer in optimizers() {

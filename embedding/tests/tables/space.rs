@@ -105,8 +105,8 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
     test.bank.drop_table("t").unwrap();
     test.bank.checkpoint(b"dropped").unwrap();
     test.bank.compact().unwrap();
-    // Two checkpoints are kept, so the second new one removes the last one from before the
-    // compaction.
+    // Two checkpoints are kept, so the second checkpoint below removes the last checkpoint from
+    // before the compaction.
     test.bank.checkpoint(b"compacted").unwrap();
     test.bank.checkpoint(b"and its last checkpoint gone").unwrap();
     let again = table(&test.bank, config());

@@ -1,5 +1,5 @@
-//! Tests what holds the log's space: the error of a bank at its disk quota and the statistics must
-//! name it.
+//! Tests that the error of a bank at its disk quota, and the statistics, name what holds the log's
+//! space.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -29,7 +29,7 @@ fn write_all(table: &Table) -> embank::Result<()> {
 }
 
 /// Rewrites the rows until the log reaches the quota, and takes checkpoints that release older
-/// ones. Returns the holders that the error names, and its text.
+/// checkpoints. Returns the holders that the error names, and its text.
 fn fill(bank: &Bank, table: &Table) -> (Vec<SpaceHolder>, String) {
     // The loop ends: the holder keeps every rewrite in the log, so the log reaches the quota.
     for _ in 0..10_000 {

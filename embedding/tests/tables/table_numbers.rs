@@ -1,5 +1,5 @@
-//! Tests that handles, leases and lookahead of a dropped table fail after a new table got its
-//! number, and change nothing there.
+//! Tests handles, leases and lookahead of a dropped table whose number a new table got. They must
+//! fail, and change nothing in the new table.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -64,8 +64,8 @@ fn what_knows_a_dropped_table_never_reaches_the_one_that_gets_its_number() {
     let old = bank.table("t", config()).unwrap();
     old.set_time(70).unwrap();
     old.put(&keys, &[3.0; 600]).unwrap();
-    // Three tables need numbers: this one, the table of times, and the table that is dropped and
-    // made again.
+    // Three tables need numbers: "other", the table of times, and "t", which is dropped and made
+    // again.
     bank.table("other", config()).unwrap().put(&[1], &[5.0; 2]).unwrap();
     bank.limit_table_numbers(3);
     let lease = |key| old.get(&[key], &mut [0.0; 2]).unwrap();
@@ -116,7 +116,8 @@ fn what_knows_a_dropped_table_never_reaches_the_one_that_gets_its_number() {
 }
 
 /// Shows that lookahead of a dropped table moves no row of a new table with its number. When the
-/// new table is made, the worker reads rows of the dropped table or has them in its queue.
+/// new table is made, the lookahead thread reads rows of the dropped table or has them in its
+/// queue.
 #[test]
 fn a_lookahead_of_a_dropped_table_moves_no_row_of_another() {
     const ROUNDS: u64 = 8;
@@ -187,8 +188,8 @@ fn a_vocabulary_is_renumbered_without_end() {
     let bank = &test.bank;
     let config = || VocabularyConfig::u64().counts(true);
     let words = bank.vocabulary("words", config()).unwrap();
-    // Four numbers for the vocabulary, three for its next generation, and three that compaction
-    // frees later.
+    // Four numbers for the vocabulary's header, ids, values and counts, three for its next
+    // numbering, and three that compaction frees later.
     bank.limit_table_numbers(10);
     for round in 0..40_u64 {
         let values: Vec<u64> = (round * 10..round * 10 + 30).collect();

@@ -1,5 +1,5 @@
-//! Tests batches that several threads share. Rows, clocks, counters and errors must equal those of
-//! one thread.
+//! Tests batches that several threads share: each thread works on one or more *parts* of the batch.
+//! Rows, clocks, counters and errors must equal those of one thread.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -87,8 +87,8 @@ fn any_number_of_threads_gives_the_rows_of_one() {
     }
 }
 
-/// Shows that a step that a row refuses still changes all other rows of every part. The error names
-/// the first refused row.
+/// Shows that a step that would make two rows infinite still changes all other rows of every part.
+/// The error names the first of the two rows.
 #[test]
 fn a_refused_row_of_a_part_is_named_and_all_others_are_stepped() {
     let bank = bank_of(4, 64 << 20);
@@ -111,7 +111,7 @@ fn a_refused_row_of_a_part_is_named_and_all_others_are_stepped() {
     }
 }
 
-/// Shows that a NaN in the last part changes no row of any part.
+/// Shows that a NaN in the last thread's part of the batch changes no row of any part.
 #[test]
 fn a_bad_gradient_of_a_part_changes_no_row() {
     let bank = bank_of(4, 64 << 20);
@@ -128,8 +128,8 @@ fn a_bad_gradient_of_a_part_changes_no_row() {
     assert_eq!(table.outstanding(0).unwrap(), Some(0));
 }
 
-/// Shows that a row at its bound in one part blocks the whole batch, and that the other parts then
-/// hold nothing.
+/// Shows that a row at its bound blocks the whole batch, and that the threads with the other parts
+/// of the batch then hold no rows.
 #[test]
 fn a_blocked_row_of_a_part_blocks_the_batch() {
     let bank = bank_of(4, 64 << 20);
@@ -169,8 +169,8 @@ fn admission_counts_the_keys_of_all_parts() {
     assert_eq!(rows_of(&tables[0], &there), rows_of(&tables[1], &there));
 }
 
-/// Shows that no update is lost with several callers at once. One of them uses the pool, and the
-/// others work alone.
+/// Shows that no update is lost with several callers at once. One caller shares its batch with the
+/// pool's threads, and the others work alone.
 #[test]
 fn callers_at_once_lose_no_update() {
     let bank = bank_of(3, 64 << 20);
@@ -239,9 +239,9 @@ fn a_number_of_threads_out_of_range_is_refused() {
     opened(0).unwrap();
 }
 
-/// Shows that batches of a rayon thread do not wait for themselves. Such a thread runs other jobs
-/// of its pool while it waits. If it waited for parts, such a job could wait for rows that its own
-/// batch holds.
+/// Shows that batches of a rayon thread do not wait for themselves. A rayon thread runs other jobs
+/// of its pool while it waits. If it waited for the parts of its batch, such a job could wait for
+/// rows that this batch holds.
 #[test]
 fn jobs_of_another_pool_that_share_rows_do_not_wait_for_themselves() {
     let bank = bank_of(4, 64 << 20);
