@@ -51,8 +51,8 @@ impl<'a> Input<'a> {
 
     /// Makes an input of a file, a folder of files ([`expand`](Self::expand)), or a pipe. A pipe
     /// can be read only once. The extensions `.gz`, `.gzip`, `.zst` and `.zstd` mean compression by
-    /// gzip or zstd. In text, the first bytes also show it. A relative path is resolved in the
-    /// working directory of this call.
+    /// gzip or zstd. In text, the first bytes also show the compression. A relative path is
+    /// resolved in the working directory of this call.
     #[must_use]
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();

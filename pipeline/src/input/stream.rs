@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Most bytes of a line without its LF, for any chunk size. This limit bounds the buffers.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
-/// First bytes of a text that show its compression.
+/// Number of a text's first bytes that show its compression.
 pub(crate) const MAGIC_BYTES: usize = 4;
 /// Byte order mark with which Windows programs begin texts in UTF-8. It does not belong to the
 /// first field.
