@@ -222,7 +222,7 @@ fn a_get_goes_on_behind_any_batch_of_another() {
             for taken in [0, 1, 7, whole.len()] {
                 let ticket = format!("{{\"skip_rows\": {}}}", positions[taken]);
                 assert_eq!(all(&mut client, &ticket).await, whole[taken..]);
-                // A new server with empty vocabularies continues there too.
+                // A new server with empty vocabularies continues at this position too.
                 let other = start(&text, &options(64, shuffle_rows));
                 assert_eq!(all(&mut connect(&other).await, &ticket).await, whole[taken..]);
             }

@@ -81,7 +81,7 @@ fn rarer_cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>>
         DataType::Decimal256(_, places) => {
             let value = array.as_primitive::<Decimal256Type>().value(row);
             // A value that does not fit in an i128 becomes the largest i128, which fits in no
-            // integer field if `places` is 0.
+            // integer field.
             decimal(value.to_i128().unwrap_or(i128::MAX), *places)
         }
         DataType::Date32 => Cell::Signed(array.as_primitive::<Date32Type>().value(row).into()),

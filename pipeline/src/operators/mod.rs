@@ -34,8 +34,7 @@ pub(crate) use hash::cross;
 pub(crate) use modulus::MODULUS_MAX;
 pub(crate) use program::{Kernel, LookUp, NamedVocabulary, Program, Shown, ValueSpace};
 
-/// An operation on a column. If PIPER's Table 1 has the operator, it has the name that it has
-/// there.
+/// An operation on a column. Operators of PIPER's Table 1 have the names of that table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]

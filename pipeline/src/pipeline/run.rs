@@ -43,9 +43,10 @@ impl Pipeline {
     /// The next run would count these rows again, so it fails with [`Error::CountedInPart`], which
     /// says what to do.
     ///
-    /// If a run fails after the first pass, while it keeps the frequent values, it can be repeated:
-    /// the next run continues there and does not count again. A checkpoint of the bank that is
-    /// taken before the repeated run also has these counts, and a new pipeline can't detect them.
+    /// If a run fails after the first pass, while it keeps the frequent values, it can be repeated.
+    /// The next run continues with the vocabularies that are left, and does not count again. A
+    /// checkpoint of the bank that is taken before the repeated run also has the counts of the
+    /// first pass, and a new pipeline can't detect them.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
         consumer.begin(inputs)?;

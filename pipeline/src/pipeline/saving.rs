@@ -5,15 +5,14 @@ use crate::error::{Error, Result};
 use crate::vocabulary::Numbering;
 
 impl Pipeline {
-    /// Adds the values and counts to the bank that it does not have yet. When `save` returns, they
-    /// are in the bank's memory; they are durable with the bank's next checkpoint. Does nothing if
-    /// the pipeline has no bank or does not [learn](Self::learns).
+    /// Saves to the bank the values and counts that the bank lacks. When `save` returns, they are
+    /// in the bank's memory; they are durable with the bank's next checkpoint. Does nothing if the
+    /// pipeline has no bank or does not [learn](Self::learns).
     ///
     /// # Errors
     /// [`Error::VocabularyChanged`] if another user of the vocabulary added values, froze it or
     /// renumbered it. [`Error::Bank`] for a failure of the bank. Some of the values may then be
     /// saved, and the next save continues after them.
-    /// next save continues after it.
     pub fn save(&mut self) -> Result<()> {
         if !self.learns {
             return Ok(());

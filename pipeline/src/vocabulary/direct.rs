@@ -94,9 +94,9 @@ impl DirectTable {
         let slots = self.slots();
         let found = &mut found[..values.len()];
         for (found, &value) in found.iter_mut().zip(&*values) {
-            // Relaxed: a slot is the only data that this reads. If it misses a new id, the commit
-            // looks the value up again. If there is a limit, it was read under a lock. That lock
-            // orders all stores of lower ids before this load.
+            // Relaxed: this code reads no data except the slot. If the load misses a new id, the
+            // commit looks the value up again. If there is a limit, it was read under a lock. That
+            // lock orders all stores of lower ids before this load.
             *found = slots[value as usize].load(Ordering::Relaxed);
         }
         let unknown = replace_known(level, values, found, limit);
