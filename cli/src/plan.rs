@@ -16,7 +16,7 @@ const INDEX_BYTES_PER_ROW: f64 = 15.1;
 /// Bytes that a row takes in a checkpoint's image of the whole index, a file on disk.
 const IMAGE_BYTES_PER_ROW: f64 = 9.6;
 /// A checkpoint writes an image of the whole index, or an image of the changes since the last
-/// image. The whole index is written again once the images of changes amount to this part of it.
+/// image. It writes the whole index again if the images of changes would exceed this part of it.
 const CHANGES_PART: f64 = 0.25;
 /// Average number of rows in an index bucket.
 const ROWS_PER_BUCKET: f64 = 5.0;
@@ -211,8 +211,9 @@ fn image_part(updates_per_row: f64) -> f64 {
         return 1.0;
     }
     // A checkpoint writes the whole index. The next checkpoints write only the buckets that have
-    // changed since. Once these images of changes add up to `CHANGES_PART` of the index, the next
-    // checkpoint writes the whole index again.
+    // changed since. If these images of changes would exceed `CHANGES_PART` of the index, a
+    // checkpoint writes the whole index again. The estimate rounds the number of images of changes
+    // up, and ignores the store's limit of 64.
     let changes = (CHANGES_PART / buckets.max(1e-6)).ceil();
     (1.0 + changes * buckets) / (1.0 + changes)
 }
@@ -349,9 +350,8 @@ mod tests {
     fn images_cost_what_changed_and_a_whole_one_at_times() {
         assert_eq!(image_part(1.0), 1.0);
         assert!(image_part(0.0) < 1e-4);
-        // Each checkpoint changes 4.9% of the buckets. After an image of the whole index, six
-        // checkpoints write images of changes: the first five together have less than a quarter of
-        // the index.
+        // Each checkpoint changes 4.9% of the buckets. The estimate counts six images of changes
+        // after an image of the whole index, because six reach a quarter of it.
         let part = image_part(0.01);
         assert!((part - (1.0 + 6.0 * 0.0488) / 7.0).abs() < 1e-3, "{part}");
     }
