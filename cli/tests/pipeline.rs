@@ -185,7 +185,7 @@ fn formats_by_name_separators_and_directories() {
         assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
         assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
     }
-    // An earlier version read this file with commas as TSV, left out every row, and succeeded
+    // Regression test: a run took this text with commas for TSV, left out every row, and succeeded
     // without rows. Now the error names the options that help.
     fs::write(path("commas.txt"), "n,word\n5,a\n6,b\n").unwrap();
     for (skips, cures) in [

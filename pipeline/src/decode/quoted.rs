@@ -187,8 +187,8 @@ impl Unquoted {
                     Some(BadField::Quote)
                 } else {
                     // A number that contains a separator or a line end is bad. Only this pass can
-                    // find that: in the copy without quotes, the kernels would take the byte for
-                    // the field's end.
+                    // detect such a number: in the copy without quotes, the kernels would take the
+                    // separator or line end for the field's end.
                     let kind = layout.kind(field).unwrap_or(FieldKind::Skip);
                     let number = !matches!(kind, FieldKind::Bytes | FieldKind::Skip);
                     let value = &text[found.begin..found.end];

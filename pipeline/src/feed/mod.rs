@@ -102,9 +102,9 @@ impl Pipeline {
     ///
     /// Batches are the same with any number of threads. A feed can continue where another feed
     /// stopped. For this, [`skip_rows`](FeedOptions::skip_rows) is the other feed's
-    /// [`next_row`](Feed::next_row). The feed then returns the batches that the other feed would
-    /// have returned next. Its pipeline must begin with the vocabularies with which the other
-    /// feed's pipeline began. Inputs and all other options must be equal.
+    /// [`next_row`](Feed::next_row). The new feed then returns the batches that the other feed
+    /// would have returned next. The new feed's pipeline must begin with the vocabularies with
+    /// which the other feed's pipeline began. Inputs and all other options must be equal.
     ///
     /// # Errors
     /// [`Error::Spec`] for invalid options, as [`FeedOptions::check`] reports them. Errors of

@@ -106,8 +106,8 @@ impl<'a> Input<'a> {
         &self.name
     }
 
-    /// Fails if a file does not exist. A run calls this for all inputs first. Otherwise a misspelt
-    /// name could end the run after hours.
+    /// Fails if a file does not exist. A run first checks all inputs. Otherwise a misspelt name
+    /// could end the run after hours.
     fn check(&self) -> Result<()> {
         let Origin::File(path) = &self.from else { return Ok(()) };
         let io = |source| Error::Io { doing: "open", path: PathBuf::from(&self.name), source };

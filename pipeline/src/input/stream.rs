@@ -177,7 +177,7 @@ impl<'a> Stream<'a> {
         if compression.is_some() || !tells {
             return Self::new(pipe, compression);
         }
-        // A single read may return fewer bytes, so this reads until all are there.
+        // A single read may return fewer bytes, so `read_to_end` reads until all are there.
         let mut first = Vec::new();
         (&mut pipe).take(MAGIC_BYTES as u64).read_to_end(&mut first)?;
         let compression = Compression::of_bytes(&first);
@@ -334,8 +334,8 @@ impl Scan {
                 continue;
             }
             match text.get(place + 1) {
-                // The byte after this quote decides whether the quote closes or is doubled. It is
-                // not read yet.
+                // The byte after this quote decides whether the quote closes or is doubled. That
+                // byte is not read yet.
                 None => {
                     self.at = place;
                     return;

@@ -1,7 +1,7 @@
 //! Operators on columns, one file for each.
 //!
 //! A file defines all of its operator: the columns that it accepts, the errors for other columns,
-//! the resulting column, and the loops. It does this by the trait [`definition::Definition`].
+//! the resulting column, and the loops. Each file implements the trait [`definition::Definition`].
 //! Planning turns a column's operators into a [`program::Program`], whose kernels run over each
 //! block of rows. The JSON form of an operator is that of its variant of [`Operator`].
 //!

@@ -149,7 +149,7 @@ impl Pipeline {
     /// pipeline.
     ///
     /// A run or feed of the evaluation knows the values that have ids when [`run`](Self::run) or
-    /// [`feed`](Self::feed) is called. Values that get ids later are unknown to it. Its batches
+    /// [`feed`](Self::feed) is called. Values that get ids later are unknown to it. The batches
     /// therefore do not depend on the number of threads. An unknown value gets the vocabulary's
     /// [`unknown_id`](crate::VocabularySpec::unknown_id). Without an `unknown_id`, an unknown value
     /// ends the run with [`Error::UnknownValue`]. If [`keep_frequent`](Self::keep_frequent) is

@@ -134,8 +134,8 @@ impl Pipeline {
         numberings.iter().map(one).collect()
     }
 
-    /// Records which values the next run of an evaluation knows. A feed calls this when it is made,
-    /// because its run begins later, in another thread.
+    /// Records which values the next run of an evaluation knows. `feed` calls this function,
+    /// because the feed's run begins later, in another thread.
     pub(crate) fn begin_evaluation(&mut self) {
         // An error is ignored here: the run meets it again and returns it.
         if !self.learns && self.refresh().is_ok() {
@@ -157,10 +157,10 @@ impl Pipeline {
     }
 
     /// Measures how many bytes per second this pipeline can read from the inputs if it does nothing
-    /// with them. The result is for [`Trace::explain_with_input`]. This reads everything that a run
-    /// would read, with the pipeline's threads and chunks. If a file is in the system's page cache,
-    /// it is read from there. Decompression and the decoding of Parquet and Arrow count as reading,
-    /// because the reading thread does them.
+    /// with them. The result is for [`Trace::explain_with_input`]. `read_rate` reads everything
+    /// that a run would read, with the pipeline's threads and chunks. A file in the system's page
+    /// cache is read from the cache. Decompression and the decoding of Parquet and Arrow count as
+    /// reading, because the reading thread does them.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run) for inputs that can't be read. [`Error::Spec`] for a pipe,

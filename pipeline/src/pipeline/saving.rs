@@ -52,8 +52,8 @@ impl Pipeline {
     }
 
     /// Sets whether each batch's new values are saved to the bank before the consumer gets the
-    /// batch. If so, the consumer may take checkpoints of the bank during a run. For each
-    /// vocabulary with new values, this costs some microseconds per batch. Default: false. An
+    /// batch. With `true`, the consumer may take checkpoints of the bank during a run. Saving costs
+    /// some microseconds per batch for each vocabulary with new values. Default: false. An
     /// [evaluation](Self::evaluation) never saves.
     pub fn save_each_batch(&mut self, saves: bool) {
         self.saves_each_batch = saves;

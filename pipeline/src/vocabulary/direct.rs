@@ -78,9 +78,9 @@ impl DirectTable {
     /// Replaces the values that have an id below `limit` by their ids. The other values stay and go
     /// into `unseen`, with rows that count from `first_row`. `found` is scratch space.
     ///
-    /// This takes two passes. The first pass only loads slots, without branches, so the processor
-    /// overlaps as many cache misses as it can. With a branch after each load, the processor would
-    /// wait at every new value until the value's cache miss has ended.
+    /// The look-up takes two passes. The first pass only loads slots, without branches, so the
+    /// processor overlaps as many cache misses as it can. With a branch after each load, the
+    /// processor would wait at every new value until the value's cache miss has ended.
     #[inline]
     pub(crate) fn look_up(
         &self,

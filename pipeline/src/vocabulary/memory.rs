@@ -122,8 +122,8 @@ impl MemoryNumbering {
         self.unknown
     }
 
-    /// Returns a table whose ids may be removed. This is the present table, or a new, empty one if
-    /// an evaluation reads the present table.
+    /// Returns a table whose ids may be removed: the present table, or a new, empty one if an
+    /// evaluation reads the present table.
     fn table_to_clear(&mut self) -> Result<Arc<DirectTable>> {
         if Arc::get_mut(&mut self.table).is_none() {
             self.table = Arc::new(new_table(&self.name, self.table.range())?);

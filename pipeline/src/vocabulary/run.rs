@@ -103,7 +103,7 @@ impl RunNumbering {
         let Some(evaluates) = self.evaluates else { return Ok(()) };
         let is_current = match &numbering.ids {
             // Another part of the program may have renumbered the bank's vocabulary. `renumberings`
-            // counts only the pipeline's own changes, so this also asks the bank.
+            // counts only the pipeline's own changes, so the bank is asked too.
             Ids::Memory(memory) => {
                 evaluates == Evaluated::InMemory(memory.renumberings()) && !memory.is_outdated()
             }
