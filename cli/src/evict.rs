@@ -95,8 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         }
         Bank::open(&args.dir, BankOptions { checkpoints_kept: kept, create: false, ..options })
     })?;
-    // A table of the user may have a name with the suffix of counts. Then the name means this
-    // table.
+    // The user may have a table whose name looks like that of a table of counts. Then `args.table`
+    // means the user's table.
     let counts_of = embank::table_of_counts(&args.table)
         .filter(|_| bank.tables().iter().all(|table| table.name != args.table));
     let table = bank.open_table(counts_of.unwrap_or(&args.table))?;
@@ -224,7 +224,7 @@ fn not_taken(dir: &Path, list: Option<&Path>, examined: u64) -> String {
 }
 
 /// A file of keys, one in each line. `complete` gives the file its name. If the list is dropped
-/// before, the file is removed.
+/// before `complete`, the file is removed.
 #[derive(Debug)]
 struct KeyList {
     path: PathBuf,

@@ -268,8 +268,8 @@ impl RowsArgs {
         Ok(Input::expand(&inputs)?)
     }
 
-    /// Makes the pipeline of a spec. Its vocabularies are in `bank` if this is given, or else in
-    /// memory.
+    /// Makes the pipeline of a spec, with its vocabularies in `bank`, or in memory if `bank` is
+    /// `None`.
     fn made(&self, spec: &Spec, options: &RunOptions, bank: Option<&Bank>) -> Result<Pipeline> {
         let made = match bank {
             Some(bank) => Pipeline::with_bank(spec, options, bank),

@@ -13,10 +13,10 @@ use crate::output::{self, bytes, count, parse_scaled};
 
 /// Bytes of index memory for each row.
 const INDEX_BYTES_PER_ROW: f64 = 15.1;
-/// Bytes of a whole index image on disk for each row.
+/// Bytes that a row takes in a checkpoint's image of the whole index, a file on disk.
 const IMAGE_BYTES_PER_ROW: f64 = 9.6;
-/// A checkpoint writes the index as a whole image or as an image of changes. It writes a whole
-/// image again once the images of changes amount to this part of the last whole image.
+/// A checkpoint writes an image of the whole index, or an image of the changes since the last
+/// image. It writes the whole index again if the images of changes would exceed this part of it.
 const CHANGES_PART: f64 = 0.25;
 /// Average number of rows in an index bucket.
 const ROWS_PER_BUCKET: f64 = 5.0;
@@ -203,16 +203,17 @@ fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> 
     Written { updates_bytes, compaction_bytes, checkpoints_bytes, total_bytes, drive_days }
 }
 
-/// Returns the average part of the index that the image of a checkpoint holds. `updates_per_row` is
-/// the number of updates for each row between two checkpoints. The updates are spread evenly.
+/// Returns the average part of the index that a checkpoint writes. `updates_per_row` is the number
+/// of updates for each row between two checkpoints. The updates are spread evenly.
 fn image_part(updates_per_row: f64) -> f64 {
     let buckets = 1.0 - (-ROWS_PER_BUCKET * updates_per_row).exp();
     if buckets > CHANGES_PART {
         return 1.0;
     }
     // A checkpoint writes the whole index. The next checkpoints write only the buckets that have
-    // changed since. Once these images of changes add up to `CHANGES_PART` of the index, the next
-    // checkpoint writes the whole index again.
+    // changed since. If these images of changes would exceed `CHANGES_PART` of the index, a
+    // checkpoint writes the whole index again. The estimate rounds the number of images of changes
+    // up, and ignores the store's limit of 64.
     let changes = (CHANGES_PART / buckets.max(1e-6)).ceil();
     (1.0 + changes * buckets) / (1.0 + changes)
 }
@@ -330,8 +331,8 @@ mod tests {
         assert!(text(&args, &plan).contains("the drive lasts"));
     }
 
-    /// The command derives these names from the library's variants. Scripts use the names, so they
-    /// must not change.
+    /// The command derives the names of dtypes and optimizers from the library's variants. Scripts
+    /// use the names, so they must not change.
     #[test]
     fn choices_have_the_names_that_the_command_takes() {
         fn names<T>(parser: &impl TypedValueParser<Value = T>) -> Vec<String> {
@@ -349,8 +350,8 @@ mod tests {
     fn images_cost_what_changed_and_a_whole_one_at_times() {
         assert_eq!(image_part(1.0), 1.0);
         assert!(image_part(0.0) < 1e-4);
-        // Each checkpoint changes 4.9% of the buckets. Images of changes follow a whole image until
-        // together they reach a quarter of it, and the sixth one reaches it.
+        // Each checkpoint changes 4.9% of the buckets. The estimate counts six images of changes
+        // after an image of the whole index, because six reach a quarter of it.
         let part = image_part(0.01);
         assert!((part - (1.0 + 6.0 * 0.0488) / 7.0).abs() < 1e-3, "{part}");
     }

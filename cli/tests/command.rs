@@ -413,8 +413,8 @@ fn an_eviction_is_durable_and_keeps_the_blob() {
     assert!(text(&often).contains("evicted       5\ncheckpoint    3;"), "{}", text(&often));
 }
 
-/// `evict` takes the name under which `stat` shows the counts before admission. In an earlier
-/// version no command took this name.
+/// Regression test: no command took the name under which `stat` shows the counts before admission
+/// (counts of keys that have no row yet). `evict` takes it.
 #[test]
 fn counts_are_forgotten_by_the_name_that_stat_shows() {
     let dir = tempfile::tempdir().unwrap();
@@ -552,8 +552,8 @@ fn files_with_any_name_are_told_of_in_json() {
     assert!(file.exists());
 }
 
-/// Without an option, the memory budget follows the limit of the control group. In an earlier
-/// version a command always took 256 MiB.
+/// Without `--memory-budget`, the budget follows the limit of the control group. A larger budget
+/// gives a warning. Regression test: a command took 256 MiB even if the limit was lower.
 #[test]
 fn a_limit_of_memory_is_kept_and_a_budget_above_it_warned_of() {
     let dir = bank();

@@ -185,7 +185,7 @@ fn formats_by_name_separators_and_directories() {
         assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
         assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
     }
-    // An earlier version read this file with commas as TSV, left out every row, and succeeded
+    // Regression test: a run took this text with commas for TSV, left out every row, and succeeded
     // without rows. Now the error names the options that help.
     fs::write(path("commas.txt"), "n,word\n5,a\n6,b\n").unwrap();
     for (skips, cures) in [
@@ -205,7 +205,7 @@ fn formats_by_name_separators_and_directories() {
     assert!(text(&output).contains("bad rows      6,000"), "{}", text(&output));
 }
 
-/// The process of a server. Dropping this ends it.
+/// The process of a server. Dropping a `Server` ends the process.
 #[cfg(feature = "flight")]
 struct Server(std::process::Child);
 
@@ -247,8 +247,8 @@ fn a_server_prints_its_address_and_listens_there() {
     }
 }
 
-/// Makes a directory with a pipeline that numbers text and numbers by vocabularies, and two input
-/// files. The second file has a new word.
+/// Makes a directory with a pipeline that gives ids to words and numbers, and two input files. The
+/// second file has a new word.
 fn words() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let spec = r#"{

@@ -16,15 +16,16 @@ pub enum Error {
     /// name.
     #[error("the pipeline can't be run: {0}")]
     Spec(String),
-    /// One run can't read these inputs together: the list is empty, or their names say different
+    /// One run can't read its inputs together: there are no inputs, or their names imply different
     /// formats.
     #[error("{0}")]
     Inputs(String),
     /// A row can't be used, and the spec's `bad_rows` is [`BadRows::Fail`](crate::BadRows::Fail).
     #[error("{0:#}; `bad_rows: skip` leaves out single bad rows and counts them")]
     BadRow(BadRowReport),
-    /// More than the share [`Spec::bad_rows_max`](crate::Spec::bad_rows_max) of the lines are of
-    /// bad rows. The run checks this from 10,000 lines on, and at its end if every row is bad.
+    /// The bad rows span a larger share of the lines than
+    /// [`Spec::bad_rows_max`](crate::Spec::bad_rows_max) allows. The run checks this from 10,000
+    /// lines on, and at its end if every row is bad.
     #[error(
         "{bad_lines} of the first {lines} lines are of bad rows, more than the share of {limit} that `bad_rows_max` allows; \
          the first: {}; fields have settings for spellings of missing values (`missing`) and whole floats \

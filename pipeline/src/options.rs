@@ -111,8 +111,8 @@ pub struct FeedOptions {
     pub shuffle_rows: usize,
     /// Seed of the shuffle. Default: 0.
     pub seed: u64,
-    /// Rows at the beginning of the feed that it skips. If this is another feed's
-    /// [`next_row`](crate::Feed::next_row), this feed continues where the other one stopped.
+    /// Number of rows at the beginning that the feed skips. If this is another feed's
+    /// [`next_row`](crate::Feed::next_row), the new feed continues where the other feed stopped.
     /// Default: 0.
     pub skip_rows: u64,
     /// Batches that may be ready beside the one that the caller uses. Default: 2.
@@ -170,9 +170,9 @@ impl FeedOptions {
 pub struct FlightOptions {
     /// How batches are made. A client may ask for another seed and another first row.
     pub feed: FeedOptions,
-    /// Most bytes of values in a message. A larger batch is sent as several messages. This is for
-    /// clients that limit the size of a message. A client in Rust takes 4 MiB by default, headers
-    /// included. Default: `None`, which sends each batch as one message.
+    /// Most bytes of values in a message. A larger batch is sent as several messages, for clients
+    /// that limit the size of a message. A client in Rust takes 4 MiB by default, headers included.
+    /// Default: `None`, which sends each batch as one message.
     pub message_bytes: Option<usize>,
     /// How long a client waits while another client has the feed. After this time the server
     /// refuses the waiting client. Default: 10 s.

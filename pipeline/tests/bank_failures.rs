@@ -21,7 +21,7 @@ fn with_quota(path: &Path) -> Bank {
     Bank::open(path.join("bank"), options).unwrap()
 }
 
-/// Writes rows that use up a part of the quota, until `free` drops their table.
+/// Writes `rows` rows into a table of their own. They use disk quota until `free` drops the table.
 fn fill(bank: &Bank, rows: u64) {
     let table = bank.table("fill", TableConfig::new(64)).unwrap();
     for first in (0..rows).step_by(500) {
@@ -101,9 +101,9 @@ fn numbers_of(vocabulary: &Vocabulary) -> Vec<u64> {
     }
 }
 
-/// Regression test: another user of the bank renumbers the vocabulary and adds a value that the
-/// pipeline can't have. The pipeline then failed to load the vocabulary, and kept a part of the new
-/// values with the old length. Later runs gave ids of other values, or panicked.
+/// Regression test: a pipeline failed to load a renumbered vocabulary that had a value above its
+/// modulus. It kept a part of the new values with the old number of values, so later runs gave ids
+/// of other values, or panicked.
 #[test]
 fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
     let folder = tempfile::tempdir().unwrap();
@@ -200,8 +200,8 @@ fn counts_are_saved_once_whatever_fails() {
     assert!(failed_while_counting > 0, "the quota was not met while counts were saved");
 }
 
-/// Regression test: a run whose first pass failed had counted some rows. The next run counted these
-/// rows again, and kept values that occur once.
+/// Regression test: when the first pass of a run failed, the bank kept the counts of some rows. The
+/// next run counted these rows again, so it kept values that occur once.
 #[test]
 fn counts_of_a_part_are_not_counted_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -281,8 +281,8 @@ fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
     }
 }
 
-/// `run` does not finish a vocabulary that counts without a `min_count`. `keep_frequent` finishes
-/// it, or another user who freezes it.
+/// `run` does not finish a vocabulary that counts without a `min_count`. Another call of
+/// `keep_frequent` finishes it, or another user of the bank by freezing it.
 #[test]
 fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
     for frozen_by_another in [false, true] {
@@ -317,8 +317,9 @@ fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
     }
 }
 
-/// Regression test: a second pipeline was made before the first one ran. It added its own counts to
-/// those of the first one, and then failed to keep the frequent values.
+/// Regression test: two pipelines were made before either ran. The second one did not notice that
+/// the first one had frozen the vocabulary. It added its counts to the first one's, and then failed
+/// to keep the frequent values.
 #[test]
 fn what_another_pipeline_has_frozen_meanwhile_is_applied() {
     let folder = tempfile::tempdir().unwrap();

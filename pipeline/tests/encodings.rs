@@ -45,7 +45,8 @@ fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Regression test: with a byte order mark, one word got two ids, and a quoted header was an error.
+/// Regression test: the reader took a byte order mark for a part of the first field, so one word
+/// got two ids, and a quoted header was an error.
 #[test]
 fn a_mark_of_utf_8_is_no_part_of_the_text() {
     let mark = b"\xEF\xBB\xBF";
@@ -119,7 +120,8 @@ fn other_encodings_are_refused_by_name() {
     }
 }
 
-/// Regression test: with CR as its line end, a whole file became one value.
+/// Regression test: the reader did not take a lone CR for a line end, so a file with such line ends
+/// became one value.
 #[test]
 fn line_ends_of_cr_alone_are_refused_by_name() {
     for (rows, line) in

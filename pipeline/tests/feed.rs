@@ -196,7 +196,8 @@ fn a_slow_taker_holds_the_run_back() {
     }
 }
 
-/// Regression test: dropping the feed waited until the pipe's writer wrote or closed it.
+/// Regression test: a dropped feed waited for its pipe until the writer wrote bytes or closed the
+/// pipe.
 #[test]
 fn a_feed_of_a_silent_pipe_ends_when_it_is_dropped() {
     use std::os::fd::AsRawFd as _;

@@ -222,7 +222,7 @@ fn a_get_goes_on_behind_any_batch_of_another() {
             for taken in [0, 1, 7, whole.len()] {
                 let ticket = format!("{{\"skip_rows\": {}}}", positions[taken]);
                 assert_eq!(all(&mut client, &ticket).await, whole[taken..]);
-                // A new server with empty vocabularies continues there too.
+                // A new server with empty vocabularies continues at this position too.
                 let other = start(&text, &options(64, shuffle_rows));
                 assert_eq!(all(&mut connect(&other).await, &ticket).await, whole[taken..]);
             }
@@ -502,8 +502,8 @@ fn what_makes_no_sense_is_refused_at_the_start() {
     let limited = FlightOptions { message_bytes, ..options(1, 0) };
     assert!(refused(any, &limited).contains("message_bytes"));
     assert!(refused("nowhere", &options(1, 0)).starts_with("listen on nowhere: "));
-    // Regression test: with a pipe as input, the first client got a part of it, and later clients
-    // got empty epochs.
+    // Regression test: when an input was a pipe, the first client got a part of the pipe's rows,
+    // and later clients got empty epochs.
     let (reader, _writer) = std::io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
     let inputs = vec![FeedInput::memory("text", text(1)), FeedInput::file(&path)];

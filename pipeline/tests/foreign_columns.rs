@@ -94,7 +94,8 @@ fn expect(kind: FieldKind, column: ArrayRef, expected: &[i64]) {
     }
 }
 
-/// Regression test: gzip, lz4 and brotli were refused with "Disabled feature at compile time".
+/// Regression test: Parquet files with the codecs gzip, lz4 and brotli were refused with "Disabled
+/// feature at compile time".
 #[test]
 fn every_codec_is_read() {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values((0..5000).map(|n| n % 300)));

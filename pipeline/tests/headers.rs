@@ -53,7 +53,8 @@ fn words(rows: &[[i32; 3]]) -> Vec<[i32; 2]> {
     rows.iter().map(|row| [row[0], row[1]]).collect()
 }
 
-/// Regression test: the columns of the second file were swapped.
+/// Regression test: the pipeline skipped headers unread, so it swapped the columns of a file whose
+/// header has another order than the fields.
 #[test]
 fn columns_are_found_by_their_names_in_each_file() {
     let files = [
@@ -118,7 +119,8 @@ fn many_rows_of_any_order_are_as_those_of_the_fields_order() {
     }
 }
 
-/// Regression test: a file without a header lost its first row.
+/// Regression test: the pipeline skipped the first line of each file unread, so a file without a
+/// header lost its first row.
 #[test]
 fn a_header_that_does_not_fit_names_the_file_what_was_expected_and_what_was_found() {
     for (text, why) in [

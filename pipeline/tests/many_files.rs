@@ -96,7 +96,7 @@ fn a_file_that_is_not_there_is_told_before_rows_come_out() {
     assert_eq!(batches, 0);
 }
 
-/// Regression test: an empty list of inputs was a run without rows.
+/// Regression test: a run over an empty list of inputs succeeded without rows.
 #[test]
 fn no_inputs_are_an_error() {
     let told = "there are no inputs";

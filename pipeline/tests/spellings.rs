@@ -73,7 +73,8 @@ fn one(field: Field, values: &[&str]) -> Result<Vec<i64>, Error> {
     Ok(rows[..values.len()].to_vec())
 }
 
-/// Regression test: rows with such spellings were bad, and no setting could change that.
+/// Regression test: rows with spellings of missing values such as `NA` were bad, and no setting
+/// could change that.
 #[test]
 fn spellings_of_missing_values_are_missing() {
     let spellings = ["NA", "NULL", "\\N", "nan", "<null>", "n/a"];
@@ -226,8 +227,8 @@ fn a_run_that_leaves_out_too_much_ends_with_the_first_bad_rows() {
         }
         outcomes
     };
-    // Runs with fewer bad rows than allowed, and a short run in which half of the rows are
-    // bad.
+    // These runs have no more bad rows than allowed, so they succeed. The short run after the loop
+    // also succeeds, because it has fewer than 10,000 rows.
     for (limit, text) in [
         (0.01, rows(19_850, 150)),
         (0.6, rows(10_000, 10_000)),
@@ -286,7 +287,7 @@ fn a_run_without_a_good_row_fails() {
     let told = run_with(&failing, &options, &semicolons).unwrap_err().to_string();
     assert!(told.contains("`separator`") && !told.contains("`format: csv`"), "{told}");
 
-    // One good row, no row at all, and no limit.
+    // Runs that succeed: with one good row, without any row, and without a limit.
     let mixed = [Input::memory("t", b"1,a\n2\tb\n")];
     run_with(&skipping, &RunOptions::default(), &mixed).unwrap();
     run_with(&skipping, &RunOptions::default(), &[Input::memory("t", b"")]).unwrap();

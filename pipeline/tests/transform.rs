@@ -460,8 +460,9 @@ fn columns_of_one_text_are_filled_apart() {
         let text = format!("\t\n{first}\t\n{second}\t\n");
         let options = RunOptions::default();
         let (rows, _) = run(&spec, &options, &[Input::memory("text", text.as_bytes())]);
-        // Row 0 is missing. Row 1 holds the first fill, row 2 the second; an empty fill is a
-        // missing value.
+        // Row 0 has an empty field, row 1 the first column's fill value as text, and row 2 the
+        // second column's. An empty fill value reads as a missing value, so its row is not
+        // compared.
         let hash_of = |fill: &str, row: usize, place: usize| {
             (!fill.is_empty()).then(|| rows[row * 2 + place])
         };

@@ -203,8 +203,8 @@ impl Batch {
         self.matrices.iter_mut().zip(self.infos.iter().map(|info| info.columns.len()))
     }
 
-    /// Appends rows of another batch with the same outputs. This batch's vectors must end with its
-    /// last row.
+    /// Appends rows of another batch with the same outputs. The vectors of `self` must hold no
+    /// values after its last row.
     pub(crate) fn append(&mut self, from: &Self, rows: Range<usize>) {
         self.rows += rows.len();
         for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
@@ -255,8 +255,8 @@ impl Batch {
         }
     }
 
-    /// For each of `places`, appends the row of `held` at that place, and overwrites it in `held`
-    /// by the next row of `with`. The first row of `with` to use is `first`.
+    /// For each of `places`, appends the row of `held` at that place to `self`. Then overwrites
+    /// that row of `held` with the next row of `with`, beginning with row `first`.
     pub(crate) fn exchange(&mut self, held: &mut Self, places: &[u32], with: &Self, first: usize) {
         fn exchange<T: Copy>(
             into: &mut Vec<T>,

@@ -80,8 +80,8 @@ fn rarer_cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>>
         }
         DataType::Decimal256(_, places) => {
             let value = array.as_primitive::<Decimal256Type>().value(row);
-            // If the value does not fit in an i128, this makes it the largest i128, which fits in
-            // no field either.
+            // A value that does not fit in an i128 becomes the largest i128, which fits in no
+            // integer field.
             decimal(value.to_i128().unwrap_or(i128::MAX), *places)
         }
         DataType::Date32 => Cell::Signed(array.as_primitive::<Date32Type>().value(row).into()),
@@ -125,7 +125,7 @@ fn time_cell<'a>(array: &'a dyn Array, kind: &DataType, row: usize, unit: TimeUn
     Cell::Big(if to >= from { value * (to / from) } else { value.div_euclid(from / to) })
 }
 
-/// Returns the place in the dictionary of the value of `row`.
+/// Returns the dictionary index of the value in row `row`.
 fn key(keys: &dyn Array, kind: &DataType, row: usize) -> usize {
     macro_rules! of {
         ($kind:ty) => {
@@ -167,8 +167,8 @@ impl Cell<'_> {
     pub(super) fn is_spelt_as(&self, spelling: &Spelling) -> bool {
         match self {
             Self::Text(text) => spelling.is_missing(text),
-            // The value is also compared as f32. The reader widens a column of f32, and the f32
-            // -999.9 becomes -999.9000244140625.
+            // Spellings are also compared with the value as f32, because the reader widens f32
+            // columns to f64: the f32 -999.9 becomes -999.9000244140625.
             Self::Float(value) if f64::from(*value as f32) == *value => {
                 let narrow = (*value as f32).to_string();
                 spelling.is_missing(narrow.as_bytes())

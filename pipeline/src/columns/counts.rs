@@ -222,7 +222,8 @@ fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     let mut expanded = bytes.len() as u64;
     let rest = prefixes.lengths(|length| {
         // A value is made of bytes of the page, each used once, so it is no longer than the page.
-        // The part of it that the next value shares is therefore no longer than the page either.
+        // The next value shares at most this whole value, so it shares no more bytes than the page
+        // has.
         expanded = expanded.saturating_add(u64::try_from(length).ok()?.min(bytes.len() as u64));
         Some(())
     });

@@ -211,8 +211,8 @@ fn read_at(from: &mut (impl Read + Seek), at: u64, into: &mut [u8]) -> Result<()
     read.map_err(|error| error.to_string())
 }
 
-/// Returns the metadata of a stream's next message, after its prefix of mark and length. `None` at
-/// the stream's end.
+/// Reads the prefix (mark and length) of a stream's next message, and returns the message's
+/// metadata. `None` at the stream's end.
 fn read_metadata(
     from: &mut (impl Read + Seek),
     bytes: u64,

@@ -115,7 +115,7 @@ impl<'a> ColumnStream<'a> {
         let hint = schema.fields().clone();
         let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
         let metadata = Arc::clone(metadata.metadata());
-        // Called for its error: it fails if a column's type does not fit this schema.
+        // Called for its error: it fails if a column's type does not fit the schema in `options`.
         ArrowReaderMetadata::try_new(Arc::clone(&metadata), options).map_err(told)?;
         let file = metadata.file_metadata();
         let mask = ProjectionMask::roots(file.schema_descr(), columns);

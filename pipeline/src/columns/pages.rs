@@ -14,7 +14,8 @@ pub(super) const PAGE_BYTES_MAX: u64 = 512 << 20;
 /// Most bytes to which one compressed byte can decompress. zstd is the densest codec: a block of up
 /// to 128 KiB takes at least four bytes.
 const RATIO_MAX: u64 = 1 << 16;
-/// Most bytes of the first three fields: each has a byte for its type and up to five for its value.
+/// Most bytes of a page header's first three fields. Each field has a byte for its type and up to
+/// five for its value.
 const HEADER_BYTES: u64 = 18;
 /// Bytes at a file's end: the length of its metadata, and its magic.
 const FOOTER_BYTES: u64 = 8;

@@ -13,7 +13,7 @@ use crate::decode::FieldKind;
 ///
 /// # Errors
 /// A text that says why the file can't be read: a required field has no column, two columns have
-/// its name, or a type does not fit.
+/// the name of one field, or a type does not fit.
 pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec<String>), String> {
     let mut columns = Vec::new();
     let mut absent = Vec::new();

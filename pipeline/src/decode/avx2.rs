@@ -20,7 +20,7 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
     let (blocks, rest) = text.as_chunks::<64>();
     for (i, block) in blocks.iter().enumerate() {
         let (low, high) = block.split_at(32);
-        // SAFETY: each load needs 32 readable bytes, the size of a half.
+        // SAFETY: each load needs 32 readable bytes, and `low` and `high` have 32 bytes each.
         let (low, high) = unsafe {
             (_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast()))
         };

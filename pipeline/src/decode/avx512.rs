@@ -153,8 +153,7 @@ unsafe fn convert_kind<const SIGNED: bool>(
         let mut end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
             // The carriage return belongs to the line's end, so the last field becomes one byte
-            // shorter. It had at least that byte: before an empty field stands a separator, not a
-            // carriage return.
+            // shorter. The field is not empty: the byte before an empty field's end is a separator.
             end -= 1;
             let last = 1 << (step.count - 1);
             lens = _mm256_mask_sub_epi32(lens, last, lens, _mm256_set1_epi32(1));

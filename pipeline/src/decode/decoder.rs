@@ -315,8 +315,7 @@ impl Decoder {
         }
     }
 
-    /// Returns the bytes of a field. If a carriage return before the line's end follows the field,
-    /// it is left out.
+    /// Returns the bytes of a field, without a carriage return that belongs to the line's end.
     #[inline]
     fn field<'a>(&self, text: &'a [u8], first_end: usize, row: usize, field: usize) -> &'a [u8] {
         let fields = self.layout.fields.len();

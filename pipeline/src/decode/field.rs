@@ -1,5 +1,5 @@
-//! Decodes one field of a text. The kernels must give the results of this code. What is an error is
-//! decided only here.
+//! Decodes one field of a text. The kernels must give the results of this code. Only this code
+//! decides what is an error.
 
 use std::fmt;
 

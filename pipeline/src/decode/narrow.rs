@@ -43,7 +43,7 @@ impl Step {
 
 /// Some rows of a step, and the place of their values.
 pub(super) struct Group<'a> {
-    /// Index in `ends` of the end before the group's first row.
+    /// Index in `Structure::ends` of the field end before the group's first row.
     pub(super) first_end: usize,
     /// Number of fields in a row.
     pub(super) fields: usize,

@@ -53,6 +53,9 @@ fn column(layout: &Layout, field: usize) -> Option<usize> {
     }
 }
 
+/// Transposes the complete tiles, which cover the first `tiled.0` rows and `tiled.1` fields, into
+/// the columns of `words`.
+///
 /// # Safety
 /// The processor must have AVX2. `rows` must have `tiled.0` rows of `columns.len()` fields, and
 /// `words` must have these columns.

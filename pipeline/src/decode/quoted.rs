@@ -3,9 +3,9 @@
 //!
 //! [`Unquoted`] copies a text without its quotes, and makes an index of the copy. The index gives
 //! the end of each field, so a field may contain separators and line ends. The kernels convert the
-//! copy like any other text. In the copy, a separator of several bytes is only its first byte. This
-//! code walks from field to field, and takes about ten times as long as the index of the kernels. A
-//! chunk without quotes and without a separator of several bytes is not copied.
+//! copy like any other text. Of a separator of several bytes, the copy has only the first byte.
+//! This code walks from field to field, and takes about ten times as long as the index of the
+//! kernels. A chunk without quotes and without a separator of several bytes is not copied.
 
 use super::bad::{BadList, BadRow, Fault, SNIPPET_BYTES};
 use super::field::{BadField, FieldKind};
@@ -187,8 +187,8 @@ impl Unquoted {
                     Some(BadField::Quote)
                 } else {
                     // A number that contains a separator or a line end is bad. Only this pass can
-                    // find that: in the copy without quotes, the kernels would take the byte for
-                    // the field's end.
+                    // detect such a number: in the copy without quotes, the kernels would take the
+                    // separator or line end for the field's end.
                     let kind = layout.kind(field).unwrap_or(FieldKind::Skip);
                     let number = !matches!(kind, FieldKind::Bytes | FieldKind::Skip);
                     let value = &text[found.begin..found.end];

@@ -1,13 +1,14 @@
 //! Other forms of a field's values: spellings of a missing value, and integers written as floats.
 //!
 //! The kernels and parsers read only the usual form of a value. They hand the values that they
-//! can't read to this code, so these settings cost nothing for usual values. But a spelling may
-//! also be a value of the field's kind (`-1`, or any spelling in a text field). Such a field must
-//! be compared with the spellings first. It is therefore read value by value, without a kernel.
+//! can't read to this code, so the other forms cost nothing for usual values. But the spelling of a
+//! missing value may also be a value of the field's kind (`-1`, or any spelling in a text field).
+//! Such a field must be compared with the spellings first. It is therefore read value by value,
+//! without a kernel.
 
 use super::field::{BadField, FieldKind, float32, hex32, int32, int64, uint64};
 
-/// More digits than any 64-bit number has.
+/// Most zeros that an exponent appends to the digits of a number. No 64-bit number has more digits.
 const DIGITS_MAX: usize = 40;
 
 /// The other forms that a field's values may have.
@@ -118,7 +119,7 @@ fn whole_digits(field: &[u8]) -> Option<Vec<u8>> {
     if digits.iter().skip(whole).any(|&digit| digit != b'0') {
         return None;
     }
-    // A number with this many more digits is far out of range, so further digits do not matter.
+    // A number with `DIGITS_MAX` more digits is far out of range, so further digits do not matter.
     digits.resize(whole.min(digits.len() + DIGITS_MAX), b'0');
     Some([sign, &digits].concat())
 }

@@ -28,7 +28,7 @@ pub(crate) struct Structure {
 /// Consecutive rows with the right number of fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Index in `ends` of the end before the run's first row.
+    /// Index in `Structure::ends` of the field end before the run's first row.
     pub(crate) first: usize,
     /// Number of rows in the run.
     pub(crate) rows: usize,

@@ -86,8 +86,8 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
         }
         let mut row = Vec::new();
         let mut column = 0;
-        // If a row has several faults, its report shows one in a field that the kernels read, if
-        // there is one.
+        // If a row has several faults, the decoder reports a fault in a field that the kernels
+        // read, if such a field has one.
         let narrow = |kind| matches!(kind, FieldKind::Int32 | FieldKind::Hex32);
         let mut fault = None;
         for (i, (&field, &kind)) in fields.iter().zip(kinds).enumerate() {

@@ -17,8 +17,8 @@ pub trait Consumer: Send {
         Ok(())
     }
 
-    /// Receives a batch. One thread at a time calls this, but not always the same one. The run
-    /// reuses the memory that the consumer leaves in the batch.
+    /// Receives a batch. Different threads may call `consume`, one at a time. The run reuses the
+    /// memory that the consumer leaves in the batch.
     ///
     /// # Errors
     /// An error ends the run.

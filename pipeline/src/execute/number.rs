@@ -17,7 +17,7 @@ use crate::vocabulary::{
 /// misses that the processor handles at a time, and small enough that the slots stay in the cache.
 const TOUCHED: usize = 64;
 
-/// A chunk that is being committed.
+/// The chunk that is being committed, with the plan and the vocabularies of its run.
 #[derive(Clone, Copy)]
 pub(super) struct Turn<'a> {
     pub(super) plan: &'a Plan,
@@ -189,7 +189,8 @@ impl OneVocabulary<'_> {
             self.unknown_value(self.columns[column].look_up, value, row, frozen)
         };
         if self.run.on_unseen != OnUnseen::Number {
-            // With `Refuse`, the list has only values that end the run. With `Id`, it is empty.
+            // With `OnUnseen::Refuse`, the first of `values` ends the run. With `OnUnseen::Id`,
+            // every value has an id, so this function is not called.
             return Err(refused(0, values.show(0), bank.vocabulary.is_frozen()));
         }
         let mut ids = vec![0; order.len()];

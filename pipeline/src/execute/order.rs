@@ -7,11 +7,11 @@
 //!
 //! **Approach.** A reorder buffer, as processors have. A thread puts its finished chunk into the
 //! buffer and takes another chunk. If the chunk is the next in order, the thread commits it, and
-//! then all finished chunks that follow it without a gap. If another thread is committing, it
-//! leaves its chunk to that thread. One thread at a time commits, in order. A thread waits only if
-//! `window` chunks are uncommitted, because the oldest is late or the consumer is slow. Waiting
-//! threads sleep until half of the window is free. A wake-up after every commit would make threads
-//! sleep and wake all the time.
+//! then all finished chunks that follow it without a gap. If another thread is committing, the
+//! first thread leaves its chunk to the committing thread. One thread at a time commits, in order.
+//! A thread waits only if `window` chunks are uncommitted, because the oldest is late or the
+//! consumer is slow. Waiting threads sleep until half of the window is free. A wake-up after every
+//! commit would make threads sleep and wake all the time.
 //!
 //! **No chunk is forgotten.** `committing` is set and cleared under the lock. A thread clears it
 //! only after it has seen, under the same lock, that the next chunk is missing. The thread that

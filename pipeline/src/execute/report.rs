@@ -18,10 +18,10 @@ pub struct RunReport {
     pub bad_lines: u64,
     /// The first few bad rows, in the order of the input.
     pub first_bad_rows: Vec<BadRowReport>,
-    /// Number of columns of fields that Parquet or Arrow files lack, summed over the files. Their
-    /// values are missing.
+    /// Number of columns that fields need and a Parquet or Arrow file lacks, summed over the files.
+    /// The values of such a column are missing.
     pub missing_columns: u64,
-    /// The first ten of these columns, each with the file that lacks it.
+    /// The first ten columns that a Parquet or Arrow file lacks, each with the file's name.
     pub first_missing_columns: Vec<String>,
     /// Bytes of input. For a compressed input, compressed bytes count. For a pipe, the bytes that
     /// were read from it count.

@@ -28,7 +28,7 @@ pub(super) struct RowReader {
 pub(super) struct ChunkReader<'a> {
     /// Largest possible number of good rows. Decoding may find bad rows among them.
     pub(super) rows: usize,
-    /// Lines of the chunk. Those of bad rows count. 0 for packed rows.
+    /// Number of lines of the chunk, including the lines of bad rows. 0 for packed rows.
     pub(super) lines: usize,
     form: Form<'a>,
 }

@@ -98,8 +98,8 @@ fn first_panic(
 mod tests {
     use super::*;
 
-    /// Regression test: with two panicking threads, the second panic escaped from the scope and
-    /// from `run`.
+    /// Regression test: when two threads panicked, `run` caught only the first panic, so `run`
+    /// itself panicked.
     #[test]
     fn two_threads_that_panic_are_an_error() {
         let panicked = std::thread::scope(|scope| {

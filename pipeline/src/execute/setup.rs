@@ -1,4 +1,4 @@
-//! Data that all threads of a run share and that never changes during it.
+//! Data that all threads of a run share and that never changes during the run.
 
 use std::sync::Arc;
 

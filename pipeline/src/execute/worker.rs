@@ -29,10 +29,10 @@ pub(super) struct Shared<'a, 'i, 'c> {
     pub(super) committer: Mutex<Committer<'c>>,
 }
 
-/// Ends the run when it is dropped, so that the other threads do not wait for this one. A panic or
-/// a failure drops it. A thread that finishes normally forgets it (`mem::forget`).
-/// `std::thread::panicking` can't decide this: the run may itself be part of a drop during
-/// unwinding, and then it is true although this thread's work has not panicked.
+/// Ends the run when it is dropped, so that the other threads do not wait for this thread. A panic
+/// or a failure drops the guard. A thread that finishes normally forgets the guard (`mem::forget`).
+/// The guard can't ask `std::thread::panicking`: the run may be part of a drop during unwinding.
+/// Then `panicking` is true although this thread's work has not panicked.
 struct EndOnPanic<'a, 'i, 'c>(&'a Shared<'a, 'i, 'c>);
 
 impl Drop for EndOnPanic<'_, '_, '_> {
@@ -94,7 +94,7 @@ impl<'a, 'i> Worker<'a, 'i> {
         })
     }
 
-    /// Claims the next chunk. A chunk of a stream is also read.
+    /// Claims the next chunk. If the input is a stream, also reads the chunk.
     fn claim(&mut self) -> Option<Claim<'i>> {
         self.stopwatch.start();
         let reading = self.stopwatch.is_on().then(|| self.reading.begin());

@@ -19,8 +19,7 @@ pub(super) fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Ba
                 let width = columns.len();
                 let into = &mut into[batch.rows * width..][..rows * width];
                 for (place, &column) in columns.iter().enumerate() {
-                    // `min` keeps the index valid if the block has no rows, so that `into` is
-                    // empty.
+                    // If the block has no rows, `into` is empty, and `min` keeps the index valid.
                     widen(block, column, &mut into[place.min(rows * width)..], width);
                 }
             }

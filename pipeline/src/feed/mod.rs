@@ -102,9 +102,9 @@ impl Pipeline {
     ///
     /// Batches are the same with any number of threads. A feed can continue where another feed
     /// stopped. For this, [`skip_rows`](FeedOptions::skip_rows) is the other feed's
-    /// [`next_row`](Feed::next_row). The feed then returns the batches that the other feed would
-    /// have returned next. Its pipeline must begin with the vocabularies with which the other
-    /// feed's pipeline began. Inputs and all other options must be equal.
+    /// [`next_row`](Feed::next_row). The new feed then returns the batches that the other feed
+    /// would have returned next. The new feed's pipeline must begin with the vocabularies with
+    /// which the other feed's pipeline began. Inputs and all other options must be equal.
     ///
     /// # Errors
     /// [`Error::Spec`] for invalid options, as [`FeedOptions::check`] reports them. Errors of
@@ -138,9 +138,9 @@ impl Pipeline {
         let run = move || {
             let taken = taken.lock().take();
             let mut pipeline = taken.expect("it is taken back only if there is no thread");
-            // The consumer's own check of the flag is not enough: a pass that only counts has no
-            // consumer, and during a wait for a silent pipe no batch reaches it. So the run checks
-            // the flag too.
+            // The run checks the stop flag too. The consumer's own check is not enough: a pass that
+            // only counts has no consumer, and during a wait for a silent pipe the consumer gets no
+            // batch.
             let before = pipeline.replace_stop(Arc::clone(&thread_stop));
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let outcome =
@@ -282,7 +282,8 @@ mod tests {
     use crate::options::RunOptions;
     use crate::spec::Spec;
 
-    /// Regression test: a refused thread lost the pipeline and its vocabularies.
+    /// Regression test: when the system refused the feed's thread, the feed dropped the pipeline,
+    /// so its vocabularies were lost.
     #[test]
     fn the_pipeline_comes_back_when_no_thread_is_to_be_had() {
         let no_thread = |_| Err(io::ErrorKind::WouldBlock.into());

@@ -64,7 +64,8 @@ impl Epochs {
         self.served.lock().report.clone()
     }
 
-    /// Waits for the permit and starts a feed. Its messages come out of the returned channel.
+    /// Waits until no other feed uses the pipeline, and starts a feed. Its messages come out of the
+    /// returned channel.
     ///
     /// # Errors
     /// `UNAVAILABLE` if another client still has the feed after the wait.
@@ -109,8 +110,8 @@ impl Epochs {
         let mut encoder = Encoder::new(&self.schema, self.options.message_bytes);
         // If a message can't be sent, here or below, the client has disconnected.
         let _ = to.blocking_send(Ok(encoder.schema()));
-        // This is a separate statement. In the `match`, the lock would be held during the whole
-        // feed.
+        // A separate statement: inside the `match`, this expression would hold the lock during the
+        // whole feed.
         let pipeline = self.served.lock().pipeline.take();
         let failure = match pipeline {
             None => Some(Status::internal(
@@ -167,8 +168,8 @@ impl Epochs {
         sent.err()
     }
 
-    /// Takes the pipeline out for good, after it has joined the threads of all feeds. `None` if a
-    /// panic lost the pipeline. The caller has closed all connections, so every feed ends.
+    /// Joins the threads of all feeds, and takes the pipeline out for good. `None` if a panic lost
+    /// the pipeline. The caller has closed all connections, so every feed ends.
     pub(super) fn end(&self) -> Option<Pipeline> {
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // If the thread panicked, the pipeline is `None` below.
@@ -178,8 +179,8 @@ impl Epochs {
     }
 }
 
-/// Turns a panic into a failure for the client. Without this, the channel would close as it does at
-/// the end of an epoch, and the client could not tell the difference.
+/// Turns a panic into a failure for the client. Otherwise the channel would close as it does at the
+/// end of an epoch, and the client could not tell the difference.
 fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
     // Unwind safe: unwinding drops the pipeline, and the encoder is not used after a panic.
     catch_unwind(AssertUnwindSafe(feed)).unwrap_or_else(|_| {
@@ -232,7 +233,8 @@ fn send_all(
 mod tests {
     use super::*;
 
-    /// Regression test: a panic looked like the end of the epoch.
+    /// Regression test: when a feed panicked, the client got no failure, so it took the epoch for
+    /// complete.
     #[test]
     fn a_panic_is_a_failure_and_no_end() {
         let status = caught(|| panic!("on purpose")).unwrap();

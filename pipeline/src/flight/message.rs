@@ -16,8 +16,8 @@ use crate::spec::Dtype;
 /// text twice.
 const TEXT_BYTES_MAX: usize = 2000;
 
-/// The code of an I/O error in Arrow's libraries. If a status has this code in a header, they keep
-/// its details.
+/// The code of an I/O error in Arrow's libraries. They keep the details of a status that has this
+/// code in a header.
 const ARROW_IO_ERROR: &str = "5";
 
 /// A client's request, as JSON. The server's options replace the settings that the ticket lacks. An
@@ -112,8 +112,8 @@ impl Encoder {
     }
 }
 
-/// Converts an error to a status for the client. It has the error's text, and for a bad row also
-/// the row's place.
+/// Converts an error to a status for the client. The status has the error's text, and for a bad row
+/// also the row's place.
 pub(super) fn status(error: &Error) -> Status {
     let code = match error {
         Error::BadRow(_)

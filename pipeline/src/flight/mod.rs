@@ -208,7 +208,7 @@ async fn serve(
         .serve_with_incoming(incoming);
     tokio::select! {
         served = serving => served,
-        // An error means that the server was dropped, which also ends it.
+        // An error means that the `FlightServer` was dropped, which also ends the serving.
         _ = stopped => Ok(()),
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! The reader handles any encoding whose line ends and separators are ASCII bytes. This module
 //! finds other encodings by the first row, and the error names them. A CR without an LF is an error
-//! in the first row. After it, such a CR is an ordinary byte: a search for it would cost another
-//! pass over the text.
+//! in the first row. In later rows, such a CR is an ordinary byte: a search for it would cost
+//! another pass over the text.
 
 use std::sync::Arc;
 

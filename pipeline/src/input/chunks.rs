@@ -40,7 +40,7 @@ pub(crate) struct Chunks<'a> {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct MissingColumns {
     pub(crate) count: u64,
-    /// The first few of these columns, each with the file that lacks it.
+    /// The first ten missing columns, each with the file that lacks it.
     pub(crate) first: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ impl MissingColumns {
 #[derive(Debug, Default)]
 struct Position<'a> {
     input: usize,
-    /// The input that is being claimed. `None` until it is opened.
+    /// The input whose chunks threads are claiming. `None` until it is opened.
     current: Option<Current<'a>>,
     offset: u64,
     sequence: u64,
@@ -68,7 +68,7 @@ struct Position<'a> {
     bytes_before: u64,
 }
 
-/// The input that threads claim from.
+/// The input whose chunks threads are claiming.
 #[derive(Debug)]
 struct Current<'a> {
     open: Arc<Open<'a>>,
@@ -107,7 +107,7 @@ pub(crate) struct Claim<'a> {
 /// The place of a chunk's rows.
 #[derive(Debug)]
 pub(crate) enum ChunkSource<'a> {
-    /// In the input. The thread that has claimed the chunk reads them from there.
+    /// The rows are in the input. The thread that has claimed the chunk reads them from the input.
     There(Arc<Open<'a>>),
     /// In the buffer that the thread passed to `claim`.
     Buffer,
@@ -126,7 +126,7 @@ pub(crate) enum ChunkRows<'a> {
     Columns(arrow_array::RecordBatch),
 }
 
-/// The next range of the input that threads claim from.
+/// The next range of the input whose chunks threads are claiming.
 struct Piece<'a> {
     range: Range<u64>,
     /// Bytes of the input up to the end of the range.
@@ -310,7 +310,7 @@ impl<'a> Chunks<'a> {
             let field = self.fields.iter().find(|(field, _)| field == name);
             let field = std::slice::from_ref(field.expect("a field of the pipeline is absent"));
             // An input that can't be read counts as one without the column. Its error is returned
-            // when it is claimed.
+            // when threads claim the input.
             let has = |input: &Input<'a>| {
                 let open = Open::new(input, self.row_ends);
                 open.is_ok_and(|open| open.columns(field, rows_bytes).is_ok())

@@ -51,8 +51,8 @@ impl<'a> Input<'a> {
 
     /// Makes an input of a file, a folder of files ([`expand`](Self::expand)), or a pipe. A pipe
     /// can be read only once. The extensions `.gz`, `.gzip`, `.zst` and `.zstd` mean compression by
-    /// gzip or zstd. In text, the first bytes also show it. A relative path is resolved in the
-    /// working directory of this call.
+    /// gzip or zstd. In text, the first bytes also show the compression. A relative path is
+    /// resolved in the working directory of this call.
     #[must_use]
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
@@ -106,8 +106,8 @@ impl<'a> Input<'a> {
         &self.name
     }
 
-    /// Fails if a file does not exist. A run calls this for all inputs first. Otherwise a misspelt
-    /// name could end the run after hours.
+    /// Fails if a file does not exist. A run first checks all inputs. Otherwise a misspelt name
+    /// could end the run after hours.
     fn check(&self) -> Result<()> {
         let Origin::File(path) = &self.from else { return Ok(()) };
         let io = |source| Error::Io { doing: "open", path: PathBuf::from(&self.name), source };

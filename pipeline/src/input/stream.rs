@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Most bytes of a line without its LF, for any chunk size. This limit bounds the buffers.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
-/// First bytes of a text that show its compression.
+/// Number of a text's first bytes that show its compression.
 pub(crate) const MAGIC_BYTES: usize = 4;
 /// Byte order mark with which Windows programs begin texts in UTF-8. It does not belong to the
 /// first field.
@@ -177,7 +177,7 @@ impl<'a> Stream<'a> {
         if compression.is_some() || !tells {
             return Self::new(pipe, compression);
         }
-        // A single read may return fewer bytes, so this reads until all are there.
+        // A single read may return fewer bytes, so `read_to_end` reads until all are there.
         let mut first = Vec::new();
         (&mut pipe).take(MAGIC_BYTES as u64).read_to_end(&mut first)?;
         let compression = Compression::of_bytes(&first);
@@ -334,8 +334,8 @@ impl Scan {
                 continue;
             }
             match text.get(place + 1) {
-                // The byte after this quote decides whether the quote closes or is doubled. It is
-                // not read yet.
+                // The byte after this quote decides whether the quote closes or is doubled. That
+                // byte is not read yet.
                 None => {
                     self.at = place;
                     return;

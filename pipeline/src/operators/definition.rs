@@ -61,7 +61,7 @@ impl Flow {
 pub(crate) struct Place<'a> {
     /// The column's name.
     pub(crate) column: &'a str,
-    /// True if no operator except `FillMissing` comes before it.
+    /// True if no operator except `FillMissing` comes before this one.
     pub(crate) is_first: bool,
     /// The state of the column after the operators before this one.
     pub(crate) flow: Flow,

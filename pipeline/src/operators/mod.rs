@@ -1,7 +1,7 @@
 //! Operators on columns, one file for each.
 //!
 //! A file defines all of its operator: the columns that it accepts, the errors for other columns,
-//! the resulting column, and the loops. It does this by the trait [`definition::Definition`].
+//! the resulting column, and the loops. Each file implements the trait [`definition::Definition`].
 //! Planning turns a column's operators into a [`program::Program`], whose kernels run over each
 //! block of rows. The JSON form of an operator is that of its variant of [`Operator`].
 //!
@@ -34,8 +34,7 @@ pub(crate) use hash::cross;
 pub(crate) use modulus::MODULUS_MAX;
 pub(crate) use program::{Kernel, LookUp, NamedVocabulary, Program, Shown, ValueSpace};
 
-/// An operation on a column. If PIPER's Table 1 has the operator, it has the name that it has
-/// there.
+/// An operation on a column. Operators of PIPER's Table 1 have the names of that table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]

@@ -96,8 +96,8 @@ vectorised! {
     /// Replaces unsigned integers by their remainders.
     fn of_u32(values: &mut [u32], modulus: Remainders) {
         for value in values {
-            // This equals `f64::from(*value)`. Every vector unit can convert i32 to f64, but not
-            // all convert u32.
+            // `number` equals `f64::from(*value)`. Every vector unit can convert i32 to f64, but
+            // not all convert u32.
             let number = f64::from((*value ^ 0x8000_0000).cast_signed()) + 2_147_483_648.0;
             *value = modulus.remainder(number);
         }

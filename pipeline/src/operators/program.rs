@@ -64,7 +64,7 @@ pub(crate) struct LookUp {
     /// A 32-bit column that also receives the ids. Only used if the ids have 64 bits and an output
     /// shows 32 bits.
     pub(crate) narrow: Option<usize>,
-    /// The largest id that every output that shows the ids can hold.
+    /// The largest id that fits in every output that shows the ids.
     pub(crate) id_max: u64,
     /// The columns of outputs that show the ids.
     pub(crate) shown: Vec<Shown>,

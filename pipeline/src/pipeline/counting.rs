@@ -13,8 +13,8 @@ pub(super) enum Counted {
     Whole,
     /// A pass that counted has failed. The bank has the counts of only some of the pass's rows.
     OfAPart,
-    /// Every pass has finished, but not all vocabularies have kept their frequent values yet. Their
-    /// rows must not be counted again.
+    /// Every pass has finished, but not all vocabularies have kept their frequent values yet. The
+    /// rows of these passes must not be counted again.
     NotKept,
 }
 
@@ -94,8 +94,7 @@ impl Pipeline {
         if self.counted == Counted::OfAPart {
             self.check_counted()?;
         }
-        // Called first, because it may fail: at this point no vocabulary of the bank is changed
-        // yet.
+        // `refresh` may fail, so it is called before any vocabulary of the bank is changed.
         self.refresh()?;
         self.counted = Counted::NotKept;
         let mut all = Vec::new();

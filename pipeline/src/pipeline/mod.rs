@@ -53,7 +53,8 @@ pub struct Pipeline {
     numberings: Arc<Mutex<Vec<Numbering>>>,
     /// True if runs give ids to new values.
     learns: bool,
-    /// For an evaluation whose feed was made: the vocabularies at that moment, for the feed's run.
+    /// Set when a feed of an evaluation is made: the vocabularies at that moment, for the feed's
+    /// run.
     begun: Option<Vec<RunNumbering>>,
     saves_each_batch: bool,
     stop: Arc<AtomicBool>,
@@ -72,9 +73,9 @@ impl Pipeline {
         Self::with(spec, options, None)
     }
 
-    /// Makes a pipeline as [`new`](Self::new) does, but its vocabularies are those of the bank that
-    /// have their names. If the bank has no vocabulary of a name, it makes one. These vocabularies
-    /// take values of known and of unknown range.
+    /// Makes a pipeline as [`new`](Self::new) does, but its vocabularies are the bank's
+    /// vocabularies of the same names. `with_bank` makes the vocabularies that the bank lacks.
+    /// Vocabularies of a bank take values of known and of unknown range.
     ///
     /// Values of a known range are numbered in memory. New values reach the bank with
     /// [`checkpoint`](Self::checkpoint), with [`save`](Self::save), or batch by batch after
@@ -148,7 +149,7 @@ impl Pipeline {
     /// pipeline.
     ///
     /// A run or feed of the evaluation knows the values that have ids when [`run`](Self::run) or
-    /// [`feed`](Self::feed) is called. Values that get ids later are unknown to it. Its batches
+    /// [`feed`](Self::feed) is called. Values that get ids later are unknown to it. The batches
     /// therefore do not depend on the number of threads. An unknown value gets the vocabulary's
     /// [`unknown_id`](crate::VocabularySpec::unknown_id). Without an `unknown_id`, an unknown value
     /// ends the run with [`Error::UnknownValue`]. If [`keep_frequent`](Self::keep_frequent) is
@@ -222,7 +223,7 @@ impl Pipeline {
         )))
     }
 
-    /// Sets the number of threads of later runs, from 1 to 4,096.
+    /// Sets the number of threads of later runs to `threads`, limited to the range 1 to 4,096.
     pub fn set_threads(&mut self, threads: usize) {
         self.options.set_threads(threads);
     }

@@ -43,9 +43,10 @@ impl Pipeline {
     /// The next run would count these rows again, so it fails with [`Error::CountedInPart`], which
     /// says what to do.
     ///
-    /// If a run fails after the first pass, while it keeps the frequent values, it can be repeated:
-    /// the next run continues there and does not count again. A checkpoint of the bank that is
-    /// taken before the repeated run also has these counts, and a new pipeline can't detect them.
+    /// If a run fails after the first pass, while it keeps the frequent values, it can be repeated.
+    /// The next run continues with the vocabularies that are left, and does not count again. A
+    /// checkpoint of the bank that is taken before the repeated run also has the counts of the
+    /// first pass, and a new pipeline can't detect them.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
         consumer.begin(inputs)?;
@@ -133,8 +134,8 @@ impl Pipeline {
         numberings.iter().map(one).collect()
     }
 
-    /// Records which values the next run of an evaluation knows. A feed calls this when it is made,
-    /// because its run begins later, in another thread.
+    /// Records which values the next run of an evaluation knows. `feed` calls this function,
+    /// because the feed's run begins later, in another thread.
     pub(crate) fn begin_evaluation(&mut self) {
         // An error is ignored here: the run meets it again and returns it.
         if !self.learns && self.refresh().is_ok() {
@@ -156,10 +157,10 @@ impl Pipeline {
     }
 
     /// Measures how many bytes per second this pipeline can read from the inputs if it does nothing
-    /// with them. The result is for [`Trace::explain_with_input`]. This reads everything that a run
-    /// would read, with the pipeline's threads and chunks. If a file is in the system's page cache,
-    /// it is read from there. Decompression and the decoding of Parquet and Arrow count as reading,
-    /// because the reading thread does them.
+    /// with them. The result is for [`Trace::explain_with_input`]. `read_rate` reads everything
+    /// that a run would read, with the pipeline's threads and chunks. A file in the system's page
+    /// cache is read from the cache. Decompression and the decoding of Parquet and Arrow count as
+    /// reading, because the reading thread does them.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run) for inputs that can't be read. [`Error::Spec`] for a pipe,

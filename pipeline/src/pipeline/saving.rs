@@ -5,15 +5,14 @@ use crate::error::{Error, Result};
 use crate::vocabulary::Numbering;
 
 impl Pipeline {
-    /// Adds the values and counts to the bank that it does not have yet. When `save` returns, they
-    /// are in the bank's memory; they are durable with the bank's next checkpoint. Does nothing if
-    /// the pipeline has no bank or does not [learn](Self::learns).
+    /// Saves to the bank the values and counts that the bank lacks. When `save` returns, they are
+    /// in the bank's memory; they are durable with the bank's next checkpoint. Does nothing if the
+    /// pipeline has no bank or does not [learn](Self::learns).
     ///
     /// # Errors
     /// [`Error::VocabularyChanged`] if another user of the vocabulary added values, froze it or
     /// renumbered it. [`Error::Bank`] for a failure of the bank. Some of the values may then be
     /// saved, and the next save continues after them.
-    /// next save continues after it.
     pub fn save(&mut self) -> Result<()> {
         if !self.learns {
             return Ok(());
@@ -53,8 +52,8 @@ impl Pipeline {
     }
 
     /// Sets whether each batch's new values are saved to the bank before the consumer gets the
-    /// batch. If so, the consumer may take checkpoints of the bank during a run. For each
-    /// vocabulary with new values, this costs some microseconds per batch. Default: false. An
+    /// batch. With `true`, the consumer may take checkpoints of the bank during a run. Saving costs
+    /// some microseconds per batch for each vocabulary with new values. Default: false. An
     /// [evaluation](Self::evaluation) never saves.
     pub fn save_each_batch(&mut self, saves: bool) {
         self.saves_each_batch = saves;

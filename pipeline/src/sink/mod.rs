@@ -47,9 +47,9 @@ impl FileFormat {
 /// A consumer that writes a file for each output, in constant memory.
 ///
 /// Files get their names at [`finish`](Self::finish). If the sink is dropped earlier, its files
-/// vanish. A file of the same name is replaced, and the new file gets its mode. If that name is a
-/// link, the link's target is replaced. The sink refuses to replace a device, a pipe, or an input
-/// of the run.
+/// vanish. An existing file of the same name is replaced, and the new file gets the old file's
+/// mode. If that name is a link, the link's target is replaced. The sink refuses to replace a
+/// device, a pipe, or an input of the run.
 ///
 /// # Examples
 /// ```

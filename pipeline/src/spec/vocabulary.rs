@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a vocabulary numbers its values. If a spec does not list a vocabulary, a vocabulary of a
-/// bank keeps the settings that it has. Any other unlisted vocabulary has those of
+/// How a vocabulary numbers its values. If a spec does not list a vocabulary that a bank has, the
+/// vocabulary keeps its settings. Any other unlisted vocabulary has the settings of
 /// [`VocabularySpec::new`].
 ///
 /// # Examples
@@ -26,8 +26,8 @@ pub struct VocabularySpec {
     #[serde(default)]
     pub min_count: u64,
     /// The id for values that the vocabulary lacks and to which the run gives no id. That is so if
-    /// the vocabulary is frozen, and in an [evaluation](crate::Pipeline::evaluation). It must be
-    /// below `first_id`; 0 with a `first_id` of 1 is a good choice. Can't be changed once the
+    /// the vocabulary is frozen, and in an [evaluation](crate::Pipeline::evaluation). The id must
+    /// be below `first_id`; 0 with a `first_id` of 1 is a good choice. Can't be changed once the
     /// vocabulary is made. Default: none, and an unknown value ends the run.
     ///
     /// Older specs call this setting `out_of_vocabulary`. A pipeline still reads that name.
@@ -37,7 +37,7 @@ pub struct VocabularySpec {
     #[serde(default)]
     pub first_id: u64,
     /// Whether [`Pipeline::generate`](crate::Pipeline::generate) counts how often values occur. If
-    /// `min_count` is above 0, it counts in any case. Default: false.
+    /// `min_count` is above 0, `generate` counts in any case. Default: false.
     #[serde(default)]
     pub counts: bool,
     /// Most bytes of a byte string. Default: the limit of the bank's vocabulary if it exists,

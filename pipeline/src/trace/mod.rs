@@ -137,9 +137,9 @@ impl Trace {
     }
 
     /// Explains the run as [`explain`](Self::explain) does, but with an input of `bytes_per_s`
-    /// bytes per second, as [`Pipeline::read_rate`](crate::Pipeline::read_rate) measures it. This
-    /// is more exact if the run paused its reads: after a pause, a drive reads faster than it can
-    /// for long.
+    /// bytes per second, as [`Pipeline::read_rate`](crate::Pipeline::read_rate) measures it. The
+    /// measured rate is more exact if the run paused its reads: after a pause, a drive reads faster
+    /// than it can for long.
     #[must_use]
     pub fn explain_with_input(&self, cores: usize, bytes_per_s: f64) -> Explanation {
         Explanation::new(self, cores, self.bytes as f64 / bytes_per_s / (self.rows as f64).max(1.0))

@@ -21,7 +21,7 @@ pub(crate) struct BankLookUp {
 impl BankLookUp {
     /// Looks up the values of a block. If a value has no id that this run knows, it gets
     /// `numbering`'s id for unknown values. Without such an id, the value goes into `unseen`, with
-    /// a row that counts from `first_row`. If the run counts, this counts the values that have an
+    /// a row that counts from `first_row`. If the run counts, also counts the values that have an
     /// id.
     pub(crate) fn run(
         &mut self,
@@ -81,8 +81,8 @@ impl BankLookUp {
         self.put_down(vocabulary, look_up, block)
     }
 
-    /// Writes the ids into the block's columns. For a value without an id, this writes
-    /// `UNKNOWN_ID`, which the commit of the chunk overwrites in the batch.
+    /// Writes the ids into the block's columns. A value without an id becomes `UNKNOWN_ID`, which
+    /// the commit of the chunk overwrites in the batch.
     fn put_down(&self, vocabulary: &Vocabulary, look_up: &LookUp, block: &mut Block) -> Result<()> {
         let known = self.ids.iter().filter(|&&id| id != UNKNOWN_ID);
         check_id(vocabulary, look_up, known.copied().max())?;

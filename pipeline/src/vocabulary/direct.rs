@@ -78,9 +78,9 @@ impl DirectTable {
     /// Replaces the values that have an id below `limit` by their ids. The other values stay and go
     /// into `unseen`, with rows that count from `first_row`. `found` is scratch space.
     ///
-    /// This takes two passes. The first pass only loads slots, without branches, so the processor
-    /// overlaps as many cache misses as it can. With a branch after each load, the processor would
-    /// wait at every new value until the value's cache miss has ended.
+    /// The look-up takes two passes. The first pass only loads slots, without branches, so the
+    /// processor overlaps as many cache misses as it can. With a branch after each load, the
+    /// processor would wait at every new value until the value's cache miss has ended.
     #[inline]
     pub(crate) fn look_up(
         &self,
@@ -94,9 +94,9 @@ impl DirectTable {
         let slots = self.slots();
         let found = &mut found[..values.len()];
         for (found, &value) in found.iter_mut().zip(&*values) {
-            // Relaxed: a slot is the only data that this reads. If it misses a new id, the commit
-            // looks the value up again. If there is a limit, it was read under a lock. That lock
-            // orders all stores of lower ids before this load.
+            // Relaxed: this code reads no data except the slot. If the load misses a new id, the
+            // commit looks the value up again. If there is a limit, it was read under a lock. That
+            // lock orders all stores of lower ids before this load.
             *found = slots[value as usize].load(Ordering::Relaxed);
         }
         let unknown = replace_known(level, values, found, limit);

@@ -122,8 +122,8 @@ impl MemoryNumbering {
         self.unknown
     }
 
-    /// Returns a table whose ids may be removed. This is the present table, or a new, empty one if
-    /// an evaluation reads the present table.
+    /// Returns a table whose ids may be removed: the present table, or a new, empty one if an
+    /// evaluation reads the present table.
     fn table_to_clear(&mut self) -> Result<Arc<DirectTable>> {
         if Arc::get_mut(&mut self.table).is_none() {
             self.table = Arc::new(new_table(&self.name, self.table.range())?);
@@ -135,14 +135,14 @@ impl MemoryNumbering {
         self.frozen
     }
 
-    /// Fills the table with the bank's values. Values that are not saved are lost. If this fails,
-    /// nothing has changed.
+    /// Fills the table with the bank's values. Values that are not saved are lost. If `load` fails,
+    /// it changes nothing.
     pub(super) fn load(&mut self) -> Result<()> {
         let Some(kept_in) = &self.kept_in else { return Ok(()) };
         let vocabulary = &kept_in.vocabulary;
         let range = self.table.range() as u64;
         // Read before the values. If another program renumbers the vocabulary during the scan, the
-        // next check then finds a different identity.
+        // bank's vocabulary gets another identity, and `is_outdated` detects the change.
         let identity = vocabulary.identity();
         let frozen = vocabulary.is_frozen();
         let mut loaded = Vec::new();
@@ -200,7 +200,7 @@ impl MemoryNumbering {
     }
 
     /// Called after a failed save: finds out which of the pipeline's own values the bank has.
-    /// Without this, they would look like values that another program added.
+    /// Otherwise they would look like values that another program added.
     fn settle(&mut self) -> Result<()> {
         let Some(kept_in) = self.kept_in.as_mut().filter(|kept_in| kept_in.torn) else {
             return Ok(());

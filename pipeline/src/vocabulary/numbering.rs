@@ -27,7 +27,8 @@ pub(crate) struct Numbering {
     pub(super) ids: Ids,
     /// Whether a pass without output counts how often values occur.
     pub(crate) counts: bool,
-    /// Values that occur less often than this have no id of their own. 0 if all values get ids.
+    /// Values that occur fewer than `min_count` times have no id of their own. 0 if all values get
+    /// ids.
     pub(crate) min_count: u64,
 }
 

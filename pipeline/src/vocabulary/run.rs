@@ -16,8 +16,8 @@ pub(crate) struct RunNumbering {
     pub(crate) on_unseen: OnUnseen,
     /// Whether the run counts its values.
     pub(crate) counts: bool,
-    /// For an evaluation: the numbering when it began. If the vocabulary is renumbered later, the
-    /// evaluation fails. `None` for other runs.
+    /// Identifies the numbering that the vocabulary had when an evaluation began. If the vocabulary
+    /// is renumbered later, the evaluation fails. `None` for a run that is no evaluation.
     evaluates: Option<Evaluated>,
 }
 
@@ -98,12 +98,12 @@ impl RunNumbering {
     }
 
     /// Fails if the vocabulary was renumbered since the evaluation began. Called before the
-    /// consumer gets a batch, so it never gets a batch with old ids.
+    /// consumer gets a batch, so the consumer never gets a batch with old ids.
     pub(crate) fn check_numbering(&self, name: &str, numbering: &Numbering) -> Result<()> {
         let Some(evaluates) = self.evaluates else { return Ok(()) };
         let is_current = match &numbering.ids {
             // Another part of the program may have renumbered the bank's vocabulary. `renumberings`
-            // counts only the pipeline's own changes, so this also asks the bank.
+            // counts only the pipeline's own changes, so the bank is asked too.
             Ids::Memory(memory) => {
                 evaluates == Evaluated::InMemory(memory.renumberings()) && !memory.is_outdated()
             }

@@ -118,7 +118,7 @@ fn pages_that_name_more_values_than_they_have_are_refused() {
     for page in [
         data_page(header(6, 0), 5, lengths),
         data_page(header(u64::MAX, 0), 5, lengths),
-        // A page header may declare too many values, just as the values may.
+        // These page headers declare 2^32 - 1 values, so only `LENGTHS_MAX` limits the lengths.
         data_page(header(1 << 31, 0), u32::MAX, lengths),
         data_page(header(1 << 31, 0), u32::MAX, shared),
         data_page(both(5, 6), 5, shared),
