@@ -330,8 +330,8 @@ impl Deref for SlotOwner {
 impl Drop for SlotOwner {
     fn drop(&mut self) {
         if let Some(bank) = self.bank.take() {
-            // The cell empties the slot here. `self` still shares the slot, so the empty slot is
-            // dropped after this.
+            // `forget` makes the cell empty the slot. `self` still shares the slot, so the empty
+            // slot is dropped only with `self`.
             bank.cell.forget(bank.id);
         }
     }
