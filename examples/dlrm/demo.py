@@ -192,8 +192,8 @@ def criteo_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
                "Embank out of core", without.samples_per_second),
         Figure("criteo auc", ahead.auc, "", "torch in memory", torch_run.auc),
         Figure("criteo tables", ahead.table_bytes, "bytes", "budget", budget),
-        # This is the memory as the store counts it. `cargo xtask bench memory` measures the
-        # process's peak.
+        # This figure is the store's own count. `cargo xtask bench memory` measures the peak memory
+        # of the process.
         Figure("memory for rows", ahead.rows_memory_bytes, "bytes", "budget", budget),
     ]
     print_outcomes(outcomes)

@@ -109,8 +109,8 @@ def main() -> None:
                     loss.backward()  # the table's optimizer steps here
                     dense.step()
                     step += 1
-                    # Counted here: `feed.position` counts the batches that the LookaheadLoader
-                    # holds, too.
+                    # The loop counts its rows, because `feed.position` also counts the batches that
+                    # the LookaheadLoader holds.
                     rows_done += len(tensors["label"])
                     if step % SAVE_EVERY_STEPS == 0:
                         # One checkpoint makes rows, vocabulary, dense weights and the place in the

@@ -12,9 +12,9 @@ use crate::status::Failure;
 pub enum embank_admission {
     /// A key gets its row at its first get.
     Always = 0,
-    /// A key gets its row at its get number admission_gets. The table counts the gets of each key
-    /// without a row. It forgets a count when it has counted enough other keys since: as many as it
-    /// has rows, and at least 65,536.
+    /// Get number admission_gets of a key makes the key's row. Until then the table counts the
+    /// key's gets. The table forgets this count after it has counted enough other keys: as many as
+    /// the table has rows, and at least 65,536.
     AfterGets = 1,
     /// Each get of a key without a row inserts the row with the probability admission_probability.
     Probability = 2,

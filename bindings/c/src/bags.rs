@@ -151,8 +151,10 @@ pub unsafe extern "C" fn embank_table_peek_bags(
 }
 
 /// Ends the lease: applies one gradient for each bag with the table's optimizer. `gradients` has
-/// number of bags * dim values. `bags` must be the bags of the get. The gradient of a row is the
-/// sum over its places in the batch. The next checkpoint makes the update durable.
+/// number of bags * dim values. `bags` must be the bags of the get. A row's gradient is the sum of
+/// its bags' gradients, one for each place of its key in the batch: times the weight, or with
+/// EMBANK_POOLING_MEAN divided by the bag's number of keys. The next checkpoint makes the update
+/// durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_apply_bags(
     lease: *const embank_lease,

@@ -289,9 +289,9 @@ pub unsafe extern "C" fn embank_bank_checkpoint(
     })
 }
 
-/// Gets the number and the blob of the checkpoint at which the bank was opened. For a read-only
-/// bank, it is the checkpoint that the bank shows now. Without a checkpoint, the number is 0 and
-/// the blob is NULL. `number` and `blob` may be NULL.
+/// Gets the number and the blob of a checkpoint: of the one at which the bank was opened, or of the
+/// one that a read-only bank shows now. Without a checkpoint, the number is 0 and the blob is NULL.
+/// `number` and `blob` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_recovered(
     bank: *const embank_bank,

@@ -118,7 +118,7 @@ pub unsafe extern "C" fn embank_eviction_init(
     call(|| unsafe { sized::write(eviction, size, &embank_eviction::defaults()) })
 }
 
-/// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on. It
+/// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on. The call
 /// examines the rows of the newest checkpoint, and deletes a row if every condition now holds for
 /// it. Rows that were inserted after the checkpoint, and rows with outstanding leases, stay. The
 /// next checkpoint makes the deletions durable. After EMBANK_STATUS_CANCELLED or another failure,
@@ -137,9 +137,9 @@ pub unsafe extern "C" fn embank_table_evict(
         let results = Results::new(evicted, evicted_size)?;
         let table = table_of(table)?;
         let wanted = sized::read(eviction)?;
-        // The caller's callback for keys may end the call, but the closure `gone` can't return that
-        // to `evict_with`. So `gone` notes it in `ended`. `evict_with` calls `progress` next, and
-        // `progress` then ends the call.
+        // The caller's callback for keys may ask to end the call, but the closure `gone` returns
+        // nothing to `evict_with`. So `gone` notes the request in `ended`. `evict_with` calls
+        // `progress` next, and `progress` then ends the call.
         let ended = Cell::new(ControlFlow::Continue(()));
         let gone = |keys: &[u64]| {
             ended.set(callbacks::hand_out(wanted.gone, wanted.context, keys));

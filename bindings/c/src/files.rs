@@ -144,8 +144,8 @@ pub struct embank_import_options {
     /// Set by embank_import_options_init.
     pub size: usize,
     /// The name of the tensor or column with the keys; for npy, the name of the file with the keys.
-    /// NULL means `keys` or `key`. If neither exists, row i is the row of key i. But if another
-    /// part of the file may be keys, the import fails. Default: NULL.
+    /// NULL means `keys` or `key`. If neither exists, row i is the row of key i; but the import
+    /// fails if another tensor or column may hold keys. Default: NULL.
     pub keys: *const c_char,
     /// The name of the tensor or column with the vectors; for npy, the name of the file with the
     /// vectors. NULL means `rows` or `vector`, or else the only matrix. Default: NULL.

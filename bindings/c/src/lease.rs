@@ -11,10 +11,10 @@ use crate::handle::{self, Owned, borrowed};
 use crate::memory::{Lent, Place};
 use crate::status::{Failure, call, embank_status};
 
-/// A lease: until it ends, the staleness clocks of the rows of one get count that get. Applying,
-/// putting or releasing the lease ends it, even if the call returns an error. Only if an argument
-/// is wrong does the lease stay as it was. Free with embank_lease_free, which also releases the
-/// lease if it has not ended.
+/// A lease, which a get returns. Until the lease ends, it counts in the staleness clock of each row
+/// of the get. Applying, putting or releasing the lease ends it, even if the call returns an error.
+/// Only if an argument is wrong does the lease stay as it was. Free with embank_lease_free, which
+/// also releases the lease if it has not ended.
 #[derive(Debug)]
 pub struct embank_lease {
     inner: Owned<Mutex<Option<Lease>>>,
@@ -41,8 +41,8 @@ unsafe fn lease_of<'a>(lease: *const embank_lease) -> Result<&'a Mutex<Option<Le
     unsafe { borrowed("lease", lease) }?.inner.get()
 }
 
-/// Ends the lease: `end` applies or puts `values`. Fails without ending it unless `values` has
-/// `count(lease)` rows.
+/// Ends the lease: `end` applies or puts `values`. Fails, and leaves the lease as it was, unless
+/// `values` has `count(lease)` rows.
 ///
 /// # Safety
 /// `lease` must be null or a handle that the caller does not free during the call. `values` must

@@ -274,8 +274,8 @@ mod tests {
     use super::*;
     use crate::status::embank_status;
 
-    /// Returns one optimizer of each kind. All its numbers differ, so the test fails if a
-    /// conversion exchanges two of them.
+    /// Returns one optimizer of each kind. All numbers of an optimizer differ, so the test fails if
+    /// a conversion exchanges two of them.
     fn all() -> [Optimizer; 7] {
         let betas = (0.5, 0.75);
         [

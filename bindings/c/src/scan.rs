@@ -1,4 +1,4 @@
-//! Functions on a scan, which returns every row that a checkpoint has of a table.
+//! Functions on a scan, which returns every row of a table in a checkpoint.
 
 use embank::Scan;
 use embank::locks::Mutex;
@@ -54,9 +54,9 @@ pub unsafe extern "C" fn embank_scan_next(
     })
 }
 
-/// `checkpoint` gets the number of the checkpoint, `rows` the number of rows that the table has in
-/// it, and `remaining` the number of rows that the scan has not returned yet. Each of the three may
-/// be NULL.
+/// `checkpoint` gets the number of the checkpoint, `rows` the number of the table's rows in that
+/// checkpoint, and `remaining` the number of rows that the scan has not returned yet. Each of the
+/// three may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_scan_progress(
     scan: *const embank_scan,

@@ -436,8 +436,9 @@ pub unsafe extern "C" fn embank_table_set_time(
 }
 
 /// Sets the numbers of the optimizer, for all handles of the table and all batches that are applied
-/// from now on. The kind and the initial accumulator must equal the table's. The table fixes also
-/// whether momentum is 0, and whether Adagrad's lr_decay is 0. The setting is not durable.
+/// from now on. The kind and the initial accumulator must equal the table's. Momentum and Adagrad's
+/// lr_decay must be 0 if the table's number is 0, and must not be 0 otherwise. The setting is not
+/// durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_optimizer(
     table: *const embank_table,
@@ -447,8 +448,8 @@ pub unsafe extern "C" fn embank_table_set_optimizer(
     call(|| unsafe { Ok(table_of(table)?.set_optimizer(optimizer.to_rust()?)?) })
 }
 
-/// Begins a scan: it returns the rows that the newest checkpoint has of the table. Training may go
-/// on meanwhile. Until the scan is freed, the bank frees no disk space that the checkpoint needs.
+/// Begins a scan, which returns the table's rows in the newest checkpoint. Training may go on
+/// meanwhile. Until the scan is freed, the bank frees no disk space that the checkpoint needs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_scan(
     table: *const embank_table,

@@ -52,8 +52,9 @@ pub enum embank_unknown_values {
     Insert = 2,
 }
 
-/// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change fields. They
-/// never change: opening a vocabulary with other settings than those of its creation fails.
+/// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change fields. A
+/// vocabulary's settings never change: opening a vocabulary with other settings than those of its
+/// creation fails.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_vocabulary_settings {

@@ -145,7 +145,7 @@ def close_standard_streams() -> None:
 
 
 def become_nobody() -> None:
-    # This user may have no access to the folder of the packages.
+    # Imports these first: the user `nobody` may have no access to the folder of the packages.
     import datetime  # noqa: F401
 
     import numpy as np  # noqa: F401

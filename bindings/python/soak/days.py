@@ -146,6 +146,6 @@ def day_of(settings: Settings, day: int) -> dict[str, NDArray[Any]]:
         # Half of the second module's keys are keys of the first module.
         found["again"][:, 0] = found["user"][:, 0]
     else:
-        # This module has keys of its own, so that no loss counts a key twice.
+        # The second module has keys of its own, so that no loss counts a key twice.
         found["again"] = found["again"] ^ np.int64(1 << 40)
     return found

@@ -219,7 +219,8 @@ impl PyLease {
         self.0.cell.hand_over(self.0.id)
     }
 
-    /// Gives the counts back without an update. Does nothing if the lease is not held.
+    /// Ends the lease without an update, so that the staleness clocks of its rows no longer count
+    /// it. Does nothing if the lease is not held.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.0.cell.release(py, self.0.id)
     }
@@ -384,7 +385,8 @@ impl PyDistinctLease {
         self.leased.cell.hand_over(self.leased.id)
     }
 
-    /// Gives the counts back without an update. Does nothing if the lease is not held.
+    /// Ends the lease without an update, so that the staleness clocks of its rows no longer count
+    /// it. Does nothing if the lease is not held.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.leased.cell.release(py, self.leased.id)
     }
@@ -503,7 +505,8 @@ impl PyBagLease {
         self.leased.cell.hand_over(self.leased.id)
     }
 
-    /// Gives the counts back without an update. Does nothing if the lease is not held.
+    /// Ends the lease without an update, so that the staleness clocks of its rows no longer count
+    /// it. Does nothing if the lease is not held.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.leased.cell.release(py, self.leased.id)
     }

@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 
-/// An unsigned integer argument. It is checked here, because Python's own error for -1 is an
+/// An unsigned integer argument. The sign is checked here, because Python's own error for -1 is an
 /// `OverflowError` about C types.
 ///
 /// # Errors

@@ -73,7 +73,8 @@ pub(crate) fn table<'py>(py: Python<'py>, stats: &TableStats) -> PyResult<Bound<
     Ok(all)
 }
 
-/// For each bucket of clocks, its largest clock and the number of rows in it.
+/// For each range of staleness clocks (a bucket): the largest clock of the range, and the number of
+/// rows whose clock was in the range.
 fn staleness<'py>(py: Python<'py>, histogram: &StalenessHistogram) -> PyResult<Bound<'py, PyDict>> {
     histogram.buckets().collect::<Vec<_>>().into_py_dict(py)
 }

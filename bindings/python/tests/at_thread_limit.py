@@ -25,7 +25,8 @@ ROWS = 40_000
 def become_another_user() -> bool:
     """Returns False if the system does not let the superuser become another user."""
     if os.geteuid() == 0:
-        # This user has no other process on this machine, so only this process's threads count.
+        # The new user has no other process on this machine, so only this process's threads count
+        # towards the limit.
         user = 100_000 + os.getpid()
         try:
             os.setresuid(user, user, user)
@@ -84,7 +85,7 @@ def main(folder: Path, is_alone: bool) -> None:
     lines = b"".join(b"%d\n" % (number % 50) for number in range(10_000))
 
     allow_threads(0)
-    # An open bank reads with the calling thread.
+    # An open bank that can't start threads reads with the calling thread.
     assert (table.peek(keys[::7]) == rows[::7]).all()
     assert threads_named("embank-read-") == 0
     try:
@@ -105,7 +106,8 @@ def main(folder: Path, is_alone: bool) -> None:
         check_refused(str(error), "thread of the run")
 
     if is_alone:
-        # This user has no other process: one thread for the run, and none for its workers.
+        # The user has no other process, so the limit leaves exactly one thread: for the run, not
+        # for its workers.
         allow_threads(1)
         assert pipeline.run(lines).rows == 10_000
     allow_threads(None)

@@ -65,7 +65,7 @@ def main(path: str, end: int) -> None:
             if step % 2 == 0:
                 embank.torch.save(bank, step=step, **parts)
             if step == end:
-                os._exit(0)  # as a crash: nothing is closed or told
+                os._exit(0)  # as in a crash: closes nothing, prints nothing
     digest = hashlib.sha256()
     for table in (users, items):
         digest.update(table.peek(np.arange(500)).tobytes())

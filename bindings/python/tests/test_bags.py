@@ -40,7 +40,7 @@ def test_mean_weights_and_out(bank: embank.Bank) -> None:
     weights = np.array([2.0, -1.0], np.float32)
     with table.get_bags([1, 2], [0, 2], weights=weights, out=out) as lease:
         assert lease.rows is out
-        weights[:] = 0  # the lease has its own
+        weights[:] = 0  # the lease has a copy of the weights
         lease.apply([[1.0]])
     assert out.tolist() == [[1.0]]
     assert table.peek([1, 2]).tolist() == [[1.0], [6.0]]

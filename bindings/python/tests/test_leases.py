@@ -314,7 +314,7 @@ def test_several_leases_are_answered_or_none(tmp_path: Path) -> None:
         table = adagrad(bank)
         table.staleness_bound = 0
         old = table.get_distinct([1])
-        table.get([1]).release()  # waits until it has expired
+        table.get([1]).release()  # waits until `old` has expired
         assert old.state == "expired"
         with pytest.raises(embank.LeaseExpired):
             old.check()

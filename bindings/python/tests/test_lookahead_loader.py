@@ -72,7 +72,7 @@ def test_batches_come_in_order_and_the_next_are_announced_by_threes(depth: int) 
             assert batch == at
             calls = math.ceil((at + depth) / 3)
             assert table.keys == [[1, 2, 3], [4, 5, 6], [7, 8]][:calls]
-            # Depth 1 announces one batch a step, so that the test need not wait for three.
+            # Before the loader hands out a batch, it draws until it holds `depth` + 3 batches.
             assert drawn == list(range(min(at + depth + 3, 9)))
         assert at == 8
 

@@ -22,7 +22,7 @@ def trained(path: Path, optimizer: Any, start: Any, gradients: Any) -> Any:
         table.put([5], start)
         for gradient in gradients:
             table.apply_gradients([5], gradient.reshape(1, DIM))
-            # Rows 6 and 7 take steps too. These must not count as steps of row 5.
+            # Rows 6 and 7 take steps too. Their steps must not count as steps of row 5.
             table.apply_gradients([6, 7], np.ones((2, DIM), np.float32))
         return table.peek([5])[0]
 

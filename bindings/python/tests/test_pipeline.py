@@ -292,7 +292,7 @@ def test_what_a_path_raises_comes_through() -> None:
 
 
 def test_an_interrupt_ends_a_long_run() -> None:
-    # The run reads fewer rows than these before it sees the interrupt.
+    # A run gets 20 times these rows, more than it reads before it sees the interrupt.
     rows = text(200_000)
     pipeline = Pipeline(numbers(), threads=1)
     with pytest.raises(KeyboardInterrupt):
@@ -361,8 +361,8 @@ def test_a_forked_child_is_kept_off() -> None:
     child = os.fork()
     if child == 0:
         refused = 0
-        # The last two calls once waited for ever, for a lock that another thread of the parent had
-        # held at the fork.
+        # Regression test: the last two calls waited for ever in the child, if another thread of the
+        # parent held the feed's lock at the fork.
         for call in (lambda: next(feed), lambda: pipeline.feed(b""), feed.close,
                      lambda: feed.position, lambda: feed.report):
             try:
@@ -411,7 +411,7 @@ def test_specs_are_refused_in_names_of_python() -> None:
             Pipeline(spec)
         return str(error.value)
 
-    # Names of the user in quotes stay.
+    # The message translates Rust names to Python names, but not the user's names in quotes.
     negative = refused("float32", fill_missing(0), logarithm())
     assert '"Clip" may be negative: put neg2zero, or clip from 0 on, before logarithm' in negative
     assert '"Clip": fill_missing has 0, and the values are text' in refused("bytes", fill_missing(0))

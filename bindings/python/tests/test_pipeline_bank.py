@@ -148,14 +148,14 @@ def test_thresholds(tmp_path: Path, with_bank: bool) -> None:
         pipeline = Pipeline(one, bank=bank if with_bank else None)
         assert [pipeline.generate(part).rows for part in parts] == [3, 3]
         assert pipeline.keep_frequent(2) == [("n", 2, 1)]
-        assert pipeline.keep_frequent(2) == []  # it is frozen
+        assert pipeline.keep_frequent(2) == []  # the vocabulary is frozen
         assert ids(pipeline.feed(parts)) == [[1], [2], [1], [0], [2], [1]]
         with pytest.raises(ValueError, match="min_count"):
             pipeline.keep_frequent(-1)
         if with_bank:
             assert bank.open_vocabulary("n").frozen
             assert bank.open_vocabulary("n").counts([1, 2]).tolist() == [3, 2]
-        # A feed does it by itself.
+        # With a `min_count`, a feed itself counts the values and keeps the frequent ones.
         own = one.to_dict() | {"vocabularies": [VocabularySpec("m", 2, 0, 1).to_dict()]}
         own["columns"] = [Column("n", modulus(10), vocabulary("m"), field="n")]
         own["columns"] = Spec([], own["columns"], []).to_dict()["columns"]
@@ -277,7 +277,7 @@ def test_closing_ends_a_long_run(tmp_path: Path, what: str) -> None:
     def call() -> None:
         began.set()
         try:
-            while True:  # the bank closes in one of these calls, or between two
+            while True:  # the bank closes in one of these calls, or between two of them
                 getattr(pipeline, what)([rows] * 50)
         except ValueError as error:
             outcome.append(str(error))

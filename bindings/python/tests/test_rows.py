@@ -210,7 +210,7 @@ def test_len_counts_rows_without_a_scan(bank: embank.Bank, table: embank.Table) 
     assert table, "a table without rows is a table"
     table.put([1, 2, 1], np.ones((3, 4), np.float32))
     table.get([2, 3]).release()
-    assert len(table) == 3  # no checkpoint is needed, as for a scan
+    assert len(table) == 3  # needs no checkpoint; a scan does
     table.peek([9])
     table.delete([1, 9])
     assert len(table) == 2

@@ -284,7 +284,7 @@ def test_an_epoch_whose_rows_have_come_does_not_fail_at_its_report(
             """Imitates a server that has ended, or that is of another version."""
 
             def do_action(self, action: str, options: Any) -> Any:
-                # Such a server never answers.
+                # Such a server never answers, so the call must have a timeout.
                 assert options is not None
                 if answer is None:
                     raise pyarrow.flight.FlightUnavailableError("gone")

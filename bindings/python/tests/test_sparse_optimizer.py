@@ -280,7 +280,7 @@ def test_expired_leases_are_told(tmp_path: Path, passes: int) -> None:
         tables = embank.torch.SparseOptimizer(module)
         for _ in range(passes):
             module(torch.tensor([1])).sum().backward()
-        table.get([1]).release()  # waits until one has expired
+        table.get([1]).release()  # waits until a lease has expired
         with pytest.raises(embank.LeaseExpired):
             tables.step()
         assert (table.peek([1]) == 0.0).all()

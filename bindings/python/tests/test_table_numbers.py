@@ -35,7 +35,8 @@ def test_objects_of_dropped_tables_stay_refused_when_their_number_is_used_again(
         bank.checkpoint()
         bank.compact()
         bank.checkpoint()
-        # A bank once could make only 65,535 tables in its life.
+        # Regression test: a bank could make only 65,535 tables in its life, even if it had dropped
+        # most of them.
         for _ in range(65_530):
             bank.table("tmp", dim=4)
             bank.drop_table("tmp")

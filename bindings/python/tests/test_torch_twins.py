@@ -143,8 +143,8 @@ def test_a_bag(bank: embank.Bank, seed: int) -> None:
         loss(wanted, scale).backward()
         loss(got, scale).backward()
         if module.scale_grad_by_freq:
-            # Torch's own option is not used: its bags divide by the counts of other keys (2.11,
-            # CPU).
+            # torch's `scale_grad_by_freq` is not used: on the CPU, the bags of torch 2.11 divide a
+            # gradient by the count of another key.
             counts = torch.bincount(keys.reshape(-1).long(), minlength=ROWS).clamp(min=1)
             twin.weight.grad /= counts.unsqueeze(1)
         optimizer.step()

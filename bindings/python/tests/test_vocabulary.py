@@ -37,7 +37,8 @@ def test_strings_are_bytes_and_text(bank: embank.Bank) -> None:
             words.ids(wrong)
     with pytest.raises(TypeError, match="not StringScalar: give array.to_pylist"):
         words.ids(pyarrow.array(["x"]))
-    # The default kind is "u64", and the name is taken afterwards.
+    # The default kind is "u64". The call has made the vocabulary, so another kind needs
+    # `drop_vocabulary` first.
     with pytest.raises(TypeError, match=r'must be integers.*"bytes".*drop_vocabulary\("number"\)'):
         bank.vocabulary("number").ids(["a"])
     bank.drop_vocabulary("number")

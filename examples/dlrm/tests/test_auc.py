@@ -25,8 +25,8 @@ def test_one_class_alone_has_no_auc() -> None:
 
 @pytest.mark.parametrize("wrong", [[0, 2], [3, 3], [0, 1], [1, 3]])
 def test_a_score_that_is_no_number_has_no_rank(wrong: list[int]) -> None:
-    # NaN once ranked above all numbers. A model that had diverged on the clicks then had an AUC of
-    # 1.0.
+    # Regression test: `auc` ranked NaN above all numbers, so a model that had diverged on the
+    # clicks had an AUC of 1.0.
     scores = np.array([0.1, 0.2, 0.3, 0.4])
     scores[wrong] = np.nan
     with pytest.raises(FloatingPointError, match="has diverged"):

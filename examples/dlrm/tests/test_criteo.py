@@ -60,7 +60,7 @@ def test_a_bad_line_is_an_error_that_names_file_line_and_cause(
 
 
 @pytest.mark.parametrize("label", ["2", "-1", "100"])
-@pytest.mark.parametrize("before", [0, 2, 70_000])      # of the first batch, and of a later one
+@pytest.mark.parametrize("before", [0, 2, 70_000])      # rows before the bad row: 1 or 2 batches
 def test_a_label_that_is_no_label_is_an_error(tmp_path: Path, before: int, label: str) -> None:
     path = write(tmp_path / "rows.tsv", *[GOOD] * before, changed(0, label), GOOD)
     with pytest.raises(ValueError, match="a label is 0 or 1") as caught:

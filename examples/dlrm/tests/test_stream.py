@@ -79,7 +79,8 @@ def test_a_bad_row_ends_training_with_its_place(
 def test_a_label_that_is_no_label_ends_training_with_its_place(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], label: str
 ) -> None:
-    # With a label of 2, the loss has no lower bound, and the AUC once took the label for a click.
+    # Regression test: training accepted a label of 2, so the loss had no lower bound, and the AUC
+    # took the label for a click.
     lines = text.read_text().splitlines(keepends=True)
     lines[2 * BATCH + 5] = label + lines[2 * BATCH + 5][1:]
     text.write_text("".join(lines))

@@ -36,8 +36,8 @@ def parts(graph: Graph) -> list[list[object]]:
 
 
 def test_a_line_is_of_the_node_that_it_names(tmp_path: Path) -> None:
-    # The reader once took the n-th line for node n, so that labels and features went to other
-    # nodes.
+    # Regression test: the reader took the n-th line for node n, so labels and features went to
+    # other nodes.
     graph = load(tmp_path)
     assert graph.labels.tolist() == [0, 2, 2, 1]        # of 7, 42, 31336 and 1061127
     assert [graph.train.tolist(), graph.valid.tolist(), graph.test.tolist()] == [[2], [0], [3]]

@@ -111,7 +111,7 @@ def test_a_collapsed_model_ranks_in_the_middle(
     )
     with torch.no_grad():
         model.entities.weight[:] = torch.randn(dim)
-    known = KnownTails(graph.test, graph.relations)     # of each query the tail alone, or few more
+    known = KnownTails(graph.test, graph.relations)     # a query's own tail, or few more
     found = rank(model, graph.test, known, graph.entities)
     assert found.hits_10 == 0.0
     assert found.mrr == pytest.approx(2 / graph.entities, rel=0.05)
@@ -139,7 +139,8 @@ def perfect(scale: float) -> tuple[DistMult, np.ndarray]:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_perfect_model_is_perfect_at_any_scale(scale: float) -> None:
-    # A fixed tolerance of 1e-5 once made different scores of small rows count as equal.
+    # Regression test: `rank` had a fixed tolerance of 1e-5, so different scores of small rows
+    # counted as equal.
     model, queries = perfect(scale)
     found = rank(model, queries, KnownTails(queries, 1), 50)
     assert (found.mrr, found.hits_1) == (1.0, 1.0)

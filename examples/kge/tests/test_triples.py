@@ -33,7 +33,8 @@ def load(folder: Path, **parts: bytes) -> tuple[KnowledgeGraph, list[bytes]]:
 
 
 def test_a_number_sign_begins_no_comment(tmp_path: Path) -> None:
-    # Every tail was once cut at its "#". So all tails were one entity, and the MRR was 1.0.
+    # Regression test: the reader cut every tail at its "#", so all tails were one entity, and the
+    # MRR was 1.0.
     uri = b"http://example.org/ns"
     lines = [b"%s#a%d\t%s#r\t%s#b%d\n" % (uri, n, uri, uri, n) for n in range(9)]
     graph, entities = load(tmp_path, train=b"".join(lines), valid=lines[0], test=lines[1])
@@ -102,8 +103,8 @@ def test_an_empty_part_is_an_error_that_names_its_file(
 
 
 def test_one_long_name_does_not_make_the_others_long(tmp_path: Path) -> None:
-    # An array of strings is as wide as its longest string: 40,000 names took 2 GB beside one of 16
-    # KiB.
+    # Regression test: the reader kept the names in an array of strings, which is as wide as its
+    # longest string. So 40,000 names took 2 GB beside one name of 16 KiB.
     longest = b"x" * NAME_BYTES_MAX
     lines = [b"a%d\tr\tb%d\n" % (n, n) for n in range(20_000)]
     tracemalloc.start()

@@ -1,5 +1,5 @@
 //! Parts that the three examples share: rows in a bank or in memory, batches announced ahead, and
-//! the places of data.
+//! the paths of the data files.
 //!
 //! Read [`rows`] first: it connects PyTorch's autograd and Embank. Then read `bin/kge.rs`, the
 //! shortest of the models.

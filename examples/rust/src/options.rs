@@ -34,7 +34,7 @@ pub struct Common {
 
 impl Common {
     /// Makes a bank in a new folder, with a share of `table_bytes` as its budget, in whole MiB. The
-    /// folder is removed when the returned folder is dropped.
+    /// folder is removed when the returned `TempDir` is dropped.
     pub fn bank(&self, table_bytes: u64) -> Result<(Bank, TempDir)> {
         tch::manual_seed(self.seed as i64);
         if let Some(threads) = self.threads {

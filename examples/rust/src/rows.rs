@@ -9,8 +9,8 @@
 //!
 //! If the rows are dropped without a step, they stay unchanged.
 //!
-//! The twin in memory is a plain tensor with its own Adagrad and equal initial values. So its runs
-//! can be compared with those of a bank, except for the last digits.
+//! The twin in memory ([`Twin`]) is a plain tensor with its own Adagrad and the table's initial
+//! values. So a run on it gives the results of a run on a bank, except for the last digits.
 
 use std::collections::HashMap;
 use std::rc::Rc;

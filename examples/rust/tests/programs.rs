@@ -1,5 +1,5 @@
-//! Tests that the examples learn small data, and that they learn the same from a bank and in
-//! memory.
+//! Tests that the examples learn small data, and that their results from a bank and in memory
+//! agree.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -55,7 +55,7 @@ fn dlrm_learns_which_category_is_clicked() {
         (0..13).for_each(|_| write!(text, "\t{}", random.random_range(-2..9)).unwrap());
         write!(text, "\t{category:08x}").unwrap();
         (0..24).for_each(|_| write!(text, "\t{:08x}", random.random_range(0..9)).unwrap());
-        text += "\t\n"; // one that is missing
+        text += "\t\n"; // the last category is missing
     }
     fs::write(&data, text).unwrap();
     let auc =

@@ -126,7 +126,7 @@ impl Struct {
         )
     }
 
-    /// Returns the fields of the present file, in their order there, and then the new fields.
+    /// Returns the fields in the order of the present file's text `found`, and then the new fields.
     fn in_order(&self, found: &str) -> Vec<&CField> {
         let declaration = format!("pub struct {} {{", self.name);
         let body = found.split_once(&declaration).map_or("", |(_, body)| body);

@@ -143,7 +143,8 @@ class RemoteFeed:
             return
         reader, self._reader = self._reader, None
         if reader is not None:
-            # A thread that waits for a message gets an error, and ends its call.
+            # If a thread waits for a message, the cancellation raises an error there, and the
+            # thread ends its call.
             reader.cancel()
             with self._reading:
                 self._client.close()

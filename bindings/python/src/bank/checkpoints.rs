@@ -203,8 +203,8 @@ impl PyBank {
     #[pyo3(signature = (blob = None))]
     pub(crate) fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
         let blob = blob.unwrap_or_default();
-        // The count is read before the checkpoint begins, because a change that another thread
-        // makes during the checkpoint may not be in it.
+        // The count of changes is read before the checkpoint begins, because a change that another
+        // thread makes during the checkpoint may not be in it.
         let changed = self.changed(py)?;
         let number = self.cell.with_bank(py, |bank| bank.checkpoint(blob))?;
         *self.position.lock() = Position { checkpoint: Some(number), changed };

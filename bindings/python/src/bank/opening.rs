@@ -13,7 +13,8 @@ use super::{Position, PyBank};
 use crate::cell::BankCell;
 use crate::{errors, scalars};
 
-// The signature below repeats the default as a literal, because `help()` and the stub show that.
+// The signature below repeats the default of `wait_timeout` as a number, because `help()` and the
+// type stub show the text of the signature.
 const _: () = assert!(embank::WAIT_TIMEOUT_DEFAULT.as_millis() == 60_000, "wait_timeout = 60.0");
 
 #[pymethods]

@@ -33,7 +33,8 @@ struct CellState {
     open: Option<OpenHandles>,
     /// The number of calls that hold a clone of a handle.
     in_flight: usize,
-    /// True if the bank was closed while `roll_back` had taken its handles to open it again.
+    /// True after `close`. If `close` comes while `roll_back` opens the bank again, the flag tells
+    /// `roll_back` to drop the new handles.
     closing: bool,
 }
 
@@ -112,8 +113,8 @@ impl BankCell {
         Ok(unsaved)
     }
 
-    /// Takes all handles, and counts itself as a call in flight, so that a thread that closes the
-    /// bank waits for the caller.
+    /// Takes all handles out of the cell. Counts the caller as a call in flight, so that a thread
+    /// that closes the bank waits for it.
     pub(crate) fn take_open(&self) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         state.in_flight += usize::from(state.open.is_some());
@@ -203,7 +204,7 @@ impl BankCell {
     ) -> PyResult<R> {
         let in_flight = InFlight(self);
         // Clears the exception of a signal handler that ran while this thread dropped a handle. A
-        // drop can't raise an exception, so it is still stored here.
+        // drop can't raise the exception, so `signals` still stores it.
         drop(signals::raised_in_passing());
         // Catching the panic is sound: the store keeps its invariants through a panic, and this
         // crate changes nothing before a call has returned.
@@ -326,7 +327,7 @@ impl Drop for CallOfThisThread {
     }
 }
 
-/// True if this thread is in a call on the cell at that address.
+/// True if this thread is in a call on the cell at `cell_address`.
 fn is_in_call(cell_address: usize) -> bool {
     calls_of_this_thread(|cells| cells.contains(&cell_address)) == Some(true)
 }

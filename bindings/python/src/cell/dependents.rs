@@ -9,7 +9,8 @@ use super::bank_cell::{BankCell, InFlight};
 use super::handles::DependentId;
 use crate::errors;
 
-/// An object, such as a pipeline, with handles of the bank that the cell does not own.
+/// A dependent: an object, such as a pipeline, that owns handles of the bank itself. The cell must
+/// end it before the bank can close.
 pub(crate) trait EndsWithBank: std::fmt::Debug + Send + Sync {
     /// Saves the object's new values in the bank, with the GIL released.
     fn save(&self, py: Python<'_>) -> PyResult<()>;

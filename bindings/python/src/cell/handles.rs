@@ -33,8 +33,8 @@ pub(crate) struct CellTableId {
     /// The table's id within its open bank. After a drop another table may get the name and the
     /// number, but not this id.
     pub(crate) id: TableId,
-    /// The number of roll backs of the bank when the object was made. After a roll back another
-    /// table may have the `id`.
+    /// The number of roll backs of the bank when the Python object was made. After a roll back
+    /// another table may have the `id`.
     pub(crate) roll_backs: u32,
 }
 
@@ -72,8 +72,8 @@ impl OpenHandles {
         self.tables.get(&id).cloned().ok_or_else(errors::not_in_checkpoint)
     }
 
-    /// Closes the dependents, which hold further handles. Must be called before the handles here
-    /// are dropped.
+    /// Closes the dependents, which hold further handles of the bank. Must be called before `self`
+    /// is dropped.
     pub(super) fn close_dependents(&self) {
         self.dependents.handles().for_each(|dependent| dependent.0.close());
     }

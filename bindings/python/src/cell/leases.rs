@@ -45,8 +45,8 @@ impl BankCell {
             calls.iter().map(|(id, _)| open.table(*id)).collect::<PyResult<Vec<_>>>()
         })?;
         let kept = self.run(py, move || {
-            // If a lease fails, the leases taken before it are dropped, which gives their counts
-            // back.
+            // If a lease can't be taken, the leases taken before it are dropped. This lowers the
+            // staleness clocks of their rows again.
             let leases = tables
                 .iter()
                 .zip(calls)
@@ -83,8 +83,8 @@ impl BankCell {
     ) -> PyResult<R> {
         self.consume_lease(py, id, |lease| {
             let outcome = call(&lease);
-            // If the bank was closed during the call, the lease is dropped, which gives its counts
-            // back.
+            // If the bank was closed during the call, `store` drops the lease. This lowers the
+            // staleness clocks of its rows again.
             self.store(lease, |open, lease| open.leases.insert(id, lease));
             outcome
         })
@@ -146,7 +146,7 @@ impl BankCell {
     pub(crate) fn release(&self, py: Python<'_>, id: LeaseId) -> PyResult<()> {
         let lease = match self.pick(|open| Ok(open.leases.take(&id))) {
             Ok(lease) => lease,
-            // If the bank is closed, `close` has given the counts back.
+            // If the bank is closed, `close` has released the lease.
             Err(_) if self.is_closed()? => return Ok(()),
             Err(error) => return Err(error),
         };

@@ -5,11 +5,11 @@
 //! wait for that. So a Python object has no handle. It has a share of a [`BankCell`], which owns
 //! all handles.
 //!
-//! Closing takes the handles out of the cell: first the leases, then the tables, then the bank. A
-//! lease gives its counts back, and a get that waits for the lease wakes up. A call of another
-//! thread that is in the store has cloned its handle and finishes. `close` waits for such calls, so
-//! the bank's files are closed when it returns. The wait ends, because a get waits at most for its
-//! timeout.
+//! Closing takes the handles out of the cell: first the leases, then the tables, then the bank.
+//! Dropping a lease lowers the staleness clocks of its rows, and a get that waits for the lease
+//! wakes up. A call of another thread that is in the store has cloned its handle and finishes.
+//! `close` waits for such calls, so the bank's files are closed when it returns. The wait ends,
+//! because a get waits at most for its timeout.
 //!
 //! A pipeline on a bank gives out ids of the bank's vocabularies. It has its own handles and
 //! threads. The cell knows the pipelines as dependents. Closing ends their runs and feeds and drops

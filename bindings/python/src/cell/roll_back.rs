@@ -127,8 +127,8 @@ impl BankCell {
         let reopened = Bank::open(self.path(), options.clone()).map(|bank| {
             let mut open = OpenHandles::new(bank, roll_backs);
             kept.open_in(&mut open);
-            // If `close` ran in between, it found no handles to drop. They are dropped here
-            // instead.
+            // If `close` ran in between, it found no handles to drop. The new handles are dropped
+            // here instead.
             drop(self.put_open(open));
         });
         drop(reopening);

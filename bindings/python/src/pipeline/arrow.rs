@@ -1,8 +1,8 @@
 //! Batches for other libraries without a copy: Arrow's PyCapsule interface.
 //!
-//! An object with `__arrow_c_array__` or `__arrow_c_stream__` returns capsules with C structs. They
-//! name buffers and a function that releases them. pyarrow, polars, DuckDB and others take such
-//! objects.
+//! An object with `__arrow_c_array__` or `__arrow_c_stream__` returns capsules with C structs. The
+//! structs name buffers and a function that releases the buffers. pyarrow, polars, DuckDB and
+//! others take such objects.
 //!
 //! The only `unsafe` block of this crate is here: it makes an Arrow buffer of NumPy's memory. The
 //! buffer keeps the array alive until its last share is dropped. The array, its tensors and its
@@ -111,8 +111,8 @@ impl PyArrowBatch {
     }
 }
 
-/// Returns a matrix as a column of lists. `None` if its values are of another type. The inner error
-/// names the problem of its memory layout.
+/// Returns a matrix as a column of lists. `None` if the values are not of type `T`, or if a list
+/// would be too long for Arrow. The inner error names a problem of the matrix's memory layout.
 fn column<T: ArrowPrimitiveType>(array: &Bound<'_, PyAny>) -> Option<Result<ArrayRef, &'static str>>
 where
     T::Native: Element,

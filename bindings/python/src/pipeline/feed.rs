@@ -51,9 +51,9 @@ impl PyFeed {
         Self { process: process::id(), slot, schema, cell }
     }
 
-    /// Calls `look` on the state with the GIL released, because a thread that waits for a batch
-    /// holds the lock. Fails in a forked child: a thread of the parent may have held the lock at
-    /// the fork, and does not exist in the child.
+    /// Calls `look` on the feed's state with the GIL released, because a thread that waits for a
+    /// batch holds the feed's lock. Fails in a forked child: a thread of the parent may have held
+    /// the lock at the fork, and does not exist in the child.
     fn look<R: Send>(
         &self,
         py: Python<'_>,
@@ -63,7 +63,7 @@ impl PyFeed {
         Ok(py.detach(|| look(&self.cell.lock())))
     }
 
-    /// Ends the run and puts the pipeline back.
+    /// Ends the run and puts the pipeline back into its slot.
     fn end(&self, py: Python<'_>) {
         py.detach(|| self.end_now());
     }

@@ -31,7 +31,7 @@ use crate::errors;
 #[derive(Debug)]
 pub(crate) struct Slot {
     process: u32,
-    /// False for an evaluation, which has nothing to save.
+    /// False for an evaluation pipeline, which inserts no values and so has nothing to save.
     learns: bool,
     state: Mutex<SlotState>,
     /// Notified when the pipeline is put back, and when a feed gets it.
@@ -41,8 +41,8 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 struct SlotState {
     place: Place,
-    /// The pipeline from which evaluations are made, also while a run has the pipeline of `place`.
-    /// It holds handles of the bank. `None` after the bank is closed.
+    /// The pipeline from which evaluation pipelines are made, also while a run has the pipeline of
+    /// `place`. It holds handles of the bank. `None` after the bank is closed.
     evaluation: Option<Box<Pipeline>>,
     /// True when the bank begins to close.
     closing: bool,
@@ -115,8 +115,8 @@ impl Slot {
         self.take_from(&mut self.state.lock())
     }
 
-    /// Takes the pipeline out to save its values. `None` if nothing has to be saved: an evaluation,
-    /// or a feed that saves each batch.
+    /// Takes the pipeline out to save its values. `None` if nothing has to be saved: this is an
+    /// evaluation pipeline, or a feed has the pipeline and saves each batch.
     fn take_to_save(&self) -> PyResult<Option<Taken<'_>>> {
         self.check_process()?;
         if !self.learns {
@@ -330,8 +330,8 @@ impl Deref for SlotOwner {
 impl Drop for SlotOwner {
     fn drop(&mut self) {
         if let Some(bank) = self.bank.take() {
-            // The cell empties the slot here. `self` still shares the slot, so the empty slot is
-            // dropped after this.
+            // `forget` makes the cell empty the slot. `self` still shares the slot, so the empty
+            // slot is dropped only with `self`.
             bank.cell.forget(bank.id);
         }
     }

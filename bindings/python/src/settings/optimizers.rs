@@ -1,7 +1,7 @@
 //! Optimizers: how a table turns gradients into new values.
 //!
-//! The table below holds all facts of an optimizer that the Python package states.
-//! tests/test_typing.py makes the type stub's lines from the classes.
+//! The list in the macro call `optimizers!` below holds all facts of an optimizer that the Python
+//! package states. tests/test_typing.py makes the type stub's lines from the classes.
 
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 use pyo3::exceptions::PyTypeError;

@@ -36,7 +36,7 @@ impl Progress {
         }
     }
 
-    /// Runs `call` on the table. Raises the exception that ended it.
+    /// Runs `call` on the table. If an exception of Python ended the call, raises that exception.
     pub(crate) fn through<R: Send>(
         mut self,
         py: Python<'_>,

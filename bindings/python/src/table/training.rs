@@ -40,8 +40,8 @@ impl PyTable {
     }
 }
 
-/// The table's handle whose gets wait for `timeout`, or for the bank's `wait_timeout` if it is
-/// `None`.
+/// A handle of the table. Its gets wait at most for `timeout`, or with `None` for the bank's
+/// `wait_timeout`.
 pub(super) fn within(table: &embank::Table, timeout: Option<Duration>) -> Cow<'_, embank::Table> {
     match timeout {
         Some(timeout) => Cow::Owned(table.with_wait_timeout(timeout)),

@@ -5,10 +5,11 @@
 //! cargo xtask example dlrm                                     # 1,999 real rows: enough to see it run
 //! python examples/dlrm/generate.py --rows 200000 clicks.tsv    # a log that can be learned, of any size
 //! cargo xtask example dlrm -- --data clicks.tsv                # a quarter of the table in memory
-//! cargo xtask example dlrm -- --data clicks.tsv --in-memory    # the same with plain tensors
+//! cargo xtask example dlrm -- --data clicks.tsv --in-memory    # plain tensors, no bank
 //! ```
 //!
-//! It reports the AUC on the last tenth of the rows. `examples/dlrm` is this model in Python.
+//! The program reports the AUC on the last tenth of the rows. `examples/dlrm` is this model in
+//! Python.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -40,7 +41,7 @@ struct Options {
     /// Values of a row
     #[arg(long, default_value_t = 16)]
     dim: u32,
-    /// Click models overfit their rare categories from the second epoch on
+    /// Passes over the training rows; from the second on, click models overfit rare categories
     #[arg(long, default_value_t = 1)]
     epochs: u64,
     #[arg(long, default_value_t = 128)]

@@ -3,11 +3,11 @@
 //!
 //! ```sh
 //! cargo xtask example gnn                  # a quarter of the tables in memory
-//! cargo xtask example gnn -- --in-memory   # the same with plain tensors
+//! cargo xtask example gnn -- --in-memory   # plain tensors, no bank
 //! ```
 //!
-//! The data are Cora's two files. It reports the accuracy on the test nodes, at the epoch that was
-//! best on the validation nodes. `examples/gnn` is this model in Python, and has GAT and a
+//! The data are Cora's two files. The program reports the accuracy on the test nodes, at the epoch
+//! that was best on the validation nodes. `examples/gnn` is this model in Python, and has GAT and a
 //! generated graph too.
 
 use std::path::{Path, PathBuf};
@@ -53,9 +53,10 @@ struct Options {
     /// Standard deviation of the initial embeddings
     #[arg(long, default_value_t = 0.001)]
     spread: f32,
-    /// Dropout of the dense part
+    /// Weight decay of the dense part's Adam
     #[arg(long, default_value_t = 5e-4)]
     weight_decay: f64,
+    /// Dropout of the dense part
     #[arg(long, default_value_t = 0.5)]
     dropout: f64,
     #[arg(long, default_value_t = 2, value_name = "EPOCHS")]
@@ -227,7 +228,8 @@ struct Graph {
     test: Vec<u64>,
 }
 
-/// `nodes` are the distinct nodes that the first block reads. The last block makes the seeds.
+/// `nodes` are the distinct nodes that the first block reads. The last block makes the vectors of
+/// the batch's seeds, the nodes of `labels`.
 struct Batch {
     nodes: Vec<u64>,
     blocks: [Block; 2],
@@ -235,8 +237,9 @@ struct Batch {
 }
 
 /// The edges of one layer. The layer reads the vectors of some nodes and makes new vectors for the
-/// first `made` of them. `sources` are places among the nodes that it reads, and `targets` among
-/// the nodes that it makes. `counts` (made, 1) are the edges of each made node, at least 1.
+/// first `made` of them. An edge goes from `sources`, a place among the nodes that the layer reads,
+/// to `targets`, a place among the nodes that it makes. `counts` (made, 1) are the edges of each
+/// made node, at least 1.
 struct Block {
     made: i64,
     sources: Tensor,

@@ -2,12 +2,12 @@
 //!
 //! ```sh
 //! cargo xtask example kge                  # a quarter of the tables in memory
-//! cargo xtask example kge -- --in-memory   # the same with plain tensors
+//! cargo xtask example kge -- --in-memory   # plain tensors, no bank
 //! ```
 //!
-//! The data are three files of triples, as WN18RR has them. It reports the filtered mean reciprocal
-//! rank and Hits@1, 3 and 10 over both directions. `examples/kge` is this model in Python, and has
-//! ComplEx too.
+//! The data are three files of triples, as WN18RR has them. The program reports the filtered mean
+//! reciprocal rank and Hits@1, 3 and 10 over both directions. `examples/kge` is this model in
+//! Python, and has ComplEx too.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -134,10 +134,10 @@ struct Ranking {
     hits: [f64; 3],
 }
 
-/// Ranks the tail of each query among all entities but the other known tails. It peeks a chunk of
-/// entities at a time, so the table need not be in memory. A score that equals the true tail's up
-/// to rounding counts as half better. Fails if a score is not finite: no score is greater than NaN,
-/// so NaN would rank first.
+/// Ranks the tail of each query among all entities except the query's other known tails. Peeks at a
+/// chunk of entities at a time, so the table need not be in memory. A score that equals the score
+/// of the true tail up to rounding counts as half better. Fails if a score is not finite: no score
+/// is greater than NaN, so NaN would rank first.
 fn rank(
     graph: &Graph,
     queries: &[Triple],

@@ -15,8 +15,9 @@ from typing import NamedTuple, Optional
 import embank
 from embank import Bank
 
-# The newest checkpoint at a store's last change of a feature. The key is the id of an open bank and
-# the store's name. Each opening of a bank has a random id that is never used again.
+# For each store that has changed a feature: the number of the newest checkpoint at its last change;
+# None without a checkpoint. The key is the id of an open bank and the store's name. Each opening of
+# a bank has a random id that is never used again.
 _changed_after: dict[tuple[str, str], Optional[int]] = {}
 
 

@@ -136,7 +136,8 @@ def _rows_of_slice(
             f"{index} reaches beyond row 2^63 of {attribute}: name such rows by a uint64 tensor"
         )
     # A negative bound of the index counts from the attribute's end before the put. `slice.indices`
-    # counts it from the end after the put. So the difference is subtracted first.
+    # counts it from the end after the put. So the attribute's growth is subtracted from the bound
+    # first.
     longer = size_after - size
     start, stop = (
         bound - longer if bound is not None and bound < 0 else bound

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-# The sum of a table's counters after the last block of `filling` on it. The key is the id of an
-# open bank and the table's name. Each opening of a bank has a random id that is never used again.
+# The sum of a table's counters (`_uses`) when the last `with filling(table)` block ended. The key
+# is the id of an open bank and the table's name. Each opening of a bank has a random id that is
+# never used again.
 _filled: dict[tuple[str, str], int] = {}
 
 
@@ -69,8 +70,8 @@ def _cause(tables: list[Table], made_rows: bool) -> Optional[Change]:
     return None
 
 
-# The calls that increase each counter of a table. Gets come last, so that the cause is a call that
-# surely changes rows if there is one: a get of existing rows changes nothing.
+# For each counter of a table, the calls that increase it. `_cause` names the first counter above 0.
+# Gets come last, because a get of existing rows changes nothing.
 _CAUSES = {
     "apply_rows": "a backward pass, or a call that applies gradients, changed them",
     "put_rows": "Table.put, Table.import_from, from_pretrained or a FeatureStore put them (in a run that is resumed, "

@@ -142,7 +142,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, bank: Bank, name: str = "features") -> None:
         super().__init__()
-        # The base class gives the attributes of an object another meaning.
+        # Written to `__dict__`, as the base class writes its own attribute.
         self.__dict__["_name"] = name
         self.__dict__["_opened"] = _Opened(bank, bank.table(sizes_name(name), dim=4))
 
@@ -159,7 +159,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         opened: Union[_Opened, _Closed] = self.__dict__["_opened"]
         if isinstance(opened, _Closed):
             with opened.lock:
-                # Another thread may have opened it before this thread got the lock.
+                # Another thread may have opened the bank before this thread got the lock.
                 if self.__dict__["_opened"] is opened:
                     bank = opened.source.open(self._name)
                     sizes = bank.open_table(sizes_name(self._name))

@@ -218,7 +218,8 @@ class _Backward:
         try:
             apply_step([gathered.part() for gathered in self._of_table.values()])
         except BaseException:
-            # Gives the leases back here, because the hooks and a retained graph own them too.
+            # Releases the leases here. The hooks and a retained graph own them too, so they would
+            # stay held.
             for _, leases, _ in self._of_table.values():
                 for lease in leases:
                     lease.release()
@@ -241,7 +242,8 @@ def apply_step(parts: Sequence[Part]) -> None:
     for part in parts:
         of_bank.setdefault(id(part[0].bank), []).append(part)
     if len(of_bank) > 1:
-        # A call on a bank checks only that bank's tables.
+        # `apply_many` checks only the tables of one bank, so the gradients of all banks are checked
+        # first.
         for table, leases, keys, gradients in parts:
             _check_finite(table, leases[0], keys, gradients)
     for of_one in of_bank.values():

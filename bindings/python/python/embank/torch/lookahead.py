@@ -187,7 +187,7 @@ class LookaheadLoader(Generic[Batch]):
         for pace in self._paces.values():
             pace.begin_pass()
         ahead = _Ahead(source)
-        # The first batch is needed at once.
+        # The first batch is needed at once, so its keys are not announced.
         keys = None
         try:
             while True:
@@ -203,16 +203,16 @@ class LookaheadLoader(Generic[Batch]):
                     keys = self.keys if depth > 0 else None
                     if len(ahead.waiting) >= together:
                         self._announce(ahead)
-                # Fewer than `together` batches may wait: at the end of the pass, or after the depth
-                # has grown.
+                # Announces fewer than `together` batches in two cases: at the end of the pass, and
+                # after the depth has grown.
                 if ahead.drained or ahead.announced <= depth:
                     self._announce(ahead)
                 if not ahead.batches:
                     break
                 yield ahead.batches.popleft()[0]
         except BaseException:
-            # The pass was left early. The exception refers to this frame, which would keep the
-            # source alive.
+            # The pass was left early. The exception in `ahead.failure` refers to this frame, and so
+            # would keep the source alive.
             ahead.failure = None
             raise
         finally:

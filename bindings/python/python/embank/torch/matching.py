@@ -278,7 +278,8 @@ def _schedule_state(part: Any, state: Any, places: Places) -> Any:
         saved, own = state.get(key), getattr(part, key, None)
         if not isinstance(saved, list) or not isinstance(own, (list, tuple)) or len(own) != len(places):
             continue
-        # The states of the functions of a schedule. None leaves a function unchanged.
+        # The values of groups without a saved group. `lr_lambdas` holds the states of a schedule's
+        # functions, and None leaves a function unchanged.
         fresh: Any = [None] * len(places) if key == "lr_lambdas" else own
         found[key] = [
             fresh[at] if place is None or place >= len(saved) else saved[place]

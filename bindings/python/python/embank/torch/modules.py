@@ -405,8 +405,8 @@ class EmbeddingBag(_OneTable):
                 return pooled
         rows, places = self._rows(bags.keys)
         if self.scale_grad_by_freq and rows.requires_grad:
-            # torch's own option is not used: its bags on the CPU divide by the counts of other keys
-            # (torch 2.11).
+            # torch's `scale_grad_by_freq` is not used: on the CPU, the bags of torch 2.11 divide a
+            # gradient by the count of another key.
             counts = torch.bincount(places, minlength=len(rows)).clamp(min=1).unsqueeze(1)
             on_gradient: Callable[[Callable[[Tensor], Tensor]], object] = rows.register_hook
             on_gradient(lambda gradient: gradient / counts)

@@ -152,7 +152,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._group = {of: self.param_groups[at] for at, of in enumerate(tables)}
         self._pending: dict[Identity, _Pending] = {}
         self._lock = threading.Lock()
-        # This comes last: from here on, a backward pass of another thread may hand over a gradient.
+        # This call comes last: from here on, a backward pass of another thread may hand over a
+        # gradient.
         take_over(self, self._tables, self._watched)
 
     def parameters(self) -> list[Tensor]:

@@ -116,8 +116,8 @@ def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
     sampler = getattr(loader, name)
     if not isinstance(sampler, RecordedSampler):
         sampler = RecordedSampler(sampler)
-        # A `DataLoader` forbids the assignment, because its workers would not see it. That does no
-        # harm: indices are drawn in this process.
+        # Written to `__dict__`, because a `DataLoader` forbids the assignment: its workers would
+        # not see the new sampler. They need not, because this process draws the indices.
         loader.__dict__[name] = sampler
         # With `persistent_workers`, an iteration that was made earlier keeps its sampler.
         set_index_sampler(getattr(loader, "_iterator", None), sampler)

@@ -40,8 +40,8 @@ from .caller import warn_caller
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-# The version of the JSON. Older versions used a dictionary in place of a tensor. This version reads
-# it too.
+# The version of the JSON in a state dict. Older versions stored a dictionary in place of a tensor.
+# This version reads the dictionary too.
 _FORMAT = 2
 
 _taking_checkpoint: ContextVar[bool] = ContextVar("_taking_checkpoint", default=False)
@@ -184,8 +184,8 @@ def check_reference(tables: Sequence[Table], state: Any) -> None:
 def _problem(bank: Bank, of: dict[str, Any]) -> Optional[str]:
     number, identity, kept, at = of["checkpoint"], of["id"], _kept(bank), bank.last_checkpoint
     recovered = bank.recovered
-    # No row has changed since then. But `refresh` may have moved a bank that is open for reading:
-    # its checkpoint is in `recovered`.
+    # An equal `state_id` shows that no row has changed since the state dict was made. But `refresh`
+    # may have moved a bank that is open for reading to the checkpoint in `recovered`.
     moved = number != at and recovered is not None and recovered.checkpoint == at
     if of["state_id"] == bank.state_id and not moved:
         return None

@@ -73,8 +73,8 @@ def take_over(sink: Sink, tables: Iterable[Table], watched: Iterable[Table]) -> 
     """
     tables, watched = list(tables), list(watched)
     if any(sink_of(table) is not None for table in tables):
-        # A schedule and its optimizer refer to each other. After both were dropped, only the
-        # collector frees them.
+        # A learning rate schedule and its optimizer refer to each other. After the program has
+        # dropped both, only the garbage collector frees them.
         gc.collect()
     with _lock:
         for table in tables:

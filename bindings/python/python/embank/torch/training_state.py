@@ -482,7 +482,8 @@ class ResumableLoader(Generic[Batch]):
         self.generator = own_generator(self._innermost()) if generator is None else generator
         self.epoch = 0
         """Passes that have ended, also those that were left early."""
-        # The running pass. Closing an earlier pass later does not end this one.
+        # Identifies the running pass. If an earlier pass is closed only now, it finds another
+        # object here and does not end the running pass.
         self._pass: Optional[object] = None
         self._handed_out = 0
         # Batches that the loader has yielded, including those that a LookaheadLoader holds.
@@ -592,7 +593,7 @@ class ResumableLoader(Generic[Batch]):
         # generator stays where its batches have moved it.
         now.pop("own", None)
         self._set_generators(now)
-        # Dropped batches are not announced.
+        # The repeated batches were dropped, so their keys are not announced.
         return self._announced(itertools.chain(ahead, source))
 
     def _source(self, order: Order) -> Iterator[Batch]:

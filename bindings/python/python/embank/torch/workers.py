@@ -53,8 +53,8 @@ def begin(loader: Any) -> Iterator[Any]:
         )
     base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
     seed = _WorkerSeed(int(base_seed))
-    # `iter` sends the shared seed to each worker before the pass. It belongs to an `IterDataPipe`,
-    # which `check_repeatable` has refused.
+    # `iter` sends `_shared_seed` to each worker before the pass. torch uses it only for an
+    # `IterDataPipe`, which `check_repeatable` has refused.
     kept._shared_seed = seed
     try:
         batches = iter(loader)
@@ -90,7 +90,7 @@ def _start_workers(loader: DataLoader[Any]) -> None:
     sampler = loader.__dict__[name]
     generator = torch.default_generator if loader.generator is None else loader.generator
     state = generator.get_state()
-    # Into the dictionary, because a `DataLoader` forbids the assignment.
+    # Written to `__dict__`, because a `DataLoader` forbids the assignment.
     loader.__dict__[name] = ()
     try:
         loader._iterator = started = loader._get_iterator()
@@ -129,5 +129,6 @@ def _seed_worker(base_seed: int) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
     np.random.seed(_generate_state(base_seed, worker.id))  # type: ignore[no-untyped-call]
-    # `WorkerInfo` forbids the assignment. Data sets shuffle by this seed.
+    # Written to `__dict__`, because `WorkerInfo` forbids the assignment. Data sets shuffle by this
+    # seed.
     worker.__dict__["seed"] = seed
