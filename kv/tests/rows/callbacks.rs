@@ -22,7 +22,8 @@ impl Operation for Panics {
     }
 }
 
-/// The callback panics while the device still has many reads into the store's buffer.
+/// The callback panics while the device still reads many rows into the store's buffer. The store
+/// must stay usable and return right rows.
 #[test]
 fn a_panic_amid_reads_from_disk_leaves_the_device_whole() {
     for choice in [DeviceChoice::IoUring, DeviceChoice::Threads] {

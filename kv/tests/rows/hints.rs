@@ -253,7 +253,8 @@ fn hints_of_parts_come_together() {
     test.add_by(whole.all());
 }
 
-/// The keys of the second batch are some of the first, in another order, and one of them twice.
+/// Picks hints for a second batch, whose keys are some keys of the first batch in another order,
+/// one of them twice.
 #[test]
 fn hints_of_some_keys_are_picked() {
     let test = Test::new();

@@ -309,9 +309,9 @@ impl Device for HeldRead {
     }
 }
 
-/// Regression test: a batch waited for the disk. Meanwhile its table was dropped, and another table
-/// got the number. The batch then looked up its keys in the new table, read and deleted its rows,
-/// and changed their clocks.
+/// Regression test: while a batch waited for the disk, its table was dropped and another table got
+/// the table's number. The batch then looked up its keys in the new table, read and deleted its
+/// rows, and changed their clocks.
 #[test]
 fn a_batch_under_way_does_not_reach_the_table_that_gets_the_number() {
     type Call = fn(&Store, TableId) -> Result<()>;
@@ -663,8 +663,8 @@ fn copies_and_deltas_give_no_table_the_rows_of_another() {
     assert_eq!(peek(&copied, id, &keys(100)).unwrap(), vec![None; 100]);
 }
 
-/// Regression test: the newest manifest is lost. In the manifest before it, the number of a later
-/// table belongs to a dropped table. Salvage took the later table's rows for rows of the dropped
+/// Regression test: the newest manifest was lost, and the older manifest listed a dropped table
+/// under the number of a new table. Salvage took the new table's rows for rows of the dropped
 /// table, and the report did not mention them.
 #[test]
 fn salvage_tells_of_rows_whose_table_got_a_number_again() {
