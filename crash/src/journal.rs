@@ -14,7 +14,7 @@ pub enum Op {
     Make {
         /// The directory.
         dir: Node,
-        /// The name in it.
+        /// The new name in `dir`.
         name: String,
         /// The node that the name leads to.
         node: Node,
@@ -25,7 +25,7 @@ pub enum Op {
     Link {
         /// The directory.
         dir: Node,
-        /// The name in it.
+        /// The new name in `dir`.
         name: String,
         /// The node that the name leads to.
         node: Node,

@@ -93,8 +93,8 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
 
 const RUST_TESTS: &str = "Rust tests";
 
-/// The packages whose test programs take longest. They run first. Otherwise one lane could run a
-/// long program at the end while the other lane is idle.
+/// The packages whose test programs take longest. They run first, because test programs run two at
+/// a time. If a long program ran last, it would run alone.
 const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
 
 /// Returns a run of every test program. The store's programs run a second time with
