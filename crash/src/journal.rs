@@ -62,7 +62,7 @@ pub enum Op {
     SetLen {
         /// The file.
         node: Node,
-        /// Its new length.
+        /// The file's new length in bytes.
         len: u64,
     },
     /// A part of a file was replaced by zeros. The file's length did not change.

@@ -271,7 +271,7 @@ pub struct Supervisor {
     decoy: BTreeMap<PathBuf, Vec<u8>>,
     /// The number of steps in the newest durable checkpoint.
     steps: u64,
-    /// The rows that these steps make.
+    /// The rows that the first `steps` steps make.
     model: Model,
     kills: u64,
 }

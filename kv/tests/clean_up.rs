@@ -38,7 +38,7 @@ fn bank_of(dir: &Path, versions: u64, kept: usize) {
     }
 }
 
-/// For each of these versions, changes all rows, compacts, and takes one checkpoint.
+/// For each version of `versions`, changes all rows, compacts, and takes one checkpoint.
 fn go_on(store: &Store, versions: std::ops::RangeInclusive<u64>) {
     let table = store.tables()[0].id;
     for version in versions {

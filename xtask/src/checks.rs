@@ -72,8 +72,8 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
             ["clippy", "--locked", "-p", "embank", "-p", "embank-c", "--no-default-features"];
         command::shown(cargo(root).args(lean).args(strict))
     });
-    // This builds the default members of the workspace. The Python extension is not one of them;
-    // Python tests it in a later stage.
+    // This stage builds the default members of the workspace. The Python extension is not one of
+    // them; Python tests it in a later stage.
     match stages.run("Rust test build", || test_programs::build(root)) {
         Some(programs) => {
             stages.run(RUST_TESTS, || {

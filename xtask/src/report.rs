@@ -82,7 +82,7 @@ enum Spread {
 #[serde(deny_unknown_fields)]
 struct Plot {
     shows: String,
-    /// Its name in `docs/images`.
+    /// The picture's file name in `docs/images`.
     file: String,
 }
 

@@ -104,7 +104,7 @@ fn what_a_bank_gives_back_stays_with_its_copy() {
     assert!(store.stats().freed_bytes > SEGMENT, "{:?}", store.stats());
     assert!(segments(&copy).0 < before, "the bank has removed files");
     holds(&copy, 1);
-    // The copy frees its log. The bank must keep its files.
+    // The copy compacts and frees its log. The bank and its second copy must keep all their files.
     let copied = Store::open(&copy, &options(1)).unwrap();
     let again = dir.path().join("again");
     Store::copy_checkpoint(&bank, None, &again).unwrap();
