@@ -47,7 +47,7 @@ fn bad_runs_are_refused_before_the_load() {
 }
 
 /// Regression test: the program panicked at 10^15 rows, because a load sorts the keys of all rows
-/// in memory. It must refuse them.
+/// in memory. The program must refuse such a load.
 #[test]
 fn rows_that_memory_cannot_hold_are_refused() {
     let directory = tempfile::tempdir().unwrap();

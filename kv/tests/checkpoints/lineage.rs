@@ -185,7 +185,7 @@ fn an_image_and_a_blob_of_a_checkpoint_that_was_rolled_back_are_damage() {
 }
 
 /// The bank gets the newest checkpoint directory of a copy that took its own checkpoints. The log
-/// of that checkpoint is not in the bank.
+/// of that checkpoint is not in the bank, so the bank must report damage.
 #[test]
 fn a_checkpoint_of_a_copy_that_has_gone_on_is_damage() {
     let (dir, bank) = bank();

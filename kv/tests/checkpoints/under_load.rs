@@ -76,8 +76,8 @@ fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
     assert!(ended, "a batch hangs");
 }
 
-/// Regression test: no frame was freed until all pages of a checkpoint were on disk. With memory
-/// full, a thread that appended rows waited for all these pages.
+/// Regression test: the writer thread freed no frame until all pages of a checkpoint were on disk.
+/// With memory full, a thread that appended rows waited for all these pages.
 #[test]
 fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for_all() {
     let ended = ends(120, || {

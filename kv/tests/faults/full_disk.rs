@@ -190,7 +190,8 @@ fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     }
 }
 
-/// The system reports free space and still refuses writes, as it does for a user's disk quota.
+/// A failed update must have changed no row, even if the system reports free space and still
+/// refuses writes, as it does for a user's disk quota.
 #[test]
 fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());

@@ -91,8 +91,8 @@ impl<const VARIABLE: bool> Operation for PanicsAtTheEnd<VARIABLE> {
     }
 }
 
-/// Regression test: rows that were inserted before the panic were not counted. Their deletion took
-/// the count below zero, and all later checkpoints failed.
+/// Regression test: if a batch panicked, the store did not count the rows that the batch had
+/// inserted. Their deletion took the count below zero, and all later checkpoints failed.
 #[test]
 fn rows_that_were_inserted_before_a_panic_are_counted() {
     let dir = tempfile::tempdir().unwrap();

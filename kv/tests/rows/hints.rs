@@ -128,8 +128,8 @@ fn an_update_by_hints_changes_the_rows() {
     test.add();
 }
 
-/// A deletion of a row in the mutable region makes its record a tombstone where it lies, and a put
-/// fills that record again.
+/// A deletion makes the record of a mutable row a tombstone where it lies, and a put fills that
+/// record again. Batches with old hints must see the deletion and the new row.
 #[test]
 fn a_deleted_row_is_missing_and_comes_back_with_its_next_put() {
     let mut test = Test::new();

@@ -88,8 +88,9 @@ fn numbers_that_no_table_had_come_first() {
     assert_eq!(made, [(1, 0), (2, 0), (3, 0), (4, 0), (1, 1), (2, 1)]);
 }
 
-/// Tables of several widths get the same numbers over a thousand rounds of rows, checkpoints,
-/// compactions and openings.
+/// A thousand tables with several value lengths get the same few numbers, with checkpoints,
+/// compactions and openings in between. No table may show a row, clock or count of an earlier
+/// table.
 #[test]
 fn a_table_shows_no_row_of_one_that_had_its_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -373,8 +374,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Threads use tables by ids that may be outdated. Meanwhile other threads drop and create tables,
-/// take checkpoints and compact.
+/// Threads use tables by ids that may be outdated. Meanwhile another thread drops and creates
+/// tables. No batch may see a row of another table.
 #[test]
 fn no_row_crosses_while_tables_come_and_go_under_load() {
     const THREADS: u64 = 3;
