@@ -3,15 +3,15 @@
 //! The power cut comes after the first `position` calls of a journal. Then the disk holds:
 //! - every change that a sync before `position` covers. A sync of a file covers its bytes and its
 //!   length; a sync of a directory covers the names in it. This is what POSIX promises. Most file
-//!   systems promise more, so a test that passes here passes there.
+//!   systems promise more, so a bank that survives these power cuts also survives theirs.
 //! - **any subset** of the changes that no sync covers: writes reach the disk in any order, and a
 //!   write may reach it in part. A write is torn between blocks of 512 bytes, because a drive
 //!   writes each block as a whole. Any of the blocks may be missing. The file's new length may be
 //!   there without any new block. A rename is never torn.
 //!
 //! One case is left out: two unsynced calls on one file or directory reach the disk in reverse
-//! order, and the older call overwrites the newer one. Each block and each name then is as in an
-//! image without the newer call. The subsets contain such images.
+//! order, and the older call overwrites the newer one. Each block and each name is then as if the
+//! newer call had not reached the disk. The subsets contain such images.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -23,8 +23,9 @@ use crate::rows::{self, Model};
 use crate::strangers::check_restored_segments;
 use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
 
-/// Each of the slow checks runs on one image in this number: the check of the whole bank, the
-/// comparison of a scan with the model, and the opening of older checkpoints.
+/// Each slow check runs on one in this number of images, drawn at random. The slow checks are the
+/// check of the whole bank, the comparison of a scan with the model, the opening of older
+/// checkpoints, and the check with segments of a diverged copy.
 const SELDOM: u64 = 4;
 
 /// The operation of the program at the power cut.

@@ -14,7 +14,7 @@ pub enum Op {
     Make {
         /// The directory.
         dir: Node,
-        /// The name in it.
+        /// The new name in `dir`.
         name: String,
         /// The node that the name leads to.
         node: Node,
@@ -25,7 +25,7 @@ pub enum Op {
     Link {
         /// The directory.
         dir: Node,
-        /// The name in it.
+        /// The new name in `dir`.
         name: String,
         /// The node that the name leads to.
         node: Node,
@@ -62,7 +62,7 @@ pub enum Op {
     SetLen {
         /// The file.
         node: Node,
-        /// Its new length.
+        /// The file's new length in bytes.
         len: u64,
     },
     /// A part of a file was replaced by zeros. The file's length did not change.

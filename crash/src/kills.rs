@@ -58,7 +58,8 @@ const STEPS_AHEAD_MAX: u64 = 60;
 /// Longest delay, in microseconds, of a kill for [`Moment::Any`].
 const ANY_TIME_US: u64 = 20_000;
 /// Longest delay, in microseconds, from the start of a checkpoint to the kill for
-/// [`Moment::Checkpoint`]. For the moments after it, the longest delay is a quarter of this.
+/// [`Moment::Checkpoint`]. For the later moments of a checkpoint ([`Moment::Partial`] and its
+/// successors), the longest delay is a quarter of this.
 const LATER_US: u64 = 4_000;
 
 /// Opens the bank that the writer works on.
@@ -270,7 +271,7 @@ pub struct Supervisor {
     decoy: BTreeMap<PathBuf, Vec<u8>>,
     /// The number of steps in the newest durable checkpoint.
     steps: u64,
-    /// The rows that these steps make.
+    /// The rows that the first `steps` steps make.
     model: Model,
     kills: u64,
 }
@@ -344,7 +345,8 @@ impl Supervisor {
             Moment::Start => self.random.u64(..15_000),
             Moment::Any => self.random.u64(..ANY_TIME_US),
             Moment::Checkpoint => self.random.u64(..LATER_US),
-            // Half of these kills come without a delay, the other half after a short one.
+            // At the later moments of a checkpoint, half of the kills come without a delay, the
+            // other half after a short one.
             _ => self.random.u64(..2) * self.random.u64(..LATER_US / 4),
         });
         let ahead = match moment {

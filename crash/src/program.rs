@@ -11,7 +11,8 @@ use crate::rows::{self, Model};
 
 /// Keys are below this limit. No step uses the last key, `KEYS_END - 1`.
 pub const KEYS_END: u64 = 3000;
-/// One step in this number makes the temporary table. The next such step drops it.
+/// A step whose number is a multiple of this makes the temporary table if the table is missing, and
+/// drops it otherwise.
 const TABLE_TURN: u64 = 150;
 /// The permanent tables: the name, the length of the values, and whether the length varies.
 const TABLES: [(&str, u32, bool); 3] =

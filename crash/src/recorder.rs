@@ -305,8 +305,9 @@ impl Recording {
 
     /// Ends the recording and returns its journal.
     ///
-    /// # Errors Returns an error if the recorder could not represent a call, or if the directory
-    /// differs from the replayed journal.
+    /// # Errors
+    /// Returns an error if the recorder could not represent a call, or if the directory differs
+    /// from the replayed journal.
     pub fn finish(self) -> Result<Journal> {
         RECORDING.store(false, Ordering::Relaxed);
         let state = STATE.lock().take().context("the recording has ended already")?;

@@ -67,9 +67,9 @@ fn every_image_of_a_life_opens_at_its_checkpoint() {
     }
 }
 
-/// An open after a kill syncs the names that it relies on. An earlier version accepted the names of
-/// a checkpoint and of a new bank's directory without a sync. A later power cut could then take
-/// back the state that the open had reported.
+/// Regression test: an open after a kill accepted the names of a checkpoint and of a new bank's
+/// directory without a sync. A later power cut could then take back the state that the open had
+/// reported.
 #[test]
 fn what_an_open_after_a_kill_reports_is_there_for_good() {
     recorder::skip_syncs();
@@ -240,11 +240,11 @@ fn space_that_is_given_back_too_early_shows() {
     assert!(shows, "with space given back too early every image is good");
 }
 
-/// Moves each call that frees space to the start of the checkpoint before the call. Returns true if
-/// an image of the changed life fails.
+/// Moves each call that frees space back to the start of the last checkpoint that began before the
+/// call. Returns true if an image of the changed life fails.
 ///
-/// The space is missing too early only between the checkpoint's start and the original place of the
-/// call. So the test cuts the power only there, with every earlier call on the disk.
+/// The space is missing too early only between the call's new and original places. So the test cuts
+/// the power only between these two places, with every earlier call on the disk.
 fn early_give_back_shows(life: &Life, seed: u64) -> bool {
     let mut ops: Vec<Op> = Vec::new();
     let mut begun = 0;

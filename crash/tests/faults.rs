@@ -24,8 +24,9 @@ fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A list has the site of every call of the store, so a call at a new site fails this test. At each
-/// listed site, calls go wrong in every possible way.
+/// The file `fault_sites.txt` lists the site (a system call on a kind of file) of every call of the
+/// store, so a call at a new site fails this test. At each listed site, calls go wrong in every
+/// possible way.
 #[test]
 fn every_site_is_forced() {
     recorder::skip_syncs();

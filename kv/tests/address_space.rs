@@ -29,8 +29,8 @@ fn limited() {
     drop(Store::open(dir.as_ref(), &options(64 << 20)).expect("a budget that fits"));
 }
 
-/// Regression test: the error did not say how much address space a budget reserves, or which system
-/// settings limit it.
+/// Regression test: the error about refused address space did not say how much a budget reserves,
+/// or which system settings limit the address space.
 #[test]
 fn the_error_names_the_address_space_and_the_cure() {
     let dir = tempfile::tempdir().unwrap();

@@ -38,7 +38,7 @@ fn bank_of(dir: &Path, versions: u64, kept: usize) {
     }
 }
 
-/// For each of these versions, changes all rows, compacts, and takes one checkpoint.
+/// For each version of `versions`, changes all rows, compacts, and takes one checkpoint.
 fn go_on(store: &Store, versions: std::ops::RangeInclusive<u64>) {
     let table = store.tables()[0].id;
     for version in versions {
@@ -95,8 +95,8 @@ fn as_a_user(test: impl FnOnce(&Path) + Send + 'static) {
     ran.join().unwrap();
 }
 
-/// Regression test: the bank's owner could not open the bank if it had another user's checkpoint
-/// that could not be removed.
+/// Regression test: opening a bank failed if a checkpoint directory of another user could not be
+/// removed.
 #[test]
 fn what_another_user_left_does_not_keep_a_bank_from_opening() {
     as_a_user(|dir| {

@@ -90,8 +90,8 @@ impl Bank {
         self.fill_what_is_free();
     }
 
-    /// Inserts until less than a batch fits into the unused frames. Single rows begin the new
-    /// pages, because a batch might first need index memory and take it from the unused frame.
+    /// Inserts until less than a batch fits into the unused frames. Begins each new page with a
+    /// single row, because a whole batch might need index memory and take it from the unused frame.
     fn fill_what_is_free(&mut self) {
         let page = self.store.stats().page_size_bytes;
         loop {

@@ -1,5 +1,5 @@
 //! Tests a process that is killed while its forked child lives. The child must not keep the
-//! parent's locks and holds.
+//! parent's lock on a bank or the parent's hold on a checkpoint.
 //!
 //! The process is this test binary, run again.
 

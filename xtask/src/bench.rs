@@ -169,7 +169,7 @@ fn rust_of(root: &Path, package: &str, name: &str, args: &[OsString]) -> Result<
     )
 }
 
-/// Runs a script of `bench/python` in the virtual environment. It imports modules of
+/// Runs a script of `bench/python` in the virtual environment. The script can import the modules of
 /// `bench/python/ground`.
 fn python(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
     let script = format!("bench/python/{name}.py");

@@ -72,8 +72,8 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
             ["clippy", "--locked", "-p", "embank", "-p", "embank-c", "--no-default-features"];
         command::shown(cargo(root).args(lean).args(strict))
     });
-    // This builds the default members of the workspace. The Python extension is not one of them;
-    // Python tests it in a later stage.
+    // This stage builds the default members of the workspace. The Python extension is not one of
+    // them; Python tests it in a later stage.
     match stages.run("Rust test build", || test_programs::build(root)) {
         Some(programs) => {
             stages.run(RUST_TESTS, || {
@@ -93,8 +93,8 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
 
 const RUST_TESTS: &str = "Rust tests";
 
-/// The packages whose test programs take longest. They run first. Otherwise one lane could run a
-/// long program at the end while the other lane is idle.
+/// The packages whose test programs take longest. They run first, because test programs run two at
+/// a time. If a long program ran last, it would run alone.
 const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
 
 /// Returns a run of every test program. The store's programs run a second time with

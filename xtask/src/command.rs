@@ -5,7 +5,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Largest number of lines of a command's output that the error of [`quiet`] shows: the last ones.
+/// The error of [`quiet`] shows at most this number of lines, the last ones of the command's
+/// output.
 const TAIL_LINES: usize = 40;
 
 /// Runs a program and shows its output.

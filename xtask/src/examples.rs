@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Which model
     #[arg(value_parser = ["dlrm", "kge", "gnn"])]
     name: String,
-    /// Its own options, after `--`; `-- --help` lists them
+    /// The example's own options, after `--`; `-- --help` lists them
     #[arg(last = true)]
     args: Vec<OsString>,
 }

@@ -146,7 +146,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     if is_same().unwrap_or(false) {
         bail!("{} would be installed over itself", from.display());
     }
-    // Removes the old file first. A program that runs with it keeps it.
+    // Removes the old file first, so that a running program that uses the old file keeps it.
     remove(to)?;
     fs::copy(from, to)
         .map(drop)

@@ -36,7 +36,8 @@ pub(crate) struct Interpreter {
     pub(crate) program: OsString,
     /// Major, minor and micro version.
     pub(crate) version: (u32, u32, u32),
-    /// True if it can make virtual environments. On Debian this needs a further package.
+    /// True if the interpreter can make virtual environments. On Debian this needs a further
+    /// package.
     makes_environments: bool,
 }
 

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 const PAGE: &str = "docs/benchmarks.md";
 /// The folder of the areas, from the root of the repository.
 const RESULTS: &str = "bench/results";
-/// The file of that folder that describes the machines.
+/// The file in [`RESULTS`] that describes the machines.
 const MACHINES: &str = "machines.json";
 /// Lines of prose on the page have at most this many columns.
 const COLUMNS_MAX: usize = 98;
@@ -82,7 +82,7 @@ enum Spread {
 #[serde(deny_unknown_fields)]
 struct Plot {
     shows: String,
-    /// Its name in `docs/images`.
+    /// The picture's file name in `docs/images`.
     file: String,
 }
 

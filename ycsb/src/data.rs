@@ -83,8 +83,9 @@ impl Data {
     /// Returns the settings to open the store of an earlier load. The memory budget may differ from
     /// that of the load.
     ///
-    /// # Errors Returns an error if other settings differ from those of the load. The error gives
-    /// the expected and the found value of each.
+    /// # Errors
+    /// Returns an error if other settings differ from those of the load. The error gives the
+    /// expected and the found value of each.
     pub(crate) fn settings_of(&self, core: &Core, loaded: &Loaded) -> Result<Settings> {
         let mut others = Vec::new();
         other(&mut others, "--rows", self.rows, &core.rows, loaded.rows);

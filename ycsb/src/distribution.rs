@@ -42,8 +42,8 @@ impl Default for Skew {
     }
 }
 
-/// The scrambled distribution draws from this number of items, whatever the number of rows is. The
-/// reference does so too.
+/// The scrambled distribution draws from this number of items, whatever the number of rows is.
+/// YCSB's own program does so too.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 
 /// Draws rows.
@@ -96,7 +96,8 @@ impl Chooser {
     }
 }
 
-/// Hashes a rank as the reference does: FNV-1 over its eight bytes, lowest first, without the sign.
+/// Hashes a rank as YCSB's own program does: FNV-1 over its eight bytes, lowest first, without the
+/// sign.
 #[inline]
 fn fnv_64(number: u64) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;

@@ -69,7 +69,7 @@ pub(crate) struct Spec {
     pub(crate) scan_rows_max: u64,
     /// The distribution of the lengths of scans.
     pub(crate) scan_lengths: ScanLengths,
-    /// The latency of one call in this number is taken.
+    /// One in this number of calls has its latency measured.
     pub(crate) latency_every: u64,
     pub(crate) seed: u64,
 }

@@ -26,8 +26,7 @@ fn report(directory: &Path, arguments: &str) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(json).expect("a report")).expect("JSON")
 }
 
-/// A run over a load reports the settings of the load. An earlier version reported another number
-/// of rows.
+/// Regression test: the report of a run over a load had another number of rows than the load.
 #[test]
 fn the_report_has_the_settings_of_the_load() {
     let directory = loaded();

@@ -46,8 +46,8 @@ fn bad_runs_are_refused_before_the_load() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left");
 }
 
-/// A load sorts the keys of all rows in memory, so the program refuses 10^15 rows. In an earlier
-/// version they made it panic.
+/// Regression test: the program panicked at 10^15 rows, because a load sorts the keys of all rows
+/// in memory. The program must refuse such a load.
 #[test]
 fn rows_that_memory_cannot_hold_are_refused() {
     let directory = tempfile::tempdir().unwrap();

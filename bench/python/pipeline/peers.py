@@ -15,9 +15,10 @@ columns keep all columns. Polars and the script may leave their ids in columns.
 
 A first round compares every row of each way with Embank's: ids and labels must be equal, logarithms
 equal within 4e-7 of their value. Meta's ids are in order of first appearance too, so they can be
-compared directly. Targets: 8 times the best form of Polars, and 8 times the best form that keeps
-all; 200 times the best of Meta's. Rows for each second of processor time are shown too, because
-other programs on the machine change those less.
+compared directly. Targets for Embank's rows/s: 8 times the best form of Polars; 8 times the best
+form of Polars that keeps all rows, if Embank keeps them too; 200 times the best of Meta's. Rows for
+each second of processor time are shown too, because other programs on the machine change this rate
+less.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ CATEGORIES = [f"C{i}" for i in range(1, 27)]
 AT_LEAST_POLARS, AT_LEAST_META = 8, 200
 BATCH_ROWS = 4096
 POLARS_BATCH_ROWS = 65_536
-"""The power of four that was fastest."""
+"""Rows of a batch of Polars: of the powers of four, the fastest."""
 ROUNDING = 4e-7
 """Largest relative difference of two logarithms: two units in the last place of one, and a rounding
 of the other."""

@@ -10,7 +10,8 @@ Rows have the Criteo format, and tables have at least 4 times the budget, in two
 
 The variants train by turns. A turn is an interval of some batches. Each interval is compared with
 the other variants' intervals on the same batches. These intervals are seconds apart, so a change of
-the machine's speed affects all variants alike. A turn ends when all announced rows have been read.
+the machine's speed affects all variants alike. A turn ends when all rows that were announced to
+Lookahead have been read.
 A figure is the median over all intervals except the first fifth of a run, with the distance between
 the quartiles. All banks must end with equal AUC at any budget. In-memory torch rounds in another
 order, so its AUC must be nearly equal. --quick takes a third of the rows, once, and has no targets

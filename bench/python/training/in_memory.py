@@ -105,8 +105,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Batch:
-    """Keys, and the index in them of each output's first key. The number of keys follows as the
-    last offset. """
+    """The keys, and for each output the index of its first key. The last offset is the number of
+    keys. """
 
     keys: torch.Tensor
     offsets: torch.Tensor

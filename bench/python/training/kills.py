@@ -31,7 +31,8 @@ DIFFERENCE_MAX = 1e-6
 ATTEMPTS_MAX = 8
 """Most draws of a moment for one kill, because a run may be faster than the undisturbed one."""
 CHECKPOINTS = 16
-"""Least number of checkpoints in a run, about; they are whole intervals of samples apart."""
+"""Least number of checkpoints in a run. The steps between two checkpoints are rounded down to whole
+sampling intervals."""
 READY = "ready"
 VARIANT = "Embank"
 

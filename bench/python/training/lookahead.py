@@ -4,7 +4,7 @@ Trains a model of each family on the generated data of `speed` by turns: without
 at its automatic depth, the default, and with the fixed depth of `speed`. Budgets are from 1/16 of
 the tables' bytes to all bytes that they need. The automatic depth has three targets. Lookahead is
 faster at a quarter of the tables. It is faster wherever the run without Lookahead falls below 0.7
-of the run with all rows in memory. At no size does it cost more than a tenth. --plot DIR draws the
+of the run with all rows in memory. At every size it costs at most a tenth. --plot DIR draws the
 samples/s against the size. --quick takes dlrm-disk, three sizes and few turns.
 """
 

@@ -116,7 +116,8 @@ pub(crate) struct KeyStream {
 }
 
 impl KeyStream {
-    /// Uniform over `first`, `first + stride`, ..., `count` keys of them.
+    /// Draws uniformly from `count` keys: `first`, `first + stride`, `first + 2 * stride` and so
+    /// on.
     pub(crate) fn new(seed: u64, first: u64, stride: u64, count: u64) -> Self {
         assert!(count > 0 && stride > 0, "a stream needs keys to draw from");
         Self { random: Self::start(seed), first, stride, count, zipf: None }

@@ -44,7 +44,7 @@ impl KvRows {
         Self::load_with(path, rows, dim, &options)
     }
 
-    /// Makes a store with other options, and puts every row.
+    /// Makes a store with the given options, and puts every row.
     ///
     /// # Errors
     /// Returns the store's error.

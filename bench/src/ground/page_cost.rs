@@ -48,7 +48,8 @@ impl Second {
     }
 }
 
-/// A loop over random lines and, for each, a second one.
+/// A loop that reads random cache lines and, for each, a second line at the place that `second`
+/// gives.
 #[derive(Debug)]
 pub(crate) struct PageCost<'a> {
     ground: &'a Ground,

@@ -211,8 +211,9 @@ fn write_json(path: &Path, rows: &[Row]) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns the processor, its cores, the last-level cache, memory, huge pages and kernel. The cache
-/// is part of it because gathers are much faster if the last-level cache holds most of a table.
+/// Returns the processor, its cores, the last-level cache, memory, huge pages and kernel. The text
+/// includes the cache, because gathers are much faster if the last-level cache holds most of a
+/// table.
 fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = field(&cpuinfo, "model name").unwrap_or(std::env::consts::ARCH);

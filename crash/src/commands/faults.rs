@@ -20,8 +20,8 @@ const TOLD_MAX: usize = 20;
 /// Options of `faults`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of faults. The first and the last call of each site always meet every fault that can
-    /// strike there. All possible faults are some 20,000
+    /// Number of faults. The first and the last call of each site (a system call on a kind of file)
+    /// always meet every fault that is possible there. In all, about 20,000 faults are possible
     #[arg(long, default_value_t = 4000)]
     count: usize,
     /// Seed of the choice of faults [default: a random one, which the run prints]

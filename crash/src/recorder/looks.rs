@@ -232,8 +232,9 @@ fn unknown() -> Option<ssize_t> {
     state().map(|_| failed(libc::ENOSYS) as ssize_t)
 }
 
-/// # Safety The caller keeps the conditions of the C library's `copy_file_range`, which this
-/// function replaces.
+/// # Safety
+/// The caller keeps the conditions of the C library's `copy_file_range`, which this function
+/// replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn copy_file_range(
     from: c_int,

@@ -1,6 +1,6 @@
-//! Edits the files of a small bank and uses the bank. The checksums are left as they were, or are
-//! corrected after the edits. The store must not panic, hang or exceed its memory budget. If the
-//! checksums were left, it must not return a wrong row.
+//! Edits the files of a small bank and uses the bank. An input either leaves the checksums as they
+//! were, or corrects them after the edits. The store must not panic, hang or exceed its memory
+//! budget. With uncorrected checksums, the store must not return a wrong row.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -99,7 +99,7 @@ fn read_all(dir: &Path, below: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
 
 impl Bank {
     /// Makes a bank with two checkpoints. The second checkpoint has two index files. The bank has
-    /// tables of both widths, changed rows and deleted rows.
+    /// tables of fixed and of variable width, changed rows and deleted rows.
     pub fn new(folder: &Path) -> Self {
         let dir = tempfile::tempdir_in(folder).expect("a directory");
         let store = open(dir.path()).expect("a new bank");

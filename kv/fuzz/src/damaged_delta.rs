@@ -43,8 +43,8 @@ impl Bank {
                 let right = delta == self.delta;
                 assert!(right || damage.seal, "an edit that no checksum covers");
                 if !right {
-                    // The checksums of the edited delta were corrected. The bank may be refused, or
-                    // open with any content.
+                    // The edited delta has correct checksums. The copy may therefore have any
+                    // content, or its opening may fail.
                     drop(open(&bank));
                     return;
                 }

@@ -246,7 +246,8 @@ impl Pair<'_> {
         }
     }
 
-    /// Gets rows, which raises their clocks. Then lowers the clocks again.
+    /// Gets rows, which raises their staleness clocks (counts of outstanding gets). Then lowers the
+    /// clocks again.
     fn lease(&self, table: usize, keys: Vec<u64>, bound: Option<u8>) {
         let bound = bound.map(u32::from);
         let there = |&key: &u64| self.rows.contains_key(&(table, key));

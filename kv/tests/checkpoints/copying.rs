@@ -104,7 +104,7 @@ fn what_a_bank_gives_back_stays_with_its_copy() {
     assert!(store.stats().freed_bytes > SEGMENT, "{:?}", store.stats());
     assert!(segments(&copy).0 < before, "the bank has removed files");
     holds(&copy, 1);
-    // The copy frees its log. The bank must keep its files.
+    // The copy compacts and frees its log. The bank and its second copy must keep all their files.
     let copied = Store::open(&copy, &options(1)).unwrap();
     let again = dir.path().join("again");
     Store::copy_checkpoint(&bank, None, &again).unwrap();
@@ -119,7 +119,7 @@ fn what_a_bank_gives_back_stays_with_its_copy() {
     holds(&copy, 103);
 }
 
-/// The roll back ends the bank's log inside a file that the copy shares. The bank then writes new
+/// A roll back ends the bank's log inside a file that a copy shares. The bank then writes new
 /// records from that address on. The copy must not change.
 #[test]
 fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
@@ -254,7 +254,8 @@ fn what_can_not_be_copied_is_refused_and_leaves_nothing() {
     assert!(refused(&bank, None).to_string().contains("holds \""));
 }
 
-/// `/dev/shm` is usually a different file system, to which files can't be linked.
+/// The copy is made in `/dev/shm`. This is usually another file system, to which the bank's files
+/// can't be linked, so every file must be copied.
 #[test]
 fn where_there_are_no_links_all_is_copied() {
     let (_dir, bank, store, table) = bank();

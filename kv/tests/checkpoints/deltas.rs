@@ -98,8 +98,8 @@ impl Pair {
     }
 }
 
-/// The bank's changes cover rows of both widths, deletions, new and dropped tables, and compaction.
-/// Some deltas cover several checkpoints.
+/// The bank's changes cover rows of fixed and of variable width, deletions, new and dropped tables,
+/// and compaction. Some deltas cover several checkpoints.
 #[test]
 fn deltas_in_order_make_the_same_checkpoints() {
     const STEPS: u64 = 40;

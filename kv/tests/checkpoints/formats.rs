@@ -273,9 +273,9 @@ fn colliding_keys() -> [u64; 2] {
     unreachable!("there are 2^24 of these")
 }
 
-/// Writes a bank that uses every part of the present format: tables of both widths, a dropped
-/// table, changed and deleted rows, rows that share a chain, and a compacted log. Its index
-/// consists of a whole image and two deltas.
+/// Writes a bank that uses every part of the present format: tables of fixed and of variable width,
+/// a dropped table, changed and deleted rows, rows that share a chain, and a compacted log. Its
+/// index consists of a whole image and two deltas.
 #[test]
 #[ignore = "writes files: run it when the format has changed"]
 fn write_a_fixture() {

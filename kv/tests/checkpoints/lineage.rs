@@ -73,8 +73,8 @@ fn errors_or_rows_of(store: &Store, table: TableId, version: u64) -> usize {
     keys(ROWS).into_iter().zip(expected).filter(|pair| !right(pair.clone())).count()
 }
 
-/// Asserts that the foreign files in the bank are found. If the bank opens, each row is an error or
-/// has `version`.
+/// Asserts that `verify` finds damage and names a diverged copy as its source. If the bank opens,
+/// each row is an error or has `version`, and at least one row is an error.
 fn is_noticed(dir: &Path, version: u64) {
     let found = damage(dir);
     assert!(!found.is_empty(), "verify finds nothing");
@@ -168,8 +168,8 @@ fn an_image_and_a_blob_of_a_checkpoint_that_was_rolled_back_are_damage() {
         let kept = fs::read(&file).unwrap();
         assert_eq!(Store::roll_back(&bank, 1).unwrap(), [2]);
         let (store, table) = open(&bank);
-        // The new files get the lengths of the old files. They differ only in their identity and
-        // content.
+        // The new files get the lengths of the old files. They differ from the old files only in
+        // their content and in the checkpoint id in their headers.
         put(&store, table, &keys(ROWS), 3, BYTES);
         assert_eq!(store.checkpoint(&2_u64.to_le_bytes()).unwrap(), 2);
         drop(store);
@@ -184,8 +184,8 @@ fn an_image_and_a_blob_of_a_checkpoint_that_was_rolled_back_are_damage() {
     }
 }
 
-/// The checkpoint's directory comes from a copy that took its own checkpoints. The log of that
-/// checkpoint is not in this bank.
+/// The bank gets the newest checkpoint directory of a copy that took its own checkpoints. The log
+/// of that checkpoint is not in the bank, so the bank must report damage.
 #[test]
 fn a_checkpoint_of_a_copy_that_has_gone_on_is_damage() {
     let (dir, bank) = bank();
@@ -208,8 +208,8 @@ fn a_checkpoint_of_a_copy_that_has_gone_on_is_damage() {
     assert_eq!(errors_or_rows_of(&store, table, 2), 0);
 }
 
-/// The bank is opened many times. Some openings write nothing, some fail, and compaction frees the
-/// pages of the first openings.
+/// Opens the bank many times, and asserts that no row is lost. Some openings write nothing, some
+/// rows get into no checkpoint, and compaction frees the pages of the first openings.
 #[test]
 fn a_bank_that_is_opened_often_keeps_every_row() {
     let (_dir, bank) = bank();
@@ -235,8 +235,8 @@ fn a_bank_that_is_opened_often_keeps_every_row() {
     assert_eq!(errors_or_rows_of(&reader, reader.tables()[0].id, 29), 0);
 }
 
-/// The lost manifest is the only one that lists the opening of the last pages. Salvage reads that
-/// opening's salt (the random number in each of its pages) from the pages' headers.
+/// The test removes the only manifest that lists the opening that wrote the last pages. Salvage
+/// then reads that opening's salt (the random number in each of its pages) from the pages' headers.
 #[test]
 fn what_a_lost_manifest_named_is_salvaged() {
     let (dir, bank) = bank();

@@ -129,8 +129,8 @@ fn files_of_a_user_in_the_log_of_a_new_bank_stay() {
     assert!(!stale.exists());
 }
 
-/// Regression test: the error named a budget that was too small. The next opening with that budget
-/// failed and named a larger budget, and a scan needed an even larger budget.
+/// Regression test: the error about a small budget named a needed budget that was too small itself.
+/// The next opening with that budget failed, and a scan needed an even larger budget.
 #[test]
 fn the_budget_that_is_asked_for_is_the_last() {
     for (page_bytes, rows) in [

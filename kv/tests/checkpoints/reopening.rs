@@ -383,8 +383,8 @@ fn a_checkpoint_that_can_not_be_begun_does_no_harm() {
     check(&open(dir.path()), 3);
 }
 
-/// Regression test: a bank without a checkpoint has no durable content. Still, its old segment
-/// files made the next opening fail.
+/// Regression test: opening a bank without a checkpoint failed if the bank's old files had another
+/// segment size, although such a bank has no durable content.
 #[test]
 fn a_bank_without_a_checkpoint_takes_another_segment_size() {
     let dir = tempfile::tempdir().unwrap();

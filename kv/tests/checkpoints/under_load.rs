@@ -21,7 +21,7 @@ fn reopened(dir: &tempfile::TempDir, options: &StoreOptions, gate: &Arc<Gate>) -
     Store::open_on(dir.path(), options, |_| Ok(device)).unwrap()
 }
 
-/// Regression test: batches were paused until every page of the checkpoint was on disk.
+/// Regression test: a checkpoint paused all batches until each of its pages was on disk.
 #[test]
 fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
     let ended = ends(120, || {
@@ -41,7 +41,8 @@ fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
                 store.checkpoint(b"cut").unwrap();
                 taken.store(true, Ordering::Release);
             });
-            // The checkpoint begins a new page when it cuts the log. Then its pause ends.
+            // A checkpoint pauses batches until it has cut the log: it settles the last page and
+            // begins a new one. The loop ends when the tail is on the new page.
             let until = Instant::now() + Duration::from_secs(60);
             while store.stats().log_tail / page == tail / page {
                 assert!(Instant::now() < until, "{:?}", store.stats());
@@ -75,8 +76,8 @@ fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
     assert!(ended, "a batch hangs");
 }
 
-/// Regression test: no frame was freed until all pages of a checkpoint were on disk. With memory
-/// full, a thread that appended rows waited for all these pages.
+/// Regression test: the writer thread freed no frame until all pages of a checkpoint were on disk.
+/// With memory full, a thread that appended rows waited for all these pages.
 #[test]
 fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for_all() {
     let ended = ends(120, || {

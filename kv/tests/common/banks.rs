@@ -12,8 +12,8 @@ use super::{PutEach, Random, put, value};
 /// The values of rows, by table name and key.
 pub(crate) type Rows = BTreeMap<String, BTreeMap<u64, Vec<u8>>>;
 
-/// A closed bank with two checkpoints. It has tables of both widths, a dropped table, deleted rows,
-/// and rows that share chains.
+/// A closed bank with two checkpoints. It has tables of fixed and of variable width, a dropped
+/// table, deleted rows, and rows that share chains.
 pub(crate) struct ClosedBank {
     pub(crate) dir: tempfile::TempDir,
     /// The rows of checkpoints 1 and 2.

@@ -63,8 +63,8 @@ struct Life {
     store: Option<Store>,
     table: Option<TableId>,
     model: Model,
-    /// The number and the content of the last complete checkpoint. `begun` has the same for a
-    /// checkpoint that was begun afterwards and has not succeeded.
+    /// The number and the content of the last complete checkpoint. `begun` has the number and the
+    /// content of a later checkpoint that was begun and has not succeeded.
     saved: (u64, Model),
     begun: Option<(u64, Model)>,
     errors: Vec<String>,

@@ -106,7 +106,8 @@ fn each_call_that_needs_a_page_tries_once_more() {
     assert_eq!(open.device.calls().writes, before);
 }
 
-/// A deletion may need a new page. The last free frames are reserved for deletions.
+/// On a full disk, rows can still be deleted and read. A deletion may need a new page, so the last
+/// free frames are reserved for deletions.
 #[test]
 fn rows_on_disk_can_be_deleted_and_read() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
@@ -189,7 +190,8 @@ fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     }
 }
 
-/// The system reports free space and still refuses writes, as it does for a user's disk quota.
+/// A failed update must have changed no row, even if the system reports free space and still
+/// refuses writes, as it does for a user's disk quota.
 #[test]
 fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
@@ -234,7 +236,8 @@ fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
     }
 }
 
-/// Regression test: a writer waited for ever for compaction that had nothing to do.
+/// Regression test: on a full disk, a put waited for ever for background compaction that had
+/// nothing to do.
 #[test]
 fn no_writer_waits_for_compaction_that_cannot_help() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
@@ -378,8 +381,8 @@ fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
     }
 }
 
-/// Another program has taken all free space, also the space that the store reserves for a
-/// checkpoint.
+/// Compaction must free space even if another program has taken all free space, also the space that
+/// the store reserves for a checkpoint.
 #[test]
 fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
     let dir = tempfile::tempdir().unwrap();

@@ -179,8 +179,8 @@ fn rows_off_the_damaged_pages_all_come_back() {
     }
 }
 
-/// Regression test: tables after a dropped table got smaller numbers. The bank's internal rows with
-/// the tables' expiry times then applied to other tables.
+/// Regression test: salvage gave smaller numbers to tables after a dropped table. Their expiry
+/// times, which the bank keeps by table number, then applied to other tables.
 #[test]
 fn tables_keep_their_numbers() {
     let (dir, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

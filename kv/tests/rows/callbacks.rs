@@ -22,7 +22,8 @@ impl Operation for Panics {
     }
 }
 
-/// The callback panics while the device still has many reads into the store's buffer.
+/// The callback panics while the device still reads many rows into the store's buffer. The store
+/// must stay usable and return right rows.
 #[test]
 fn a_panic_amid_reads_from_disk_leaves_the_device_whole() {
     for choice in [DeviceChoice::IoUring, DeviceChoice::Threads] {
@@ -90,8 +91,8 @@ impl<const VARIABLE: bool> Operation for PanicsAtTheEnd<VARIABLE> {
     }
 }
 
-/// Regression test: rows that were inserted before the panic were not counted. Their deletion took
-/// the count below zero, and all later checkpoints failed.
+/// Regression test: if a batch panicked, the store did not count the rows that the batch had
+/// inserted. Their deletion took the count below zero, and all later checkpoints failed.
 #[test]
 fn rows_that_were_inserted_before_a_panic_are_counted() {
     let dir = tempfile::tempdir().unwrap();

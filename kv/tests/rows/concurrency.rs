@@ -396,9 +396,9 @@ impl<F: FnMut()> Operation for Overtaken<F> {
     }
 }
 
-/// Regression test: an update began again and reused the space of its first record. It linked that
-/// record in front of a record with a higher address. The chain then no longer led to ever older
-/// records, and a row could not be read.
+/// Regression test: an update that was overtaken by an insertion began again and reused the space
+/// of its first record. It linked that record in front of the inserted record, which has a higher
+/// address. The chain then no longer led to ever older records, and a row could not be read.
 #[test]
 fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -458,7 +458,7 @@ fn goes_on(dir: &tempfile::TempDir, store: Store, keys: &[u64]) {
     assert_eq!(peek(&store, kept, &keys[..1]).unwrap(), [Some(value(keys[0], 1, 8))]);
 }
 
-/// Regression test: a batch ran while its table was dropped. It subtracted from the table's row
+/// Regression test: a deletion that ran while its table was dropped subtracted from the table's row
 /// count, which was already 0. The next manifest had an impossible count, and the bank could not be
 /// opened again.
 #[test]

@@ -128,8 +128,8 @@ fn an_update_by_hints_changes_the_rows() {
     test.add();
 }
 
-/// A deletion of a row in the mutable region makes its record a tombstone where it lies, and a put
-/// fills that record again.
+/// A deletion makes the record of a mutable row a tombstone where it lies, and a put fills that
+/// record again. Batches with old hints must see the deletion and the new row.
 #[test]
 fn a_deleted_row_is_missing_and_comes_back_with_its_next_put() {
     let mut test = Test::new();
@@ -253,7 +253,8 @@ fn hints_of_parts_come_together() {
     test.add_by(whole.all());
 }
 
-/// The keys of the second batch are some of the first, in another order, and one of them twice.
+/// Picks hints for a second batch, whose keys are some keys of the first batch in another order,
+/// one of them twice.
 #[test]
 fn hints_of_some_keys_are_picked() {
     let test = Test::new();

@@ -185,8 +185,8 @@ fn a_full_index_of_512_kib_finds_every_row_on_a_real_disk() {
 
 #[test]
 fn the_budget_is_kept_at_every_step() {
-    // Regression test: the index took memory at once, and the log released frames only when it
-    // began a later page.
+    // Regression test: the index took memory at once, but the log released frames only when it
+    // began a later page. In between, the store exceeded its budget.
     for budget_bytes in [256 << 10, 384 << 10, 512 << 10, 3 << 20] {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { device: DeviceChoice::Memory, ..options(budget_bytes) };
@@ -200,8 +200,8 @@ fn the_budget_is_kept_at_every_step() {
 
 #[test]
 fn promote_in_one_thread_moves_every_row_of_shared_slots() {
-    // Regression test: if two rows shared a slot, the second row stayed on disk. It was counted as
-    // overtaken by the first.
+    // Regression test: if two rows shared a slot, `promote` left the second row on disk and counted
+    // it as overtaken.
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { device: DeviceChoice::Memory, ..options(256 << 10) };
     let (store, table) = open(&dir, &options);
@@ -216,8 +216,8 @@ fn promote_in_one_thread_moves_every_row_of_shared_slots() {
 
 #[test]
 fn an_index_that_does_not_fit_is_refused_with_the_budget_that_does() {
-    // Regression test: the budget that the error named left out overflow buckets. The store refused
-    // that budget too.
+    // Regression test: the budget that an error named did not include overflow buckets, so the
+    // store refused that budget too.
     for rows in [60_000, 330_000, 1_000_000, 1_400_000] {
         let dir = tempfile::tempdir().unwrap();
         let large = StoreOptions { page_size_bytes: Some(16 << 10), ..options(96 << 20) };

@@ -7,9 +7,9 @@ use embank_kv::Store;
 const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 100_000;
 
-/// Regression test: with 1 MiB, keys share slots and entries have short tags. With more memory,
-/// splits copy such entries. The copies were counted when they were removed, but not when they were
-/// made. The count went below zero, and the index grew without rows.
+/// Regression test: a bank with 1 MiB has index entries with short tags, and with more memory,
+/// splits copy such entries. The store counted the copies when it removed them, but not when it
+/// made them. The count went below zero, and the index grew without rows.
 #[test]
 fn copies_of_entries_are_counted_and_go_with_their_rows() {
     let dir = tempfile::tempdir().unwrap();

@@ -95,7 +95,7 @@ fn neighbours_on_disk_are_read_together() {
         assert!(reads > 0);
         // Rows of 96 bytes were written in order, so a page of 8 KiB has 84 of them.
         assert!(reads * 20 < on_disk.len() as u64, "{reads} reads for {} rows", on_disk.len());
-        // Only the block between two bursts is read twice.
+        // Only a block that two consecutive reads share is read twice.
         let bytes = after.disk_read_bytes - before.disk_read_bytes;
         assert!(bytes <= after.log_head * 9 / 8, "{bytes} bytes for {}", after.log_head);
     }
@@ -414,7 +414,8 @@ fn stalls_are_counted_and_timed() {
     assert_eq!(store.stats().changed, 2 * ROWS);
 }
 
-/// Regression test: a deleted row whose tombstone was in mutable memory was counted as resident.
+/// Regression test: `promote` counted a deleted row as resident if its tombstone was in mutable
+/// memory.
 #[test]
 fn a_deleted_row_is_missing_to_a_promote_in_every_region() {
     let dir = tempfile::tempdir().unwrap();

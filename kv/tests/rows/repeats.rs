@@ -1,8 +1,8 @@
 //! Tests batches in which keys appear several times.
 //!
-//! A batch probes the index for a group of keys before it works on the group before. If a key is in
-//! both groups, the entry that the probe found may be out of date: the work on the first group may
-//! insert the row, or write a new record for it.
+//! A batch probes the index for the next group of keys before it works on the current group. If a
+//! key is in both groups, the entry that the probe found may be out of date: the work on the
+//! current group may insert the row, or write a new record for it.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -320,9 +320,9 @@ fn bump(written: &[AtomicU64], keys: &[u64]) {
     }
 }
 
-/// Regression test: the index grew while the cache had its maximum. Each inserting thread waited
-/// for a frame inside a chunk of its batch, and a checkpoint waited for these threads. The writer
-/// also counted frames below zero.
+/// Regression test: while the cache had its maximum size and the index grew, each inserting thread
+/// waited for a frame inside a chunk of its batch. A checkpoint waited for these threads, so all of
+/// them hung. The log's writer thread also counted frames below zero.
 #[test]
 fn inserts_and_checkpoints_beside_a_full_cache_come_to_an_end() {
     const OLD: u64 = 1500;

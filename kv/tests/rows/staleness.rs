@@ -64,7 +64,8 @@ impl Bank {
 
 #[test]
 fn the_bound_holds_in_every_region() {
-    // MLKV did not check the bound for rows that it read from disk.
+    // The store MLKV did not check the bound for rows that it read from disk. Here the bound must
+    // hold in each region.
     for region in REGIONS {
         let bank = bank();
         assert!(!bank.is_blocked(1));
@@ -135,8 +136,8 @@ fn a_promoted_row_keeps_its_count() {
 
 #[test]
 fn counts_are_zero_after_reopening() {
-    // MLKV wrote clocks to disk and never reset them. After a crash, a lease that was held at the
-    // crash blocked its row for ever.
+    // The store MLKV wrote clocks to disk and never reset them. After a crash of MLKV, a lease that
+    // was held at the crash blocked its row for ever.
     for region in REGIONS {
         let bank = bank();
         for _ in 0..2 {
@@ -172,7 +173,8 @@ fn a_release_does_not_go_below_zero() {
 
 #[test]
 fn a_get_of_a_missing_key_leaves_no_record() {
-    // In MLKV, a Get of a missing key left an empty record, and later Gets found that record.
+    // In the store MLKV, a Get of a missing key left an empty record, and later Gets found that
+    // record.
     let bank = bank();
     let before = bank.store.stats();
     for key in 1000..1010 {
@@ -194,7 +196,7 @@ fn a_get_of_a_missing_key_leaves_no_record() {
 
 #[test]
 fn a_row_on_disk_is_never_reported_missing() {
-    // MLKV reported rows on disk as missing.
+    // The store MLKV reported rows on disk as missing.
     let bank = bank();
     let keys: Vec<u64> = (0..3000).collect();
     put(&bank.store, bank.table, &keys, 0, VALUE_BYTES);
@@ -245,8 +247,8 @@ fn a_lease_over_a_deletion_comes_down_wherever_the_tombstone_lies() {
 
 #[test]
 fn a_waiting_reader_does_not_stop_the_store() {
-    // In MLKV, a waiting reader stayed in its epoch. The log could then begin no new page, and all
-    // threads stopped.
+    // In the store MLKV, a waiting reader stayed in its epoch, as a running batch does. The log
+    // could then begin no new page, and all threads stopped.
     let bank = bank();
     assert!(!bank.is_blocked(0));
     let (waits, waiting) = mpsc::channel();

@@ -88,8 +88,9 @@ fn numbers_that_no_table_had_come_first() {
     assert_eq!(made, [(1, 0), (2, 0), (3, 0), (4, 0), (1, 1), (2, 1)]);
 }
 
-/// Tables of several widths get the same numbers over a thousand rounds of rows, checkpoints,
-/// compactions and openings.
+/// A thousand tables with several value lengths get the same few numbers, with checkpoints,
+/// compactions and openings in between. No table may show a row, clock or count of an earlier
+/// table.
 #[test]
 fn a_table_shows_no_row_of_one_that_had_its_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -309,9 +310,9 @@ impl Device for HeldRead {
     }
 }
 
-/// Regression test: a batch waited for the disk. Meanwhile its table was dropped, and another table
-/// got the number. The batch then looked up its keys in the new table, read and deleted its rows,
-/// and changed their clocks.
+/// Regression test: while a batch waited for the disk, its table was dropped and another table got
+/// the table's number. The batch then looked up its keys in the new table, read and deleted its
+/// rows, and changed their clocks.
 #[test]
 fn a_batch_under_way_does_not_reach_the_table_that_gets_the_number() {
     type Call = fn(&Store, TableId) -> Result<()>;
@@ -373,8 +374,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Threads use tables by ids that may be outdated. Meanwhile other threads drop and create tables,
-/// take checkpoints and compact.
+/// Threads use tables by ids that may be outdated. Meanwhile another thread drops and creates
+/// tables. No batch may see a row of another table.
 #[test]
 fn no_row_crosses_while_tables_come_and_go_under_load() {
     const THREADS: u64 = 3;
@@ -663,8 +664,8 @@ fn copies_and_deltas_give_no_table_the_rows_of_another() {
     assert_eq!(peek(&copied, id, &keys(100)).unwrap(), vec![None; 100]);
 }
 
-/// Regression test: the newest manifest is lost. In the manifest before it, the number of a later
-/// table belongs to a dropped table. Salvage took the later table's rows for rows of the dropped
+/// Regression test: the newest manifest was lost, and the older manifest listed a dropped table
+/// under the number of a new table. Salvage took the new table's rows for rows of the dropped
 /// table, and the report did not mention them.
 #[test]
 fn salvage_tells_of_rows_whose_table_got_a_number_again() {

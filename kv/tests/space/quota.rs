@@ -73,8 +73,8 @@ fn the_log_is_never_above_the_quota() {
     });
 }
 
-/// The quota is smaller than the memory. Rows are deleted before their records reach the disk, so
-/// the calls must end.
+/// The quota is smaller than the memory. The rows are deleted before their records reach the disk,
+/// so the quota must not stop the calls.
 #[test]
 fn a_quota_below_the_memory_is_no_limit_to_what_is_deleted() {
     let dir = tempfile::tempdir().unwrap();

@@ -116,7 +116,8 @@ impl<'t> Lexer<'t> {
         self.at = end;
     }
 
-    /// Returns the bytes from `at` up to the end of the next `mark`, or of the file.
+    /// Returns the number of bytes from `at` to the end of the next `mark`, or to the file's end.
+    /// The search for `mark` begins `from` bytes after `at`.
     fn through(&self, from: usize, mark: &str) -> usize {
         let rest = self.rest().get(from..).unwrap_or("");
         rest.find(mark).map_or(self.rest().len(), |i| from + i + mark.len())

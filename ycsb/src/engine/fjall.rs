@@ -14,7 +14,7 @@ use super::map::missing;
 use super::{Engine, Named, Session, Settings, sorted_places};
 use crate::content;
 
-/// While `settle` waits for background work, it looks at this interval if the work is done.
+/// The interval at which `settle` checks whether background work is done.
 const SETTLE_POLL: Duration = Duration::from_millis(5);
 const SETTLE_MAX: Duration = Duration::from_secs(600);
 

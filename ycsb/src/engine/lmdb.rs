@@ -25,9 +25,10 @@ struct Lmdb {
     rows: Rows,
     value_bytes: usize,
     map_bytes: usize,
-    /// The number of commits. A reader compares it to detect that its transaction is old.
+    /// The number of commits so far. A read transaction is outdated if this number has changed
+    /// since the transaction began.
     commits: AtomicU64,
-    /// One more than the greatest key. A key that is not below this is appended. A thread uses this
+    /// One more than the greatest key. A new key from this value on is appended. A thread uses this
     /// value only within a write transaction.
     append_from: AtomicU64,
 }

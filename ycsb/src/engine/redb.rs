@@ -26,7 +26,8 @@ struct Redb {
     database: Database,
     value_bytes: usize,
     cache_bytes: usize,
-    /// The number of commits. A reader compares it to detect that its transaction is old.
+    /// The number of commits so far. A read transaction is outdated if this number has changed
+    /// since the transaction began.
     commits: AtomicU64,
     /// Bytes of values written since the last durable commit.
     undurable_bytes: AtomicU64,

@@ -274,8 +274,8 @@ fn change(kv: &KvRows, rows: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes of the files that only the newest checkpoint has. Files that it shares with
-/// the checkpoint before do not count.
+/// Returns the bytes of the files that only the newest checkpoint has. Files that earlier
+/// checkpoints have too do not count.
 fn own_bytes(kv: &KvRows, path: &Path) -> Result<u64> {
     let number = kv.store.stats().checkpoints;
     let image = format!("index.{number:010}");

@@ -1,6 +1,6 @@
 //! `roofline`: the limits of the machine, without a store.
 //!
-//! In memory it measures:
+//! In memory, `roofline` measures:
 //!
 //! - random gathers of rows of 8 to 512 bytes by one and two threads, and of 64-byte rows also from
 //!   4 KiB pages;
@@ -8,7 +8,7 @@
 //!   ([`crate::ground::index_loop`]);
 //! - the cost of a second cache line ([`crate::ground::page_cost`]).
 //!
-//! On the drive it measures random and sequential reads and writes at several queue depths
+//! On the drive, `roofline` measures random and sequential reads and writes at several queue depths
 //! ([`crate::ground::device_limit`]).
 //!
 //! Estimate, written before measuring. A dependent miss costs about 100 ns, and a core keeps 12 to

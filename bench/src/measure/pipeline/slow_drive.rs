@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 const GROUP: &str = "embank-bench";
 
 /// A control group with a slow drive, which this process has entered. Dropping the value puts the
-/// process back into its group of before.
+/// process back into its previous group.
 pub(super) struct SlowDrive {
     group: PathBuf,
     /// The control group that the process was in before.

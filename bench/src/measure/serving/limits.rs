@@ -1,5 +1,5 @@
-//! The machine's limits for the same requests, without a store: gathers from memory and bursts of
-//! reads from the drive.
+//! The machine's limits for the requests of `serving`, without a store: gathers from memory and
+//! bursts of reads from the drive.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

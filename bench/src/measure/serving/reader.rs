@@ -50,8 +50,8 @@ pub(super) struct Move {
 }
 
 impl Move {
-    /// The move to the checkpoint that `bank` shows now. `training` has drawn the batches of the
-    /// checkpoint before.
+    /// The move to the checkpoint that `bank` shows now. `training` must have drawn the batches up
+    /// to the previous checkpoint; this draws the batches after it.
     ///
     /// # Errors
     /// Fails if the checkpoint's blob does not hold the writer's number of batches.

@@ -3,7 +3,8 @@
 //!
 //! The store's budget holds its index and a quarter of its log. The program loads all rows and
 //! takes a checkpoint. Then it updates rows in uniform batches and after that in Zipf batches: a
-//! get, then a put of the negated row. It takes a checkpoint after each of the two.
+//! get, then a put of the negated row. It takes a checkpoint after the uniform and after the Zipf
+//! batches.
 //!
 //! Estimate, written before measuring. A bucket of the index has seven entries in 64 bytes and is
 //! filled to 0.6 to 0.65. So the index takes 14 to 15 bytes for each row, with any number of rows.

@@ -1,10 +1,10 @@
 //! `in-memory`: the store and its tables with every row in memory, compared with the machine's
 //! limits.
 //!
-//! The same run measures two limits. The bare random gather touches one place in memory for each
-//! row. The bare loop behind an index touches two, as every store with a hash index must. The
-//! targets are parts of the gather's rate. The loop shows which part of the difference is due to
-//! the machine.
+//! The run also measures two limits of the machine. The bare random gather touches one place in
+//! memory for each row. The bare loop behind an index touches two, as every store with a hash index
+//! must. The targets are parts of the gather's rate. The loop shows which part of the difference is
+//! due to the machine.
 //!
 //! Estimate, written before measuring. At 64 bytes `kv get` does 0.8 of the loop behind an index.
 //! It adds about 15 ns of hashing, tags and headers to 45 to 50 ns of misses, which hide a part of
@@ -38,7 +38,7 @@ use crate::ground::report::{self, Row};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 use crate::measure::store::threads_a_batch;
 
-/// Columns of a row where a large table is compared with a smaller one: 8 bytes.
+/// Columns (f32) of a row in the comparison of a large table with a smaller one: 8 bytes.
 const SIZES_DIM: usize = 2;
 
 /// Options of `in-memory`.

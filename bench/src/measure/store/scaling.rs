@@ -1,7 +1,7 @@
 //! `scaling`: two threads against one, in memory, compared with how the machine's memory scales.
 //!
-//! It is `in-memory` for the store alone. A figure is the rate of a contender with two threads
-//! divided by its rate with one. It is compared with this ratio of the plain gather.
+//! This runs `in-memory` for the store alone. A figure is the rate of a contender with two threads
+//! divided by its rate with one thread. Each figure is compared with that of the plain gather.
 //!
 //! Estimate, written before measuring. The threads share only the counters (once for each batch)
 //! and the epoch (once for each chunk), so the store scales as the bare loops do. The ratio is 1.9

@@ -1,16 +1,16 @@
 //! `single-op`: one key in each call, as in YCSB and in stores without batches.
 //!
-//! It measures reads (a `Get` that keeps the clock), peeks, and a mix of half reads and half blind
-//! updates. Rows have 8 or 64 bytes, keys are uniform or Zipf, and one or two threads draw from the
-//! same keys. `--peer-json FILE` gives the figures of another store that was measured on the same
-//! machine:
+//! `single-op` measures reads (a `Get` that keeps the clock), peeks, and a mix of half reads and
+//! half blind updates. Rows have 8 or 64 bytes, keys are uniform or Zipf, and one or two threads
+//! draw from the same keys. `--peer-json FILE` gives the figures of another store that was measured
+//! on the same machine:
 //!
 //! ```json
 //! {"peer": "C++ FASTER, -O3", "rows": [{"name": "64 B x 1 thread: uniform, reads", "value": 3.5}]}
 //! ```
 //!
-//! The names are those that this program prints, and `--list` prints them. Values are in million
-//! operations a second.
+//! The names in the file are those that this program prints, and `--list` prints only these names.
+//! Values are in million operations a second.
 //!
 //! Estimate, written before measuring. A call has one dependent miss for the bucket and one for the
 //! record. Each miss takes 100 ns if the table is not in a cache, and the processor overlaps little

@@ -1,10 +1,10 @@
 //! `mechanisms`: the gain of each mechanism that decides which rows are in memory and when the
 //! store reads them.
 //!
-//! Three models that train and are limited by the drive (DLRM, a knowledge graph, a GNN) and two
-//! models that mostly read run with tables of several times the memory budget. In each turn, a
-//! model runs twice with all mechanisms, and once with each mechanism off, in random order. Each
-//! run begins with the same bank at the same checkpoint, and has the same batches. A run computes a
+//! Five models run with tables of several times the memory budget: three that train and are limited
+//! by the drive (DLRM, a knowledge graph, a GNN), and two that mostly read. In each turn, a model
+//! runs twice with all mechanisms, and once with each mechanism off, in random order. Each run
+//! begins with the same bank at the same checkpoint, and has the same batches. A run computes a
 //! checksum of all rows that it read, and of a part of the rows that it left. The checksums of all
 //! runs must be equal. Times depend on what else the machine does, but the bytes read and written
 //! depend little on it. Each figure is compared with the mean of the two runs of its turn that had

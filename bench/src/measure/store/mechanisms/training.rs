@@ -155,7 +155,7 @@ struct Trainer<'b> {
     tables: Vec<Table>,
     training: Batches,
     evaluation: Batches,
-    /// The announced batches.
+    /// The batches that were announced to Lookahead and not trained yet, oldest first.
     ahead: VecDeque<Keys>,
     auto: AutoDepth,
     fixed_depth: Option<usize>,
