@@ -187,9 +187,9 @@ typedef enum embank_rounding {
 typedef enum embank_admission {
   // A key gets its row at its first get.
   EMBANK_ADMISSION_ALWAYS = 0,
-  // A key gets its row at its get number admission_gets. The table counts the gets of each key
-  // without a row. It forgets a count when it has counted enough other keys since: as many as it
-  // has rows, and at least 65,536.
+  // Get number admission_gets of a key makes the key's row. Until then the table counts the
+  // key's gets. The table forgets this count after it has counted enough other keys: as many as
+  // the table has rows, and at least 65,536.
   EMBANK_ADMISSION_AFTER_GETS = 1,
   // Each get of a key without a row inserts the row with the probability admission_probability.
   EMBANK_ADMISSION_PROBABILITY = 2,
@@ -318,10 +318,10 @@ typedef struct embank_byte_strings embank_byte_strings;
 // Bytes that a call returns. Free with embank_bytes_free.
 typedef struct embank_bytes embank_bytes;
 
-// A lease: until it ends, the staleness clocks of the rows of one get count that get. Applying,
-// putting or releasing the lease ends it, even if the call returns an error. Only if an argument
-// is wrong does the lease stay as it was. Free with embank_lease_free, which also releases the
-// lease if it has not ended.
+// A lease, which a get returns. Until the lease ends, it counts in the staleness clock of each row
+// of the get. Applying, putting or releasing the lease ends it, even if the call returns an error.
+// Only if an argument is wrong does the lease stay as it was. Free with embank_lease_free, which
+// also releases the lease if it has not ended.
 typedef struct embank_lease embank_lease;
 
 // Names that a call returns. Free with embank_names_free.
@@ -473,8 +473,9 @@ typedef struct embank_table_settings {
   float admission_probability;
 } embank_table_settings;
 
-// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change fields. They
-// never change: opening a vocabulary with other settings than those of its creation fails.
+// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change fields. A
+// vocabulary's settings never change: opening a vocabulary with other settings than those of its
+// creation fails.
 typedef struct embank_vocabulary_settings {
   // Set by embank_vocabulary_settings_init.
   size_t size;
@@ -588,8 +589,8 @@ typedef struct embank_import_options {
   // Set by embank_import_options_init.
   size_t size;
   // The name of the tensor or column with the keys; for npy, the name of the file with the keys.
-  // NULL means `keys` or `key`. If neither exists, row i is the row of key i. But if another
-  // part of the file may be keys, the import fails. Default: NULL.
+  // NULL means `keys` or `key`. If neither exists, row i is the row of key i; but the import
+  // fails if another tensor or column may hold keys. Default: NULL.
   const char *keys;
   // The name of the tensor or column with the vectors; for npy, the name of the file with the
   // vectors. NULL means `rows` or `vector`, or else the only matrix. Default: NULL.
@@ -672,11 +673,11 @@ typedef struct embank_bank_stats {
   uint64_t log_disk_bytes;
   // Gets that had to wait for a staleness bound, in all tables.
   uint64_t waits;
-  // Total time of these waits, in microseconds.
+  // Total time that Gets waited for a staleness bound, in microseconds.
   uint64_t wait_us;
-  // Gets that gave up waiting.
+  // Gets that failed because they had waited for `wait_timeout`.
   uint64_t timeouts;
-  // Leases that were dropped or expired, and of which not all counts could be given back.
+  // Dropped or expired leases that could not lower the clocks of all their rows.
   uint64_t release_failures;
   // Leases that grew older than lease_timeout and
   // were declared expired.
@@ -687,11 +688,11 @@ typedef struct embank_bank_stats {
   uint64_t last_checkpoint_us;
   // Requested keys. Equal keys of one call count once.
   uint64_t lookahead_requested;
-  // Keys that were in mutable memory already, or in no table, at the request.
+  // Keys that had no row at the request, or whose row was already in mutable memory.
   uint64_t lookahead_resident;
   // Keys put in the queue.
   uint64_t lookahead_queued;
-  // Keys that were pending already at another request for them.
+  // Keys that were already pending because of an earlier request.
   uint64_t lookahead_merged;
   // Keys that the full queue refused.
   uint64_t lookahead_dropped;
@@ -823,10 +824,10 @@ typedef struct embank_bank_stats {
   uint64_t log_address_left_bytes;
   // The size of a log page, in bytes.
   uint64_t page_size_bytes;
-  // Keys that were in no table when their turn came.
+  // Keys that had no row when their turn came.
   uint64_t lookahead_missing;
-  // Working time of the lookahead thread, in microseconds: for bursts, prefetches, and rows
-  // that it keeps in memory.
+  // Working time of the lookahead thread, in microseconds: for reading announced rows, for
+  // prefetches, and for rows that it keeps in memory.
   uint64_t lookahead_reading_us;
   // Gauge: the last depth that an AutoDepth has chosen; 0 without one.
   uint64_t lookahead_depth;
@@ -862,11 +863,11 @@ typedef struct embank_table_stats {
   uint64_t disk_reads;
   // Gets that had to wait for the staleness bound.
   uint64_t waits;
-  // Total time of these waits, in microseconds.
+  // Total time that Gets waited for a staleness bound, in microseconds.
   uint64_t wait_us;
-  // Gets that gave up waiting.
+  // Gets that failed because they had waited for `wait_timeout`.
   uint64_t timeouts;
-  // Leases that were dropped or expired, and of which not all counts could be given back.
+  // Dropped or expired leases that could not lower the clocks of all their rows.
   uint64_t release_failures;
   // Leases that grew older than lease_timeout and
   // were declared expired.
@@ -1024,9 +1025,9 @@ enum embank_status embank_bank_checkpoint(const struct embank_bank *bank,
                                           size_t blob_size,
                                           uint64_t *number);
 
-// Gets the number and the blob of the checkpoint at which the bank was opened. For a read-only
-// bank, it is the checkpoint that the bank shows now. Without a checkpoint, the number is 0 and
-// the blob is NULL. `number` and `blob` may be NULL.
+// Gets the number and the blob of a checkpoint: of the one at which the bank was opened, or of the
+// one that a read-only bank shows now. Without a checkpoint, the number is 0 and the blob is NULL.
+// `number` and `blob` may be NULL.
 enum embank_status embank_bank_recovered(const struct embank_bank *bank,
                                          uint64_t *number,
                                          struct embank_bytes **blob);
@@ -1186,13 +1187,14 @@ enum embank_status embank_table_set_learning_rate(const struct embank_table *tab
 enum embank_status embank_table_set_time(const struct embank_table *table, uint32_t time);
 
 // Sets the numbers of the optimizer, for all handles of the table and all batches that are applied
-// from now on. The kind and the initial accumulator must equal the table's. The table fixes also
-// whether momentum is 0, and whether Adagrad's lr_decay is 0. The setting is not durable.
+// from now on. The kind and the initial accumulator must equal the table's. Momentum and Adagrad's
+// lr_decay must be 0 if the table's number is 0, and must not be 0 otherwise. The setting is not
+// durable.
 enum embank_status embank_table_set_optimizer(const struct embank_table *table,
                                               struct embank_optimizer optimizer);
 
-// Begins a scan: it returns the rows that the newest checkpoint has of the table. Training may go
-// on meanwhile. Until the scan is freed, the bank frees no disk space that the checkpoint needs.
+// Begins a scan, which returns the table's rows in the newest checkpoint. Training may go on
+// meanwhile. Until the scan is freed, the bank frees no disk space that the checkpoint needs.
 enum embank_status embank_table_scan(const struct embank_table *table, struct embank_scan **scan);
 
 // Fills the settings with their defaults. `size` is sizeof(embank_vocabulary_settings).
@@ -1334,8 +1336,10 @@ enum embank_status embank_table_peek_bags(const struct embank_table *table,
                                           size_t pooled_len);
 
 // Ends the lease: applies one gradient for each bag with the table's optimizer. `gradients` has
-// number of bags * dim values. `bags` must be the bags of the get. The gradient of a row is the
-// sum over its places in the batch. The next checkpoint makes the update durable.
+// number of bags * dim values. `bags` must be the bags of the get. A row's gradient is the sum of
+// its bags' gradients, one for each place of its key in the batch: times the weight, or with
+// EMBANK_POOLING_MEAN divided by the bag's number of keys. The next checkpoint makes the update
+// durable.
 enum embank_status embank_lease_apply_bags(const struct embank_lease *lease,
                                            const struct embank_bags *bags,
                                            const float *gradients,
@@ -1351,9 +1355,9 @@ enum embank_status embank_scan_next(const struct embank_scan *scan,
                                     size_t rows_len,
                                     size_t *count);
 
-// `checkpoint` gets the number of the checkpoint, `rows` the number of rows that the table has in
-// it, and `remaining` the number of rows that the scan has not returned yet. Each of the three may
-// be NULL.
+// `checkpoint` gets the number of the checkpoint, `rows` the number of the table's rows in that
+// checkpoint, and `remaining` the number of rows that the scan has not returned yet. Each of the
+// three may be NULL.
 enum embank_status embank_scan_progress(const struct embank_scan *scan,
                                         uint64_t *checkpoint,
                                         uint64_t *rows,
@@ -1365,7 +1369,7 @@ void embank_scan_free(struct embank_scan *scan);
 // Sets every field to its default, so that no condition is set. `size` is sizeof(embank_eviction).
 enum embank_status embank_eviction_init(struct embank_eviction *eviction, size_t size);
 
-// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on. It
+// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on. The call
 // examines the rows of the newest checkpoint, and deletes a row if every condition now holds for
 // it. Rows that were inserted after the checkpoint, and rows with outstanding leases, stay. The
 // next checkpoint makes the deletions durable. After EMBANK_STATUS_CANCELLED or another failure,

@@ -43,11 +43,11 @@ pub struct embank_bank_stats {
     pub log_disk_bytes: u64,
     /// Gets that had to wait for a staleness bound, in all tables.
     pub waits: u64,
-    /// Total time of these waits, in microseconds.
+    /// Total time that Gets waited for a staleness bound, in microseconds.
     pub wait_us: u64,
-    /// Gets that gave up waiting.
+    /// Gets that failed because they had waited for `wait_timeout`.
     pub timeouts: u64,
-    /// Leases that were dropped or expired, and of which not all counts could be given back.
+    /// Dropped or expired leases that could not lower the clocks of all their rows.
     pub release_failures: u64,
     /// Leases that grew older than lease_timeout and
     /// were declared expired.
@@ -58,11 +58,11 @@ pub struct embank_bank_stats {
     pub last_checkpoint_us: u64,
     /// Requested keys. Equal keys of one call count once.
     pub lookahead_requested: u64,
-    /// Keys that were in mutable memory already, or in no table, at the request.
+    /// Keys that had no row at the request, or whose row was already in mutable memory.
     pub lookahead_resident: u64,
     /// Keys put in the queue.
     pub lookahead_queued: u64,
-    /// Keys that were pending already at another request for them.
+    /// Keys that were already pending because of an earlier request.
     pub lookahead_merged: u64,
     /// Keys that the full queue refused.
     pub lookahead_dropped: u64,
@@ -194,10 +194,10 @@ pub struct embank_bank_stats {
     pub log_address_left_bytes: u64,
     /// The size of a log page, in bytes.
     pub page_size_bytes: u64,
-    /// Keys that were in no table when their turn came.
+    /// Keys that had no row when their turn came.
     pub lookahead_missing: u64,
-    /// Working time of the lookahead thread, in microseconds: for bursts, prefetches, and rows
-    /// that it keeps in memory.
+    /// Working time of the lookahead thread, in microseconds: for reading announced rows, for
+    /// prefetches, and for rows that it keeps in memory.
     pub lookahead_reading_us: u64,
     /// Gauge: the last depth that an AutoDepth has chosen; 0 without one.
     pub lookahead_depth: u64,
@@ -328,11 +328,11 @@ pub struct embank_table_stats {
     pub disk_reads: u64,
     /// Gets that had to wait for the staleness bound.
     pub waits: u64,
-    /// Total time of these waits, in microseconds.
+    /// Total time that Gets waited for a staleness bound, in microseconds.
     pub wait_us: u64,
-    /// Gets that gave up waiting.
+    /// Gets that failed because they had waited for `wait_timeout`.
     pub timeouts: u64,
-    /// Leases that were dropped or expired, and of which not all counts could be given back.
+    /// Dropped or expired leases that could not lower the clocks of all their rows.
     pub release_failures: u64,
     /// Leases that grew older than lease_timeout and
     /// were declared expired.
