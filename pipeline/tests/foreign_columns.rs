@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use arrow_array::types::{Int8Type, Int64Type, UInt32Type};
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, Date32Array, Date64Array, Decimal128Array, DictionaryArray,
-    DurationMillisecondArray, Float16Array, Float64Array, Int32Array, Int64Array, ListArray,
-    NullArray, RecordBatch, StringArray, StringViewArray, Time64NanosecondArray,
+    Array, ArrayRef, BooleanArray, Date32Array, Date64Array, Decimal128Array, Decimal256Array,
+    DictionaryArray, DurationMillisecondArray, Float16Array, Float64Array, Int32Array, Int64Array,
+    ListArray, NullArray, RecordBatch, StringArray, StringViewArray, Time64NanosecondArray,
     TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray,
     TimestampSecondArray, UInt32Array,
 };
+use arrow_buffer::i256;
 use arrow_ipc::writer::{FileWriter, StreamWriter};
 use embank_pipeline::{
     Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Operator, Output, Pipeline,
@@ -222,6 +223,18 @@ fn decimals_dates_and_times_are_numbers() {
     let large = files(&decimal(vec![Some(1 << 70)], 38, 0));
     let error = read(FieldKind::Int64, &large[0].1).unwrap_err();
     assert!(error.to_string().contains("does not fit into 64 bits"), "{error}");
+
+    // These digits need more than 128 bits.
+    let digits = i256::from_i128(25).checked_mul(i256::from_i128(10).checked_pow(49).unwrap());
+    let wide = |places| {
+        let array = Decimal256Array::from(vec![digits]).with_precision_and_scale(76, places);
+        Arc::new(array.unwrap()) as ArrayRef
+    };
+    expect(FieldKind::Float32, wide(50), &[160]);
+    let error = read(FieldKind::Int64, &files(&wide(0))[0].1).unwrap_err();
+    assert!(error.to_string().contains("does not fit into 64 bits"), "{error}");
+    let error = read(FieldKind::Float32, &files(&wide(0))[0].1).unwrap_err();
+    assert!(error.to_string().contains("\"x\""), "{error}");
 
     let dates = Date32Array::from(vec![Some(19_000), None, Some(-1)]);
     expect(FieldKind::Int32, Arc::new(dates), &[19_000, MISSING, -1]);

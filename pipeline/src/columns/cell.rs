@@ -80,9 +80,11 @@ fn rarer_cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>>
         }
         DataType::Decimal256(_, places) => {
             let value = array.as_primitive::<Decimal256Type>().value(row);
-            // A value that does not fit in an i128 becomes the largest i128, which fits in no
-            // integer field.
-            decimal(value.to_i128().unwrap_or(i128::MAX), *places)
+            match value.to_i128() {
+                Some(value) => decimal(value, *places),
+                // The nearest float. An integer field refuses it as out of range.
+                None => scaled(value.to_string().parse().expect("digits are a float"), *places),
+            }
         }
         DataType::Date32 => Cell::Signed(array.as_primitive::<Date32Type>().value(row).into()),
         DataType::Date64 => {
@@ -146,11 +148,12 @@ fn key(keys: &dyn Array, kind: &DataType, row: usize) -> usize {
 
 /// Converts a decimal number with `places` digits after the point.
 fn decimal<'a>(value: i128, places: i8) -> Cell<'a> {
-    if places == 0 {
-        Cell::Big(value)
-    } else {
-        Cell::Float(value as f64 / 10_f64.powi(places.into()))
-    }
+    if places == 0 { Cell::Big(value) } else { scaled(value as f64, places) }
+}
+
+/// Returns the decimal number whose digits, without the point, are `digits`.
+fn scaled<'a>(digits: f64, places: i8) -> Cell<'a> {
+    Cell::Float(digits / 10_f64.powi(places.into()))
 }
 
 /// Returns the integer that a float is equal to. `None` for NaN.
