@@ -71,7 +71,7 @@ enum Command {
     /// The process that trains, which `serving` starts
     #[command(hide = true)]
     ServingWriter,
-    /// The share of peeks that the row cache serves, beside the ideal and simple policies
+    /// The share of peeks that the read cache serves, beside the ideal and simple policies
     CachePolicy(cache_policy::Args),
     /// Files with one bit flipped or cut short: the damage is reported, and repair brings back the
     /// rest

@@ -110,7 +110,7 @@ pub enum Mark {
     RollingBack,
     /// `Store::roll_back` returned.
     RolledBack {
-        /// The serial number of the older checkpoint's state.
+        /// The serial number of the state to which the bank was rolled back.
         serial: u64,
     },
     /// The program is about to open the bank.

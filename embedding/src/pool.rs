@@ -142,7 +142,8 @@ impl BatchPool {
         Self { threads: threads.max(1), running: OnceLock::new(), busy: AtomicBool::new(false) }
     }
 
-    /// Reserves the pool for a batch of `keys` keys. `None` if the batch must not be divided.
+    /// Reserves the pool for a batch of `keys` keys. `None` if the calling thread must run the
+    /// whole batch.
     pub(crate) fn turn(&self, keys: usize) -> Option<Turn<'_>> {
         let threads = self.threads.min(keys / thread_keys_min());
         if threads < 2 || u32::try_from(keys).is_err() || rayon::current_thread_index().is_some() {

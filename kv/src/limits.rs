@@ -13,8 +13,8 @@ pub(crate) struct Limits {
     pub(crate) budget_bytes_min: u64,
     /// An empty index has `1 << initial_level` buckets.
     pub(crate) initial_level: u32,
-    /// True if the store has a row cache, which keeps copies of rows that peeks read from disk.
-    pub(crate) row_cache: bool,
+    /// True if the store has a read cache, which keeps copies of rows that peeks read from disk.
+    pub(crate) read_cache: bool,
 }
 
 impl Limits {
@@ -22,6 +22,6 @@ impl Limits {
         page_bytes_min: PAGE_BYTES_MIN,
         budget_bytes_min: BUDGET_BYTES_MIN,
         initial_level: INITIAL_LEVEL,
-        row_cache: true,
+        read_cache: true,
     };
 }

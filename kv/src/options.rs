@@ -7,7 +7,7 @@ use crate::memory::control_group::default_memory_budget_bytes;
 /// The settings with which a store is opened.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// Memory for the log's pages in memory, the index, the row cache and the buffers, in bytes.
+    /// Memory for the log's pages in memory, the index, the read cache and the buffers, in bytes.
     /// The minimum is [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN). Default: 1 GiB, or a quarter
     /// of the memory limit of the process's control group if that is less
     /// ([`default_memory_budget_bytes`]). If the budget exceeds the memory limit, the system kills

@@ -50,8 +50,8 @@ impl Bank {
         assert!(used <= stats.memory_budget_bytes, "{stats:?}");
     }
 
-    /// Inserts until rows are on disk, and makes the row cache take its memory. Otherwise the first
-    /// read from disk would make the cache take memory later, at the cost of page frames.
+    /// Inserts until rows are on disk, and makes the read cache take its memory. Otherwise the
+    /// first read from disk would make the cache take memory later, at the cost of page frames.
     fn warm_up(&mut self) {
         while self.store.stats().log_head == 0 {
             self.insert(BATCH);
@@ -64,7 +64,7 @@ impl Bank {
     }
 
     /// Returns the number of page frames that the budget allows and the log does not use. The
-    /// budget less index, buffers and row cache gives the allowed frames; one page of them stays
+    /// budget less index, buffers and read cache gives the allowed frames; one page of them stays
     /// free.
     fn free_frames(&self) -> u64 {
         let stats = self.store.stats();

@@ -81,7 +81,7 @@ pub enum Error {
         input: String,
         /// The line's number, from 1. If the row spans several lines, its first line.
         line: u64,
-        /// Most bytes of a line, without its line end.
+        /// Largest number of bytes of a line, without its line end.
         limit: usize,
     },
     /// A compressed input can't be decompressed.
@@ -193,7 +193,7 @@ pub enum Error {
         value: String,
         /// Bytes of the value.
         found: usize,
-        /// Most bytes that the vocabulary allows.
+        /// Largest number of bytes that the vocabulary allows.
         longest: u32,
         /// The input's name.
         input: String,

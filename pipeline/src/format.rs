@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// Most bytes of a separator. Common separators have one or two.
+/// Largest number of bytes of a separator. Common separators have one or two.
 const SEPARATOR_BYTES_MAX: usize = 8;
 
 /// How rows are stored in an input.

@@ -14,10 +14,11 @@ const THREADS_MAX: usize = 4096;
 /// Largest chunk. Offsets within a chunk, and within a long line that begins in it, must fit in 32
 /// bits.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
-/// Most rows of a batch. Also most rows of a shuffle buffer.
+/// Largest number of rows of a batch. Also the largest number of rows of a shuffle buffer.
 const ROWS_MAX: usize = 1 << 31;
 
-/// Most batches in a feed's channel. The channel allocates memory for each place when it is made.
+/// Largest number of batches in a feed's channel. The channel allocates memory for each place when
+/// it is made.
 const BATCHES_AHEAD_MAX: usize = 1 << 16;
 
 /// Options of a pipeline's runs.
@@ -170,9 +171,9 @@ impl FeedOptions {
 pub struct FlightOptions {
     /// How batches are made. A client may ask for another seed and another first row.
     pub feed: FeedOptions,
-    /// Most bytes of values in a message. A larger batch is sent as several messages, for clients
-    /// that limit the size of a message. A client in Rust takes 4 MiB by default, headers included.
-    /// Default: `None`, which sends each batch as one message.
+    /// Largest number of bytes of values in a message. A larger batch is sent as several messages,
+    /// for clients that limit the size of a message. A client in Rust takes 4 MiB by default,
+    /// headers included. Default: `None`, which sends each batch as one message.
     pub message_bytes: Option<usize>,
     /// How long a client waits while another client has the feed. After this time the server
     /// refuses the waiting client. Default: 10 s.

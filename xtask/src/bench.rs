@@ -52,7 +52,7 @@ pub(crate) enum Measurement {
     /// Latencies of a bank that is open read-only, alone and beside a process that trains it
     #[command(disable_help_flag = true)]
     Serving(PassedOn),
-    /// The share of peeks that the row cache serves, beside the ideal and simple policies
+    /// The share of peeks that the read cache serves, beside the ideal and simple policies
     #[command(disable_help_flag = true)]
     CachePolicy(PassedOn),
     /// Files with one bit flipped or cut short: the damage is reported, and repair brings back the

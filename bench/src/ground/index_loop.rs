@@ -30,7 +30,7 @@ use crate::ground::rounds::Contender;
 const SLOT_BYTES: usize = 16;
 /// Bytes of a record before its row.
 const HEADER_BYTES: usize = 32;
-/// Most rows of a group.
+/// Largest number of rows of a group.
 const GROUP_ROWS_MAX: usize = 256;
 
 /// The way to overlap misses.

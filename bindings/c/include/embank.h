@@ -650,7 +650,7 @@ typedef struct embank_bank_stats {
   uint64_t hits_mutable;
   // Rows found in the read-only region.
   uint64_t hits_read_only;
-  // Rows found in the row cache, which holds copies of rows on disk.
+  // Rows found in the read cache, which holds copies of rows on disk.
   uint64_t hits_cache;
   // Rows found on disk, and read from disk.
   uint64_t hits_disk;
@@ -803,7 +803,7 @@ typedef struct embank_bank_stats {
   uint64_t memory_frames_bytes;
   // Gauge: memory of the index, in bytes.
   uint64_t memory_index_bytes;
-  // Gauge: memory of the row cache, in bytes.
+  // Gauge: memory of the read cache, in bytes.
   uint64_t memory_cache_bytes;
   // Gauge: memory of the read and write buffers, in bytes.
   uint64_t memory_buffers_bytes;

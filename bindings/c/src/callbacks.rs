@@ -29,7 +29,7 @@ pub(crate) unsafe fn tell(
     go_on(answer)
 }
 
-/// Calls the callback for keys.
+/// Calls an [`embank_on_keys`] callback with `keys`.
 ///
 /// # Safety
 /// `to` must be null or a function of its type. It must accept `context`, and return.

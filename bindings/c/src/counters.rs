@@ -20,7 +20,7 @@ pub struct embank_bank_stats {
     pub hits_mutable: u64,
     /// Rows found in the read-only region.
     pub hits_read_only: u64,
-    /// Rows found in the row cache, which holds copies of rows on disk.
+    /// Rows found in the read cache, which holds copies of rows on disk.
     pub hits_cache: u64,
     /// Rows found on disk, and read from disk.
     pub hits_disk: u64,
@@ -173,7 +173,7 @@ pub struct embank_bank_stats {
     pub memory_frames_bytes: u64,
     /// Gauge: memory of the index, in bytes.
     pub memory_index_bytes: u64,
-    /// Gauge: memory of the row cache, in bytes.
+    /// Gauge: memory of the read cache, in bytes.
     pub memory_cache_bytes: u64,
     /// Gauge: memory of the read and write buffers, in bytes.
     pub memory_buffers_bytes: u64,

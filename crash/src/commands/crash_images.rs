@@ -1,4 +1,5 @@
-//! `crash-images`: thousands of power cuts over many recorded lives of a bank.
+//! `crash-images`: thousands of power cuts over many recorded lives of a bank. A *life* is a
+//! sequence of operations, checkpoints, kills and reopens (`embank_crash::workload`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,7 +61,7 @@ struct Tally {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Returns an error if an image failed or a life could not be recorded.
+/// Returns an error if the check of an image failed, or if a bank's life could not be recorded.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let seed = seed(args.seed);
     let count = if args.quick { args.count.min(IMAGES_PER_LIFE) } else { args.count };

@@ -117,8 +117,8 @@ impl Dtype {
 pub(crate) struct Range {
     /// The largest finite value.
     pub(crate) largest: f32,
-    /// Bits of the smallest magnitude that becomes infinite. The bits of infinity and NaN are not
-    /// smaller than this.
+    /// The f32 bits of the smallest magnitude that the dtype turns into infinity. The bits of
+    /// infinity and NaN are at least as large, so one comparison finds them too.
     too_large_bits: u32,
 }
 

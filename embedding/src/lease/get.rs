@@ -226,8 +226,8 @@ impl Table {
         }
     }
 
-    /// Tries once to acquire all rows. If a row is blocked, the Get gives the counts of its other
-    /// rows back. If that fails, the failure only raises a counter.
+    /// Tries once to acquire all rows. If a row is blocked, the Get lowers the clocks of its other
+    /// rows again. A failure of this only raises a counter.
     pub(super) fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Attempt<'_>> {
         let entered = self.shared.leases.enter();
         let clock = Clock::Acquire { bound: self.staleness_bound() };

@@ -21,15 +21,16 @@ use crate::registry::{LeaseEntry, LeasedRows};
 use crate::table::Table;
 use crate::table::gradients::BatchGradients;
 
-/// The counts that a Get added to the staleness clocks of its rows, one per distinct key.
+/// A lease on the rows of a Get. The Get has raised the staleness clock of each distinct key's row
+/// by one, and the end of the lease lowers these clocks again.
 ///
-/// [`apply`](Self::apply) and [`put`](Self::put) update the rows and give the counts back. Dropping
-/// the lease gives the counts back without an update. An update that fails for any reason gives the
-/// counts back too. If a row was deleted since the Get, the lease has no count on that row, even if
-/// the row was made again. If the table was dropped, the lease has no counts.
+/// [`apply`](Self::apply) and [`put`](Self::put) update the rows and end the lease. Dropping the
+/// lease ends it without an update. An update that fails for any reason ends the lease too. If a
+/// row was deleted since the Get, the end of the lease leaves that row's clock alone, even if the
+/// row was made again.
 ///
-/// A lease that is older than [`lease_timeout`](crate::BankOptions::lease_timeout) may expire. A
-/// Get of the table then gives the lease's counts back, and an update through the lease fails.
+/// A lease that is older than [`lease_timeout`](crate::BankOptions::lease_timeout) may expire: a
+/// Get of the table then ends the lease, and a later update through the lease fails.
 ///
 /// In the source, `lease/mod.rs` has the methods for one lease, `table/bags.rs` the methods for
 /// bags, and `lease/step.rs` a step through several leases.
@@ -49,7 +50,7 @@ use crate::table::gradients::BatchGradients;
 /// assert_eq!(table.outstanding(4)?, Some(0));
 /// # Ok::<(), embank::Error>(())
 /// ```
-#[must_use = "dropping a lease gives its counts back without an update"]
+#[must_use = "dropping a lease ends it without an update"]
 pub struct Lease {
     pub(crate) table: Table,
     pub(crate) entry: Arc<Leased<LeaseEntry>>,
@@ -86,15 +87,15 @@ impl Lease {
         &self.table
     }
 
-    /// True if the lease has expired. Its counts were given back, and an update through it fails
+    /// True if the lease has expired. Its rows' clocks were lowered, and an update through it fails
     /// with [`LeaseExpired`](crate::Error::LeaseExpired).
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.entry.is_expired()
     }
 
-    /// Claims the lease's counts for this call: from now on, no other thread gives the counts back.
-    /// Fails if the lease has expired.
+    /// Claims the end of the lease for this call: from now on, no other thread lowers the clocks of
+    /// its rows. Fails if the lease has expired.
     pub(crate) fn begin_answer(&self) -> Result<()> {
         self.note_end();
         if self.entry.begin_answer() { Ok(()) } else { Err(self.expired()) }
@@ -168,7 +169,7 @@ impl Lease {
     /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) and
     /// [`LeaseExpired`](crate::Error::LeaseExpired), before any row is changed.
     /// [`RowOverflow`](crate::Error::RowOverflow), after all other rows are changed. A failure of
-    /// the store, after which some rows may be changed. After any error the counts are given back.
+    /// the store, after which some rows may be changed. After any error the lease has ended.
     pub fn apply(self, gradients: &[f32]) -> Result<()> {
         let gradients = self.checked_gradients(None, gradients)?;
         self.apply_checked(&gradients)
@@ -186,7 +187,7 @@ impl Lease {
     }
 
     /// Enters the turnstile, which keeps deletions away from the lease's rows. A call that ends the
-    /// lease enters before it claims the counts, and leaves after it has given the counts back.
+    /// lease enters before it claims that end, and leaves after it has lowered the clocks.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.table.shared.leases.enter()
     }
@@ -217,7 +218,7 @@ impl Lease {
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow)
     /// and [`LeaseExpired`](crate::Error::LeaseExpired), before any row is changed. A failure of
-    /// the store, after which some rows may be changed. After any error the counts are given back.
+    /// the store, after which some rows may be changed. After any error the lease has ended.
     pub fn put(self, rows: &[f32]) -> Result<()> {
         self.table.check_shape("rows", self.unique().batch_len(), rows.len())?;
         self.check_rows(rows, |place| self.unique().inverse()[place] as usize)?;
@@ -325,8 +326,8 @@ impl Lease {
         put.map_err(|(error, _)| error)
     }
 
-    /// Calls `release`, which gives the counts back. Returns `None`, without that call, if another
-    /// call has already given the counts back.
+    /// Calls `release`, which lowers the clocks of the lease's rows. Returns `None`, without that
+    /// call, if another call has already ended the lease.
     fn give_back<R>(&self, release: impl FnOnce(&LeasedRows<'_>, &Entered<'_>) -> R) -> Option<R> {
         let entered = self.enter();
         self.note_end();
@@ -334,8 +335,8 @@ impl Lease {
         begun.then(|| release(&self.entry.what().held(&entered), &entered))
     }
 
-    /// Gives the counts back without an update, as dropping the lease does, but reports a failure.
-    /// Does nothing if the lease has expired.
+    /// Ends the lease without an update, as dropping the lease does, but reports a failure. Does
+    /// nothing if the lease has expired.
     ///
     /// # Errors
     /// A failure of the store, after which some clocks may still be raised.

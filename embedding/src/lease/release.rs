@@ -1,6 +1,5 @@
-//! Lowers the staleness clocks of a lease's rows without an update, when the lease ends or expires:
-//! gives the lease's *counts* back. If the disk is full at that time, a later Get lowers the
-//! clocks.
+//! Lowers the staleness clocks of a lease's rows when the lease ends or expires without an update.
+//! If the disk is full at that time, a later Get lowers the clocks.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +12,10 @@ use crate::table::Table;
 use crate::table::operations::{Reached, TouchClocks};
 
 impl Table {
-    /// Gives back the counts of leases that are older than the bank's `lease_timeout`. Also gives
-    /// back the counts that an earlier call could not give back because the disk was full. A Get
-    /// calls this method before it starts and while it waits. Returns the registry, which knows
-    /// when to look for old leases next, or `None` if leases do not expire.
+    /// Ends the leases that are older than the bank's `lease_timeout`. Also lowers the clocks that
+    /// an earlier call could not lower because the disk was full. A Get calls this method before it
+    /// starts and while it waits. Returns the registry, which knows when to look for old leases
+    /// next, or `None` if leases do not expire.
     pub(crate) fn expire_due_leases(&self) -> Option<&LeaseRegistry> {
         if self.shared.leases.owes() {
             self.give_back_owed();
@@ -29,8 +28,8 @@ impl Table {
         Some(leases)
     }
 
-    /// Gives back the counts that an earlier call could not give back because the disk was full.
-    /// Stops when an attempt fails again.
+    /// Lowers the clocks that an earlier call could not lower because the disk was full. Stops when
+    /// an attempt fails again.
     #[cold]
     fn give_back_owed(&self) {
         let leases = &self.shared.leases;
@@ -47,7 +46,8 @@ impl Table {
         }
     }
 
-    /// Gives back the counts of leases that are older than `timeout`.
+    /// Ends the leases that are older than `timeout`: lowers the clocks of their rows, without an
+    /// update.
     #[cold]
     fn expire_leases(&self, timeout: Duration) {
         let leases = &self.shared.leases;
@@ -59,9 +59,9 @@ impl Table {
     }
 
     /// Lowers the clock of each of `keys`, which must be distinct, by one count. Skips missing
-    /// rows. Does nothing if the table was dropped, because its clocks are gone. A row that can't
-    /// be read keeps its count. If the disk is full, the counts become owed: a later Get gives them
-    /// back.
+    /// rows. Does nothing if the table was dropped, because its clocks are gone. The clock of a row
+    /// that can't be read stays. If the disk is full, a later Get lowers the remaining clocks
+    /// (`LeaseRegistry::owe`).
     ///
     /// `hints` says where the rows were in the store after the Get.
     pub(crate) fn release(
@@ -76,8 +76,8 @@ impl Table {
         let mut touch = TouchClocks { hints, reached: Reached::none_of(keys.len()) };
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
         if matches!(first_error, Error::Poisoned { .. }) {
-            // The store can't write any more, so the counts stay. This call wakes the waiting Gets,
-            // which then fail; otherwise they would wait until their deadline.
+            // The store can't write any more, so the clocks stay raised. This call wakes the
+            // waiting Gets, which then fail; otherwise they would wait until their deadline.
             self.context().store.wake_waiters();
             return Err(first_error);
         }
@@ -107,8 +107,7 @@ impl Table {
         self.count_failure(self.release(keys, None, entered));
     }
 
-    /// Gives counts back like [`release_or_count`](Self::release_or_count), for the rows of a
-    /// lease.
+    /// Lowers clocks like [`release_or_count`](Self::release_or_count), for the rows of a lease.
     pub(crate) fn release_held(&self, held: &LeasedRows<'_>, entered: &Entered<'_>) {
         self.count_failure(self.release(held.keys(), held.hints(), entered));
     }
@@ -119,7 +118,7 @@ impl Table {
         }
     }
 
-    /// Gives back the counts of the rows that a batch with [`Clock::Release`] did not reach. Called
+    /// Lowers the clocks of the rows that a batch with [`Clock::Release`] did not reach. Called
     /// after such a batch has failed halfway.
     pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached, entered: &Entered<'_>) {
         self.release_or_count(&places_keys(keys, |place| !reached.contains(place)), entered);

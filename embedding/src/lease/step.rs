@@ -79,8 +79,8 @@ impl Lease {
     /// of any table changes.
     ///
     /// If any lease has expired, no row changes. A row receives its gradient if at least one lease
-    /// still holds it. A row that was deleted since the Gets receives none. The counts are given
-    /// back after the rows have changed.
+    /// still holds it. A row that was deleted since the Gets receives none. The leases end after
+    /// the rows have changed.
     ///
     /// # Errors
     /// [`ShapeMismatch`](Error::ShapeMismatch), [`BadBags`](Error::BadBags),
@@ -88,7 +88,7 @@ impl Lease {
     /// [`LeaseExpired`](Error::LeaseExpired), before any row is changed.
     /// [`RowOverflow`](Error::RowOverflow), after all other rows are changed.
     /// [`StepIncomplete`](Error::StepIncomplete) if a table fails after other tables have changed;
-    /// the error names the changed tables. After any error the counts of all leases are given back.
+    /// the error names the changed tables. After any error all leases have ended.
     ///
     /// # Panics
     /// If a part has no lease, or leases of several tables. Also if a part with gradients per place

@@ -12,18 +12,17 @@
 //! - A Get that has waited for a long time reserves its rows. Later Gets of these rows queue behind
 //!   it (`waiting_line`).
 //! - Batches that were blocked once make further attempts one at a time (`retry_turn`). Otherwise
-//!   two batches could block each other again and again with rows that both acquire and give back.
-//!   No thread waits for a clock while it has the turn.
+//!   two batches could block each other again and again: both would raise the clocks of some rows
+//!   and lower them again. No thread waits for a clock while it has the turn.
 //!
 //! A lease that never ends would block its rows forever. With the bank's `lease_timeout`, a waiting
 //! Get looks for expired leases, first at once and then whenever another lease may expire. The Get
-//! then gives back the counts of expired leases: it undoes what these leases' Gets added to the
-//! clocks (`registry`). The essay of `leases` in `embank_kv` explains why the counts of a lease are
-//! given back only once.
+//! then ends these leases: it lowers the clocks that their Gets have raised (`registry`). The essay
+//! of `leases` in `embank_kv` explains why a lease ends only once.
 //!
 //! In a table with admission, an attempt acquires rows twice: first the rows that exist, then the
 //! rows of missing keys that admission accepts. If a row of the second acquisition is blocked, the
-//! Get gives back the rows of both (`admission`).
+//! Get lowers the clocks of both (`admission`).
 //!
 //! Every wait for a clock ends at the deadline. The wait for a lookahead burst, before the first
 //! attempt, ends with that burst (`lookahead`). A batch never waits for itself, because its keys

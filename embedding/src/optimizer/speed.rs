@@ -1,4 +1,5 @@
-//! Measures the time of a step, compared with the plain loops: docs/testing.md, "Optimizers".
+//! Measures the time of a step, compared with the plain loops of `reference.rs`: docs/testing.md,
+//! "Optimizers".
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,11 +1,11 @@
 //! The leases of a table, their ages, and the expiry of old leases.
 //!
-//! A Get raises the staleness clock of each of its rows by 1: these are the lease's *counts*.
-//! Ending the lease gives the counts back. Every lease is an entry of `embank_kv::Leases`. The
-//! entry's state ensures that only one thread gives its counts back. Leases expire only when a Get
-//! looks for old ones. A Get looks if the oldest lease may have reached the age limit since the
-//! last look. A waiting Get also looks at the time when the oldest lease reaches the limit. In a
-//! table without Gets, no lease expires, so any old lease can still be used.
+//! A Get raises the staleness clock of each of its rows by 1: these are the lease's *counts*. The
+//! end of the lease lowers the clocks again. Every lease is an entry of `embank_kv::Leases`. The
+//! entry's state ensures that only one thread ends it. Leases expire only when a Get looks for old
+//! ones. A Get looks if the oldest lease may have reached the age limit since the last look. A
+//! waiting Get also looks at the time when the oldest lease reaches the limit. In a table without
+//! Gets, no lease expires, so any old lease can still be used.
 //!
 //! `next_look_us` is never later than the time at which the oldest lease may expire. Leases that
 //! were being registered during the last look are an exception: their age began before the look
@@ -21,9 +21,9 @@
 //! [`Lease::hand_over`](crate::Lease::hand_over). Second, some thread may have ended a lease of the
 //! bank that another thread took.
 //!
-//! If the disk is full, counts can't be given back and become *owed*. Owed counts are registered as
-//! a lease, so a deletion also strikes their rows. The next Get of the table tries to give the owed
-//! counts back.
+//! If the disk is full, clocks can't be lowered, and the lease's counts become *owed*. Owed counts
+//! are registered as a lease, so a deletion also strikes their rows. The next Get of the table
+//! tries to lower these clocks.
 //!
 //! A deletion strikes rows from a lease. The lease's owner, or a thread that expires the lease,
 //! then leaves the clocks of these rows alone (`table::deletion`).
@@ -158,7 +158,7 @@ pub(crate) struct LeaseRegistry {
     since: Instant,
     /// Time of the next look for expired leases, in microseconds after `since`.
     next_look_us: AtomicU64,
-    /// Leases that have no owner, and whose counts could not be given back yet.
+    /// Leases that have no owner. They stand for clocks that could not be lowered yet.
     owed: Mutex<VecDeque<Arc<Leased<LeaseEntry>>>>,
     /// False only if `owed` is empty.
     owes: AtomicBool,
@@ -176,12 +176,12 @@ impl LeaseRegistry {
         }
     }
 
-    /// Registers a lease without an owner on `keys`, whose counts could not be given back. A later
-    /// call can then try again.
+    /// Registers a lease without an owner on `keys`, whose rows' clocks could not be lowered. A
+    /// later call can then try again.
     pub(crate) fn owe(&self, keys: &[u64], entered: &Entered<'_>) {
         let hints = RowHints::none_of(keys.len());
         let lease = self.register(UniqueKeys::new(keys), None, hints, entered);
-        // Any thread may give these counts back, so they must not count as this thread's own lease.
+        // Any thread may lower these clocks, so the lease must not count as this thread's own.
         lease.what().hand_over();
         let mut owed = self.owed.lock();
         owed.push_back(lease);
@@ -200,11 +200,11 @@ impl LeaseRegistry {
         self.owed.lock().len()
     }
 
-    /// Takes the oldest owed lease. The caller must give its counts back, and then call
+    /// Takes the oldest owed lease. The caller must lower the clocks of its rows, and then call
     /// [`end`](Self::end).
     pub(crate) fn take_owed(&self) -> Option<Arc<Leased<LeaseEntry>>> {
         let mut owed = self.owed.lock();
-        // Skips leases that have expired: another thread gives their counts back.
+        // Skips leases that have expired: another thread lowers the clocks of their rows.
         let taken = std::iter::from_fn(|| owed.pop_front()).find(|lease| lease.begin_answer());
         if owed.is_empty() {
             self.owes.store(false, Ordering::Relaxed);
@@ -285,7 +285,7 @@ impl LeaseRegistry {
         })
     }
 
-    /// Removes a lease from the registry. Its owner calls this after the counts were given back.
+    /// Removes a lease from the registry. Its owner calls this after the clocks were lowered.
     pub(crate) fn end(&self, lease: &Leased<LeaseEntry>) {
         self.leases.end(lease);
     }
@@ -303,8 +303,8 @@ impl LeaseRegistry {
         self.since + Duration::from_micros(self.next_look_us.load(Ordering::Relaxed))
     }
 
-    /// Returns the leases that expire now. The caller must give their counts back. The caller
-    /// ensures that adding `timeout` to a lease's time does not overflow.
+    /// Returns the leases that expire now. The caller must lower the clocks of their rows. The
+    /// caller ensures that adding `timeout` to a lease's time does not overflow.
     pub(crate) fn expire(
         &self,
         timeout: Duration,

@@ -36,14 +36,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Tracking {
-    /// Rows do not record uses.
+    /// Rows record neither their last use nor their number of uses.
     #[default]
     None,
-    /// Rows record uses. The time is the system clock in minutes.
+    /// Each row records its last use and its number of uses. The time is the system clock in
+    /// minutes.
     Minutes,
-    /// Rows record uses. The time is the one that [`Table::set_time`](crate::Table::set_time) has
-    /// set, in any unit: steps, epochs or days. The bank stores the largest time that was set. The
-    /// time is 0 before the first call.
+    /// Each row records its last use and its number of uses. The time is the one that
+    /// [`Table::set_time`](crate::Table::set_time) has set, in any unit: steps, epochs or days. The
+    /// bank stores the largest time that was set. The time is 0 before the first call.
     SetTime,
 }
 

@@ -112,7 +112,7 @@ impl Table {
         let seen = std::mem::take(&mut more.seen);
         let reached = more.reached;
         // Adds the rows of the admitted keys, which `execute` has just acquired, to the rows of
-        // `get`. If the Get fails later, it gives back the counts of all its rows.
+        // `get`. If the Get fails later, it lowers the clocks of all its rows.
         let blocked = executed.as_ref().map_or(&[][..], |outcome| &outcome.blocked);
         for (i, &place) in admitted.iter().enumerate() {
             if let Some(hint) = reached.get(i)

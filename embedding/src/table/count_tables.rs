@@ -46,7 +46,8 @@ impl Generations {
     }
 }
 
-/// Returns the name of a table with counts of table `name`.
+/// Returns the name of the separate table that holds generation `number` of the admission counts of
+/// table `name`.
 fn counts_name(name: &str, number: u64) -> String {
     match number {
         0 => format!("{name} (counts before admission)"),
@@ -54,8 +55,8 @@ fn counts_name(name: &str, number: u64) -> String {
     }
 }
 
-/// Returns the number in `counts`, the name of a table with counts of table `name`. `None` for any
-/// other name.
+/// Returns the generation number if `counts` is the name of a table that holds admission counts of
+/// table `name`. `None` for any other name.
 fn number_in(counts: &str, name: &str) -> Option<u64> {
     let (table, number) = split_name(counts)?;
     (table == name).then_some(number)

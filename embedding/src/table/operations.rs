@@ -17,7 +17,7 @@ use crate::table::gradients::{RowGradients, clipping};
 use crate::table::parts::Divisible;
 
 /// Marks the places of a batch whose rows' clocks the store has changed. Used only if the batch
-/// fails halfway: the caller then gives back the counts of these places, or of all other places.
+/// fails halfway: the caller then lowers the clocks of these places' rows, or of all other rows.
 #[derive(Debug)]
 pub(crate) struct Reached(Vec<u64>);
 

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 /// Limit of the ids: every id is below 2^63 - 1.
 const IDS_END_MAX: u64 = (1 << 63) - 1;
 
-/// Most restarts of a call on a read-only bank. A call restarts if a refresh has moved the bank to
-/// another checkpoint and the tables of the old checkpoint are gone. Each restart therefore needs a
-/// further refresh during the call.
+/// Largest number of restarts of a call on a read-only bank. A call restarts if a refresh has moved
+/// the bank to another checkpoint and the tables of the old checkpoint are gone. Each restart
+/// therefore needs a further refresh during the call.
 const MOVES_MAX: usize = 8;
 
 impl Vocabulary {

@@ -229,7 +229,7 @@ impl Values<'_> {
     }
 }
 
-/// Most bytes of a value that an error message shows.
+/// Largest number of bytes of a value that an error message shows.
 const SHOWN_BYTES_MAX: usize = 64;
 
 pub(crate) fn show_bytes(value: &[u8]) -> String {

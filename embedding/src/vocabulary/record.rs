@@ -17,7 +17,7 @@ pub(crate) const BYTES_PER_BLOCK: u64 = 32;
 const INLINE_BYTES_MAX: usize = 128;
 /// The longest block of byte strings: a little more than 4 KiB, which fits the smallest page.
 pub(crate) const BYTE_BLOCK_BYTES_MAX: u32 = BYTES_PER_BLOCK as u32 * (INLINE_BYTES_MAX as u32 + 2);
-/// Most bytes of a string's place and length in a record of ids.
+/// Largest number of bytes of a string's place and length in a record of ids.
 pub(crate) const ENTRY_HEAD_BYTES_MAX: u32 = 10 + 3;
 
 /// Appends a number in groups of 7 bits, lowest first. Each group but the last has its highest bit

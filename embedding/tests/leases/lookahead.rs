@@ -256,7 +256,7 @@ fn rows_in_memory(count: u64) -> (crate::common::TestBank, Table, Vec<u64>, u64)
 }
 
 /// Gets rows and applies gradients to them. Returns the number of rows whose newest record was on
-/// disk. Rows that the row cache answers count too: if two keys share an index entry, a search for
+/// disk. Rows that the read cache answers count too: if two keys share an index entry, a search for
 /// one of them puts the other key's record into the cache.
 fn rows_got_from_disk(bank: &Bank, table: &Table, keys: &[u64]) -> u64 {
     let outside = || {

@@ -59,8 +59,8 @@ impl Recorder {
     fn largest_bound(&self, begun: u64, ended: u64) -> u32 {
         let bounds = self.bounds.lock();
         let before = bounds.iter().rposition(|&(since, _)| since <= begun).unwrap_or(0);
-        // A change is recorded before it is complete, so the previous bound may still be in force
-        // at that time.
+        // A change is recorded before it takes effect. At `begun`, the bound before the last
+        // recorded one may therefore still be in force.
         let first = before.saturating_sub(1);
         let within = bounds[first..].iter().take_while(|&&(since, _)| since <= ended);
         within.map(|&(_, bound)| bound).max().unwrap()

@@ -43,7 +43,7 @@ const SHARDS_WANTED: u64 = 128;
 
 /// The read cache of a store.
 #[derive(Debug)]
-pub(crate) struct RowCache {
+pub(crate) struct ReadCache {
     budget: Arc<Budget>,
     shards: Box<[Mutex<Shard>]>,
     /// Maps the upper bits of an address's hash to a shard's number.
@@ -63,7 +63,7 @@ fn hash(address: Address) -> u64 {
     x ^ (x >> 33)
 }
 
-impl RowCache {
+impl ReadCache {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
         let page_bytes = budget.page_bytes();
         let most = budget.cache_bytes_max();
@@ -72,9 +72,9 @@ impl RowCache {
         // A shard without a slot would waste memory, because no lookup reaches it. There are
         // therefore at most `SLOTS` shards, which together have 1 TiB. The log gets the cache's
         // memory beyond that.
-        let most = if budget.limits().row_cache { most } else { 0 };
+        let most = if budget.limits().read_cache { most } else { 0 };
         let shards = ((most / shard_bytes) as usize).min(SLOTS);
-        RowCache {
+        ReadCache {
             budget,
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),

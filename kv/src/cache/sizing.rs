@@ -18,7 +18,7 @@
 //! The log always keeps at least a sixteenth of the shared memory (`Budget::cache_bytes_max`). When
 //! the index grows or a scan begins, the cache shrinks first, then the log.
 
-use super::{RowCache, SLOTS};
+use super::{ReadCache, SLOTS};
 use crate::log::Log;
 use crate::sync::Ordering;
 use crate::testing::mechanisms::{Mechanism, is_on};
@@ -68,7 +68,7 @@ struct Growth {
     rests: bool,
 }
 
-impl RowCache {
+impl ReadCache {
     /// Returns the bytes of the cache's open shards.
     pub(crate) fn bytes(&self) -> u64 {
         // Relaxed: the value is only reported.
@@ -88,8 +88,8 @@ impl RowCache {
         }
         let Some(mut sizing) = self.sizing.try_lock() else { return };
         let growth = self.log_growth(&mut sizing, log);
-        // `log_growth` may begin a new window. The demand is added afterwards, because this batch's
-        // peeks belong to the new window.
+        // `log_growth` may begin a new window, for which lookups and evictions are counted from 0.
+        // This batch's counts belong to the new window, so they are added afterwards.
         sizing.add(demand);
         if sizing.pending > 0 {
             if log.is_within_allowance() {
@@ -270,7 +270,7 @@ mod tests {
     const BUDGET_BYTES: u64 = 4 << 20;
 
     /// Returns a log without pages and a cache without memory.
-    fn log_and_cache() -> (Log, RowCache) {
+    fn log_and_cache() -> (Log, ReadCache) {
         let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
         let budget = Arc::new(Budget::new(BUDGET_BYTES, page_bytes, Limits::PRODUCT).unwrap());
         let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
@@ -279,7 +279,7 @@ mod tests {
         let lineage = crate::checkpoint::lineage::Lineage::new(1, page_bytes.ilog2(), Vec::new());
         let log = Log::new(Arc::clone(&budget), device, counters, lineage, extent, Arc::default())
             .unwrap();
-        (log, RowCache::new(budget))
+        (log, ReadCache::new(budget))
     }
 
     /// Returns the demand of a batch that peeked at `lookups` rows and evicted one row.
@@ -288,7 +288,7 @@ mod tests {
     }
 
     /// Returns a log and a cache of the largest size.
-    fn full_cache() -> (Log, RowCache) {
+    fn full_cache() -> (Log, ReadCache) {
         let (log, cache) = log_and_cache();
         let budget = &cache.budget;
         for _ in 0..20 {
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn every_shard_of_the_largest_budget_has_a_slot() {
         let budget = Budget::new(4 << 40, 4 << 20, Limits::PRODUCT).unwrap();
-        let cache = RowCache::new(Arc::new(budget));
+        let cache = ReadCache::new(Arc::new(budget));
         assert_eq!(cache.shards.len(), SLOTS);
         cache.deal_slots(cache.shards.len());
         let mut dealt: Vec<u32> =
@@ -351,7 +351,7 @@ mod tests {
     fn records_too_long_for_a_shard_show_no_need_of_one() {
         let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
         let budget = Budget::new(BUDGET_BYTES, page_bytes, Limits::PRODUCT).unwrap();
-        let cache = RowCache::new(Arc::new(budget));
+        let cache = ReadCache::new(Arc::new(budget));
         for (bytes, evicted) in [(96, 1), (cache.shard_bytes / 2, 0)] {
             let mut demand = Demand::default();
             cache.insert(Address::new(4096), &vec![0; bytes], &mut demand);
@@ -362,7 +362,7 @@ mod tests {
     /// Checks that the log's writer thread alone can make the cache shrink. A second thread ends
     /// pages, waits for a flush as a checkpoint does, and waits for frames, but never calls the
     /// cache.
-    fn the_log_gets_its_frames(log: &Log, cache: &RowCache) {
+    fn the_log_gets_its_frames(log: &Log, cache: &ReadCache) {
         let budget = &cache.budget;
         assert!(budget.frames_allowed() < 2, "{} are left", budget.frames_allowed());
         let (tell, told) = channel();

@@ -255,11 +255,11 @@ impl<'a> Streaming<'a> {
             opcode::Read::new(file, start, len).offset(offset).build()
         };
         let entry = entry.user_data(number);
-        // SAFETY: the range belongs to this read alone until the read is done (`lend`). `run`
-        // returns with no request in flight. If a method of `stream` unwinds, `self` is dropped
-        // first. That frees nothing, because `self` only borrows: the memory belongs to the caller,
-        // and `files` was made before the ring's loan (`read_stream`). Dropping the loan drains the
-        // ring, so memory and files outlive all requests.
+        // SAFETY: the duty is that the range of memory and the file stay valid until the read is
+        // done, and that no other code uses the range. `lend` gave the range to this read alone.
+        // `run` returns only when no request is in flight. If a method of `stream` unwinds,
+        // `read_stream` drops the borrowed ring, which waits for all requests, and drops the files
+        // after that. The memory belongs to the caller of `read_stream`.
         unsafe { ring.push(&entry) };
     }
 

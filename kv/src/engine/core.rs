@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::lengths::Lengths;
-use crate::cache::RowCache;
+use crate::cache::ReadCache;
 use crate::device;
 use crate::engine::compaction::space::Space;
 use crate::engine::read_at::ReadAt;
@@ -36,7 +36,7 @@ pub(crate) struct Core {
     pub(crate) gate: Gate,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: Buffers,
-    pub(crate) cache: RowCache,
+    pub(crate) cache: ReadCache,
     /// The end of the log when the store was opened. Records at or above this address were written
     /// since then.
     pub(crate) session_start: u64,

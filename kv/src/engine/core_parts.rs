@@ -1,6 +1,6 @@
 //! Makes the core of a store in the state of a checkpoint.
 
-use crate::cache::RowCache;
+use crate::cache::ReadCache;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::manifest::Manifest;
@@ -82,7 +82,7 @@ impl Core {
             key_hash: KeyHash::new(manifest.hash_seed),
             buffers,
             gate: Gate::default(),
-            cache: RowCache::new(Arc::clone(&budget)),
+            cache: ReadCache::new(Arc::clone(&budget)),
             session_start: manifest.log_end,
             space: Space::new(
                 parts.compaction,

@@ -36,7 +36,7 @@
 //! - *The index* may still have entries that lead to records of A, and a record of B may link to
 //!   one. Those records lie below `begin`. Each search in B ends there, in memory and on disk
 //!   (`View::in_memory`, `walk`, `follow`).
-//! - *The row cache* is searched by address, and an address is never used twice.
+//! - *The read cache* is searched by address, and an address is never used twice.
 //! - *Compaction* works on a page at or above E by then, and such a page has no record of A.
 //!   Compaction is done with all pages below E. *Retention* copies a row only if it finds the row
 //!   at the same address at which it saw the row.

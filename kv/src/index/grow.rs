@@ -10,21 +10,22 @@ use crate::sync::{Backoff, Ordering, Planted, planted};
 /// Load at which the next bucket is split, in used slots per primary bucket. At 5, a sixth of the
 /// buckets have an overflow bucket, and an entry costs 14 to 15 bytes (measured by the tests).
 const LOAD: u64 = 5;
-/// Most splits of one `grow` call, so that a batch does not pay for the inserts of many other
-/// batches.
+/// Largest number of splits of one `grow` call, so that a batch does not pay for the inserts of
+/// many other batches.
 const SPLITS_PER_CALL: usize = 4096;
-/// Most attempts of a split to lock its bucket. The attempts do not yield the processor, and the
-/// lock holder may not be running. After the last attempt, the split is left to the next call of
-/// `grow`.
+/// Largest number of attempts of a split to lock its bucket. The attempts do not yield the
+/// processor, and the lock holder may not be running. After the last attempt, the split is left to
+/// the next call of `grow`.
 const LOCK_TRIES: usize = 7;
-/// Most records of a chain that a split reads to find the bucket that each record belongs to.
+/// Largest number of records of a chain that a split reads to find the bucket that each record
+/// belongs to.
 const RECORDS_SEEN_MAX: usize = 32;
 /// Memory for overflow buckets is charged before inserts need it: at least a budget unit divided by
 /// this number. If no memory is left for an overflow bucket, an insert makes its key share a slot
 /// for good. If no memory is left for a split, the split only comes later.
 const HEADROOM_PART_OF_UNIT: u64 = 4;
 /// Memory for overflow buckets is charged before inserts need it: at least a page divided by this
-/// number. While page frames shrink for the row cache or a scan, the budget refuses memory to the
+/// number. While page frames shrink for the read cache or a scan, the budget refuses memory to the
 /// index. Batches may fill one more page with new rows during that time.
 const HEADROOM_PART_OF_PAGE: u64 = 16;
 

@@ -1,4 +1,4 @@
-//! A checkpoint's form of the index: a whole image, and deltas with later changes.
+//! A checkpoint's form of the index: a whole image, and images of later changes.
 //!
 //! ```text
 //! level (4) | zero (4) | split pointer (8) | overflow buckets (8) | checkpoint of the image before (8), 0 for none
@@ -7,11 +7,11 @@
 //! ```
 //!
 //! An image is a checked stream, which has checksums (see `checked_stream`). A *whole* image has
-//! every bucket of the index. A *delta* has the buckets that changed since the image before it. A
-//! checkpoint names a whole image and the deltas that follow it. A bucket's content is in the
-//! newest image that has the bucket. A bucket's depth follows from its number and from the newest
-//! image's level and split pointer. This holds for every bucket, because a bucket that was split
-//! later is in a later delta. Loading assigns new overflow buckets.
+//! every bucket of the index. An *image of changes* has the buckets that changed since the image
+//! before it. A checkpoint names a whole image and the images of changes that follow it. A bucket's
+//! content is in the newest image that has the bucket. A bucket's depth follows from its number and
+//! from the newest image's level and split pointer. This holds for every bucket, because a bucket
+//! that was split later is in a later image. Loading assigns new overflow buckets.
 
 use std::fs::File;
 
@@ -27,8 +27,8 @@ use crate::memory::budget::Budget;
 
 const COUNT_BITS: u32 = 20;
 const END: u64 = u64::MAX;
-/// Number of buckets read before they are stored. A delta's buckets lie far apart in memory, so
-/// their cache lines are prefetched together.
+/// Number of buckets that are read from an image of changes before they are put into the index in
+/// memory. They lie far apart there, so their cache lines are prefetched together.
 const LOADED_AT_ONCE: usize = 32;
 
 /// Magic number and version of an image's stream.
@@ -58,7 +58,7 @@ impl ImageHead {
         (1 << self.level) + self.split
     }
 
-    /// Returns the number of buckets that the image must have. `None` for a delta.
+    /// Returns the number of buckets that the image must have. `None` for an image of changes.
     fn due(&self) -> Option<u64> {
         (self.kind == ImageKind::Whole).then(|| self.bucket_count())
     }
@@ -137,8 +137,8 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Opens the whole image and the deltas that follow it, given in `files`, oldest first. Readers
-    /// skip entries below `log_begin`. An entry at or beyond `log_end` is damage.
+    /// Opens the whole image and the images of changes that follow it, given in `files`, oldest
+    /// first. Readers skip entries below `log_begin`. An entry at or beyond `log_end` is damage.
     pub(crate) fn open(
         files: impl DoubleEndedIterator<Item = (Place, CheckpointIdentity)>,
         log_begin: u64,
@@ -235,7 +235,7 @@ pub(crate) struct BucketReader<'a> {
     input: CheckedReader,
     file: usize,
     /// If the present file is a whole image, the number of its buckets that have not been read.
-    /// Wraps below 0 if the image has a bucket twice. `None` for a delta.
+    /// Wraps below 0 if the image has a bucket twice. `None` for an image of changes.
     due: Option<u64>,
     /// One bit for each bucket that has been read.
     read: Vec<u64>,
@@ -302,9 +302,9 @@ impl BucketReader<'_> {
         Ok(None)
     }
 
-    /// True if the bucket that was read last came from a delta, whose buckets lie far apart in the
-    /// index.
-    fn is_in_delta(&self) -> bool {
+    /// True if the bucket that was read last came from an image of changes, whose buckets lie far
+    /// apart in the index.
+    fn is_in_changes(&self) -> bool {
         self.file + 1 < self.images.files.len()
     }
 
@@ -360,7 +360,7 @@ impl Index {
             let mut next = Some(first);
             while let Some((bucket, depth)) = next {
                 batch.push((bucket, depth, chains.len()));
-                if !reader.is_in_delta() || batch.len() == LOADED_AT_ONCE {
+                if !reader.is_in_changes() || batch.len() == LOADED_AT_ONCE {
                     break;
                 }
                 crate::memory::cpu_hint::line(index.bucket(bucket));

@@ -671,8 +671,8 @@ impl Index {
     }
 }
 
-/// Most overflow buckets that a lookup follows. A valid chain is far shorter. The limit bounds a
-/// lookup that races with a split.
+/// Largest number of overflow buckets that a lookup follows. A valid chain is far shorter. The
+/// limit bounds a lookup that races with a split.
 const MAX_CHAIN: usize = 1 << 16;
 
 const _: () = assert!(size_of::<Bucket>() == BUCKET_BYTES && SLOTS == 7);

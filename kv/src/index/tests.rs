@@ -317,8 +317,7 @@ fn entries(index: &Index) -> Vec<u64> {
     all
 }
 
-/// A folder of images of an index: a whole image, and deltas with the changes since the image
-/// before.
+/// A folder of images of an index: a whole image, and images of the changes since the image before.
 struct Album {
     dir: tempfile::TempDir,
     written: u64,
@@ -562,8 +561,8 @@ fn images_that_do_not_belong_together_are_damaged() {
     indexed.move_to_tail(0);
     album.add(false, || indexed.index.cut());
     assert_eq!(load(&album, 0, u64::MAX).unwrap(), indexed.index.entry_count());
-    // These lists of images lack the delta in the middle, lack the whole image, repeat the whole
-    // image, or have the wrong order.
+    // These lists of images lack the image of changes in the middle, lack the whole image, repeat
+    // the whole image, or have the wrong order.
     for wrong in [vec![1, 3], vec![2, 3], vec![1, 1], vec![3, 2]] {
         album.images = wrong.clone();
         let loaded = load(&album, 0, u64::MAX);

@@ -1,10 +1,11 @@
-//! The thread that settles, writes and evicts pages.
+//! The thread that settles pages (makes them read-only for good), writes them, and evicts them from
+//! memory.
 //!
 //! **Every thread that waits for the log waits for this thread only.** A batch or compaction waits
 //! for a frame in `turn_page`, and a checkpoint in `reserve_frame`. A borrower of memory waits in
 //! `give_way`. A checkpoint waits for written pages in `await_flushed`. Frames are missing for one
 //! of two reasons. Either pages fill them, and this thread evicts pages. Or the budget has no frame
-//! left, because the index or a scan took memory that the row cache still has. Then this thread
+//! left, because the index or a scan took memory that the read cache still has. Then this thread
 //! makes the cache shrink before it plans. It cannot leave that to the waiting threads, because all
 //! threads of the program may be waiting.
 //!
@@ -36,7 +37,7 @@ fn mutable_pages(frames_allowed: u64) -> u64 {
     // evicting the oldest pages of that region.
     let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
     let read_only = (frames_allowed / 8).max(last_call).max(FREE_FRAMES_WANTED);
-    // Saturating: fewer than two frames may be allowed while the row cache still has memory that
+    // Saturating: fewer than two frames may be allowed while the read cache still has memory that
     // the index or a scan has taken.
     frames_allowed.saturating_sub(read_only)
 }
@@ -48,7 +49,7 @@ struct Plan {
 }
 
 impl Log {
-    /// Runs the writer thread until shutdown. `give_way` makes the row cache release the memory
+    /// Runs the writer thread until shutdown. `give_way` makes the read cache release the memory
     /// that it has beyond its share.
     pub(crate) fn run_writer(&self, give_way: impl Fn()) {
         /// A guard that poisons the log if a device panics. The poison wakes the threads that wait
@@ -94,8 +95,9 @@ impl Log {
                 let read_only = page(self.read_only.load(Ordering::Relaxed));
                 let may_write = state.disk.may_write();
                 if !may_write {
-                    // On a full disk no page is settled early, because a later change of its rows
-                    // would need another page.
+                    // On a full disk, the writer makes no further page read-only. A change of a row
+                    // on a read-only page would copy the row to the tail, and might need another
+                    // page.
                     plan.read_only = read_only;
                 }
                 if plan.read_only > read_only

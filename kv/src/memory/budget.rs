@@ -1,5 +1,5 @@
 //! The memory budget of a store. The index and the buffers take the memory that they need, and
-//! scans and prefetches borrow some. The log's frames (memory for one page each) and the row cache
+//! scans and prefetches borrow some. The log's frames (memory for one page each) and the read cache
 //! share the rest.
 //!
 //! **The index grows by taking memory from the frames.** No batch waits for this memory. The frames
@@ -10,12 +10,12 @@
 //! lasts until the next page begins, even if the disk delays the writer thread.
 //!
 //! The slack can be too small in three cases. Batches of many threads insert at once. A unit is as
-//! long as a page. The row cache or a scan has just taken more than a page. In these cases, the
+//! long as a page. The read cache or a scan has just taken more than a page. In these cases, the
 //! budget refuses the request of the index. The index asks again after the next batch
 //! (`Index::grow`).
 //!
 //! **The process stays inside the budget at every instant.** Frames and index are counted under one
-//! lock. The row cache and scans take memory without that lock. They may therefore overlook one
+//! lock. The read cache and scans take memory without that lock. They may therefore overlook one
 //! unit that the index takes at the same time, and the slack has room for this unit. There is one
 //! exception. While a checkpoint's index image is written, each thread may save index buckets of
 //! about 50 KiB outside the budget (`index::cut`).
@@ -26,7 +26,7 @@
 //! chain until compaction removes them. A bank with far too small a budget therefore gets slower
 //! over time.
 //!
-//! **The row cache** takes its memory from the frames and returns it (`cache::sizing`). At least a
+//! **The read cache** takes its memory from the frames and returns it (`cache::sizing`). At least a
 //! sixteenth of the memory that cache and frames share stays with the frames. The index and scans
 //! may take memory that the cache is using. Until the cache has released this memory, the log may
 //! have no free frame. A thread that waits for a frame therefore wakes the writer thread, which
@@ -115,8 +115,9 @@ impl Budget {
         page_bytes / 2
     }
 
-    /// Returns the memory limit, in bytes, for saved buckets that wait to be written. Above the
-    /// limit, batches wait until the thread that writes the image has written some of them.
+    /// Returns the memory limit, in bytes, for copies of index buckets that wait to be written to a
+    /// checkpoint's image. Above the limit, batches wait until the thread that writes the image has
+    /// written some of them.
     pub(crate) fn saved_bytes_max(&self) -> usize {
         Self::saved_bytes_for(self.page_bytes) as usize / 2
     }
@@ -215,8 +216,8 @@ impl Budget {
         self.frames.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if the frames or the row cache have too much memory: more than remains beside the index
-    /// and the memory lent to scans and prefetches.
+    /// True if the frames or the read cache have too much memory: more than remains beside the
+    /// index and the memory lent to scans and prefetches.
     pub(crate) fn is_over(&self) -> bool {
         self.frames() > self.frames_allowed() || self.cache_bytes_over() > 0
     }
@@ -228,12 +229,12 @@ impl Budget {
         )
     }
 
-    /// Returns the bytes that the row cache has taken.
+    /// Returns the bytes that the read cache has taken.
     pub(crate) fn cache_bytes(&self) -> u64 {
         self.cache_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the largest size that the row cache may have now, in bytes. It depends on the size
+    /// Returns the largest size that the read cache may have now, in bytes. It depends on the size
     /// of the index and on the memory lent to scans and prefetches.
     pub(crate) fn cache_bytes_max(&self) -> u64 {
         // Memory for one scan stays with the frames, so that a scan need not wait for the cache.
@@ -244,13 +245,13 @@ impl Budget {
         shared.saturating_sub(frames * self.page_bytes)
     }
 
-    /// Returns the bytes that the row cache must release because the index, a scan or a prefetch
+    /// Returns the bytes that the read cache must release because the index, a scan or a prefetch
     /// has taken memory. 0 if there are none.
     pub(crate) fn cache_bytes_over(&self) -> u64 {
         self.cache_bytes().saturating_sub(self.cache_bytes_max())
     }
 
-    /// Takes memory from the frames for the row cache. Returns false if the cache would exceed its
+    /// Takes memory from the frames for the read cache. Returns false if the cache would exceed its
     /// maximum. Only one thread at a time may call this.
     pub(crate) fn try_charge_cache(&self, bytes: u64) -> bool {
         let fits = self.cache_bytes() + bytes <= self.cache_bytes_max();
@@ -263,13 +264,13 @@ impl Budget {
         fits
     }
 
-    /// Returns memory of the row cache to the frames.
+    /// Returns memory of the read cache to the frames.
     pub(crate) fn uncharge_cache(&self, bytes: u64) {
         self.cache_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Returns the largest possible result of `frames_allowed`. This is the result if the index and
-    /// the row cache have no memory, and none is lent.
+    /// the read cache have no memory, and none is lent.
     pub(crate) fn frames_max(&self) -> u64 {
         self.frames_beside(0)
     }

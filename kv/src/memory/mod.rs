@@ -2,7 +2,7 @@
 //!
 //! # Where to look
 //!
-//! - `budget`: shares the budget between the index, the buffers, the row cache, memory lent to
+//! - `budget`: shares the budget between the index, the buffers, the read cache, memory lent to
 //!   scans and prefetches, and the log's frames.
 //! - `control_group`: the memory limit of the container, and the default budget.
 //! - `cpu_hint`: prefetches of cache lines.

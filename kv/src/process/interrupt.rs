@@ -37,7 +37,8 @@ pub fn check_while_waiting(check: fn() -> bool) {
     let _ = CHECK.set(check);
 }
 
-/// The checks of one wait. A waiting thread that wakes up often still checks only every 100 ms.
+/// Tells a waiting call when to run the check function: every 100 ms, even if its thread wakes up
+/// more often. Each wait has its own value.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Checks {
@@ -46,7 +47,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Begins the checks of a wait.
+    /// Begins a wait. The first check is due after 100 ms.
     #[must_use]
     pub fn new() -> Self {
         Self { check: CHECK.get().copied(), next: Instant::now() + CHECKED_EVERY }

@@ -456,7 +456,7 @@ impl<'a> RecordImage<'a> {
     /// Wraps a record that is stored in words.
     pub(crate) fn of_words(words: &'a [u64]) -> Self {
         // SAFETY: initialised words are valid bytes, the length is the size of the words, and the
-        // slice keeps their borrow.
+        // slice borrows the words as long as it lives.
         let bytes =
             unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) };
         Self::new(bytes)

@@ -38,7 +38,8 @@ global! {
 
 const _: () = assert!(CELLS <= 32);
 
-/// The cell of one thread. It is dropped, and the cell is released, when the thread ends.
+/// A thread's claim on one cell of the counters. It is dropped when the thread ends, and the cell
+/// is then free for another thread.
 struct OwnCell(usize);
 
 impl OwnCell {
@@ -310,7 +311,7 @@ statistics! {
         hits_disk: Counter Count in hits.disk
             as "embank_hits" { region: "disk" } "Rows found"
             from |c| c.hits_disk.get();
-        /// Rows found in the row cache, which holds copies of rows on disk.
+        /// Rows found in the read cache, which holds copies of rows on disk.
         hits_cache: Counter Count in hits.cache
             as "embank_hits" { region: "cache" } "Rows found"
             from |c| c.hits_cache.get();
@@ -501,7 +502,7 @@ statistics! {
         /// Gauge: memory of the index, in bytes.
         memory_index_bytes: Gauge Bytes in memory.index_bytes
             as "embank_memory_bytes" { part: "index" } "Memory in use";
-        /// Gauge: memory of the row cache, in bytes.
+        /// Gauge: memory of the read cache, in bytes.
         memory_cache_bytes: Gauge Bytes in memory.cache_bytes
             as "embank_memory_bytes" { part: "cache" } "Memory in use";
         /// Gauge: memory of the read and write buffers, in bytes.

@@ -10,8 +10,8 @@ impl Store {
     /// Looks up where rows are, without reading from disk. Adds to `wanted` the keys whose rows
     /// [`promote`](Self::promote) would move. These are rows on disk, and rows in the read-only
     /// region, which the log evicts next. Adds to `resident` the keys of the rows in mutable
-    /// memory, with their marks. A row on disk is recognised only by its key's hash, so `wanted`
-    /// may contain a key that has no row.
+    /// memory, with their marks ([`RowMark`]). A row on disk is recognised only by its key's hash,
+    /// so `wanted` may contain a key that has no row.
     ///
     /// # Errors
     /// `NoSuchTable` if the table does not exist.

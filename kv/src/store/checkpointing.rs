@@ -48,12 +48,12 @@ struct Moment<'a> {
     paused: Duration,
 }
 
-/// Largest total size of the deltas after one whole image, as a fraction of the size of that image.
-/// If the next delta would exceed the limit, the next image is whole. So an opening reads at most
-/// one whole image and this fraction of it.
-const DELTAS_PART: f64 = 0.25;
-/// Largest number of deltas after one whole image. Each delta is one more file to open.
-const DELTAS_MAX: usize = 64;
+/// Largest total size of the images of changes after one whole image of the index, as a fraction of
+/// the size of that image. If the next image of changes would exceed the limit, the next image is
+/// whole. So an opening reads at most one whole image and this fraction of it.
+const CHANGES_PART: f64 = 0.25;
+/// Largest number of images of changes after one whole image. Each image is one more file to open.
+const CHANGE_IMAGES_MAX: usize = 64;
 
 impl Newest {
     /// Returns the facts for a store that was opened at checkpoint `number`. `number` is `None` for
@@ -62,13 +62,13 @@ impl Newest {
         Newest { number: number.unwrap_or(0), noted: number.is_some(), is_retry: false, images }
     }
 
-    /// True if the next image should be a delta. `changed_part` is the fraction of the buckets that
-    /// have changed since the newest checkpoint.
-    fn takes_delta(&self, changed_part: f64) -> bool {
-        let [whole, deltas @ ..] = &self.images[..] else { return false };
-        let bytes: u64 = deltas.iter().map(|image| image.file_bytes).sum();
+    /// True if the next image should be an image of changes. `changed_part` is the fraction of the
+    /// buckets that have changed since the newest checkpoint.
+    fn takes_changes(&self, changed_part: f64) -> bool {
+        let [whole, changes @ ..] = &self.images[..] else { return false };
+        let bytes: u64 = changes.iter().map(|image| image.file_bytes).sum();
         let part = bytes as f64 / whole.file_bytes as f64 + changed_part;
-        deltas.len() < DELTAS_MAX && part <= DELTAS_PART
+        changes.len() < CHANGE_IMAGES_MAX && part <= CHANGES_PART
     }
 }
 
@@ -291,11 +291,11 @@ impl Store {
         Ok(number)
     }
 
-    /// Decides if the next checkpoint gets a whole image of the index or a delta. For a delta,
-    /// links the images that it builds on into the new checkpoint.
+    /// Decides if the next checkpoint gets a whole image of the index or an image of changes. For
+    /// an image of changes, links the images that it builds on into the new checkpoint.
     fn next_image(&self, newest: &Newest, partial: &PartialCheckpoint<'_>) -> Result<ImageKind> {
         let core = self.core();
-        if newest.takes_delta(core.index.changed_part()) {
+        if newest.takes_changes(core.index.changed_part()) {
             if partial.link_images(newest.number, &newest.images) {
                 return Ok(ImageKind::Since(newest.number));
             }

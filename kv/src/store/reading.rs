@@ -7,7 +7,7 @@
 //!
 //! **Approach.** A checkpoint's log and index never change. A read-only store is therefore a `Core`
 //! whose log ends where the checkpoint's log ends, in memory and on disk. Every row is on disk, and
-//! peeks bring rows into the row cache. A read-only store has no writer thread and no compaction
+//! peeks bring rows into the read cache. A read-only store has no writer thread and no compaction
 //! thread. Its log is sealed: a call that would write fails with the error `ReadOnly`. Until the
 //! core is dropped, the store holds the checkpoint: a lock on it (`hold`) keeps the writer from
 //! removing it.

@@ -3,7 +3,7 @@
 //! The measurement `mechanisms` of the crate `bench` trains once with all mechanisms on, and once
 //! more for each mechanism, with that mechanism off. Without the feature `bench` there are no
 //! switches, and [`is_on`] is a constant. A switch must be set before a bank is opened, because the
-//! row cache chooses its layout at the opening.
+//! read cache chooses its layout at the opening.
 
 #[cfg(feature = "bench")]
 use crate::sync::{AtomicU32, Ordering};
@@ -17,10 +17,10 @@ pub enum Mechanism {
     /// On: often used rows are copied to the tail before their page leaves memory. Off: no row is
     /// copied (`retention`).
     Retention,
-    /// On: memory moves between log and row cache, to the one that gains more from it. Off: the row
-    /// cache gets a 32nd of its maximum (`cache::sizing`).
+    /// On: memory moves between log and read cache, to the one that gains more from it. Off: the
+    /// row cache gets a 32nd of its maximum (`cache::sizing`).
     CacheSizing,
-    /// On: the row cache has a small queue for new rows, and a main queue for rows that were used
+    /// On: the read cache has a small queue for new rows, and a main queue for rows that were used
     /// again. Off: the cache has one queue (`cache::shard`).
     SmallQueue,
     /// On: a cached row that was used goes through its queue once more. Off: the oldest row leaves

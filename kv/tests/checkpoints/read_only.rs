@@ -67,7 +67,7 @@ fn a_reader_changes_not_a_byte_and_every_write_is_refused() {
         let tables = store.tables();
         assert_eq!((tables.len(), tables[0].name.as_str()), (1, "rows"));
         let table = tables[0].id;
-        // The first peek reads the disk. The second may find rows in the row cache.
+        // The first peek reads the disk. The second may find rows in the read cache.
         for _ in 0..2 {
             assert_eq!(peek(&store, table, &keys).unwrap(), rows_of(&keys, at - 1, 200));
         }

@@ -199,7 +199,7 @@ pub(crate) fn release(store: &Store, table: TableId, keys: &[u64]) -> Result<Out
     store.execute(table, keys, Clock::Release, &mut GetAll(&mut values))
 }
 
-/// True if the row's newest record is on disk. The row cache may have a copy of it: a search that
+/// True if the row's newest record is on disk. The read cache may have a copy of it: a search that
 /// passes the record on its way to another key puts the record into the cache. No other thread may
 /// use the store during the call.
 pub(crate) fn is_on_disk(store: &Store, table: TableId, key: u64) -> bool {

@@ -52,7 +52,7 @@ fn split(loaded: &Loaded) -> (Vec<u64>, Vec<u64>) {
     keys().into_iter().partition(|&key| is_on_disk(&loaded.store, loaded.table, key))
 }
 
-/// Returns the number of rows that were found on disk or in the row cache. Peeks bring rows into
+/// Returns the number of rows that were found on disk or in the read cache. Peeks bring rows into
 /// the cache, also rows that share an index entry with the row that they look for.
 fn below_head(stats: &StoreStats) -> u64 {
     stats.hits_disk + stats.hits_cache

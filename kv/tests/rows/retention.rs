@@ -132,7 +132,7 @@ fn nothing_is_retained_where_all_rows_are_alike() {
         .collect();
         keys.sort_unstable();
         keys.dedup();
-        // The peek brings some of these rows into the row cache.
+        // The peek brings some of these rows into the read cache.
         peek(&store, table, &keys[..10]).unwrap();
         add(&store, table, &keys);
     }

@@ -104,7 +104,7 @@ fn each_operation_does_right_by_each_length_in_each_region() {
         assert_eq!(peek_each(&bank.store, bank.table, &keys).unwrap(), some(&values));
 
         bring(&mut bank, region);
-        // The second read may find rows in the row cache. After these batches, the test also reads
+        // The second read may find rows in the read cache. After these batches, the test also reads
         // each row alone.
         for _ in 0..2 {
             assert_eq!(peek_each(&bank.store, bank.table, &keys).unwrap(), some(&values));
@@ -327,7 +327,7 @@ fn every_flipped_bit_of_a_row_is_an_error() {
         let end = store.stats().log_tail;
         store.execute(fixed, &[1], Clock::Keep, &mut PutAll(&[vec![0; 8]])).unwrap();
         push_to_disk(&store, fixed, 1);
-        // A failed read does not fill the row cache, so each peek reads from the device.
+        // A failed read does not fill the read cache, so each peek reads from the device.
         for bit in begin * 8..end * 8 {
             device.flip_bit_on_read(bit / 8, (bit % 8) as u8);
             let error = peek_each(&store, table, &[0]).unwrap_err();

@@ -21,12 +21,12 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::PAGE_BYTES_MAX;
 
-/// Most lengths of a page. `DELTA_BYTE_ARRAY` has two lists of lengths, which are i32. Two lists
-/// with this number of lengths take as much memory as the largest page. Writers make pages of a
-/// MiB, far below this limit.
+/// Largest number of lengths of a page. `DELTA_BYTE_ARRAY` has two lists of lengths, which are i32.
+/// Two lists with this number of lengths take as much memory as the largest page. Writers make
+/// pages of a MiB, far below this limit.
 const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
-/// Most values of a block of lengths. Writers use 128 or 2,048 values. With larger numbers than
-/// this limit, the crate's arithmetic could overflow.
+/// Largest number of values of a block of lengths. Writers use 128 or 2,048 values. With larger
+/// numbers than this limit, the crate's arithmetic could overflow.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
 /// Fewest bytes that a value takes in a dictionary: a byte string has its length before it, and a
 /// number has at least 32 bits. A type of a shorter fixed length has its own minimum.

@@ -24,10 +24,10 @@ const CONTINUATION: [u8; 4] = [0xFF; 4];
 const PREFIX_BYTES: usize = 8;
 /// Bytes at a file's end: the length of its footer, and its magic.
 const TRAILER_BYTES: u64 = 10;
-/// Most bytes to which one byte of LZ4 can decompress.
+/// Largest number of bytes to which one byte of LZ4 can decompress.
 const LZ4_RATIO_MAX: u64 = 255;
-/// Most bytes to which one byte of zstd can decompress, roughly: a block of up to 128 KiB takes at
-/// least four bytes.
+/// Largest number of bytes to which one byte of zstd can decompress, roughly: a block of up to 128
+/// KiB takes at least four bytes.
 const ZSTD_RATIO_MAX: u64 = 1 << 16;
 /// Decompressed bytes that are allowed beyond the ratio, because a short buffer is mostly the
 /// codec's header.

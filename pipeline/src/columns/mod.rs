@@ -40,8 +40,8 @@ use ipc::Ipc;
 use pages::Pages;
 use types::{check, views};
 
-/// Most rows of a chunk. If a file has few small columns, this limit keeps a chunk a small piece of
-/// work.
+/// Largest number of rows of a chunk. If a file has few small columns, this limit keeps a chunk a
+/// small piece of work.
 const CHUNK_ROWS_MAX: usize = 1 << 16;
 /// Approximate bytes of a value in a chunk.
 const VALUE_BYTES: usize = 8;

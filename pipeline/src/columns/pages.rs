@@ -9,13 +9,13 @@ use bytes::Bytes;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
-/// Most bytes of a decompressed page. Writers make pages of a MiB.
+/// Largest number of bytes of a decompressed page. Writers make pages of a MiB.
 pub(super) const PAGE_BYTES_MAX: u64 = 512 << 20;
-/// Most bytes to which one compressed byte can decompress. zstd is the densest codec: a block of up
-/// to 128 KiB takes at least four bytes.
+/// Largest number of bytes to which one compressed byte can decompress. zstd is the densest codec:
+/// a block of up to 128 KiB takes at least four bytes.
 const RATIO_MAX: u64 = 1 << 16;
-/// Most bytes of a page header's first three fields. Each field has a byte for its type and up to
-/// five for its value.
+/// Largest number of bytes of a page header's first three fields. Each field has a byte for its
+/// type and up to five for its value.
 const HEADER_BYTES: u64 = 18;
 /// Bytes at a file's end: the length of its metadata, and its magic.
 const FOOTER_BYTES: u64 = 8;

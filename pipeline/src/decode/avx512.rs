@@ -118,7 +118,7 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
 
 /// # Safety
 /// The caller must meet the requirements of [`convert`]: the processor has the instructions that it
-/// lists, and `group` belongs to this text and structure.
+/// lists, and `group` belongs to this `text` and these `ends`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 unsafe fn convert_kind<const SIGNED: bool>(

@@ -7,7 +7,7 @@ use super::field::BadField;
 
 /// Bytes of a bad field that a report shows.
 pub(crate) const SNIPPET_BYTES: usize = 40;
-/// Most bad rows in a report.
+/// Largest number of bad rows in a report.
 pub(crate) const REPORTED_BAD_ROWS: usize = 10;
 
 /// A row that can't be used.

@@ -1,8 +1,8 @@
 //! Decoded rows, as columns of a block that fits in the processor's cache.
 
-/// Most rows of a block. With 40 columns of 32 bits, a block of this length takes 160 KiB, which
-/// fits in the second-level cache together with the text. It is a multiple of the number of rows
-/// that a kernel converts together.
+/// Largest number of rows of a block. With 40 columns of 32 bits, a block of this length takes 160
+/// KiB, which fits in the second-level cache together with the text. It is a multiple of the number
+/// of rows that a kernel converts together.
 pub(crate) const BLOCK_ROWS: usize = 1024;
 /// Values from the start of one column to the start of the next. The distance is not a multiple of
 /// 4 KiB. Otherwise all values of a row would map to one set of the first-level cache.

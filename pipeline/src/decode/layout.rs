@@ -6,7 +6,7 @@ use super::narrow::{STEP_FIELDS_MAX, Step, StepKind};
 use super::spelling::Spelling;
 use crate::spec::TimeUnit;
 
-/// Most bytes of a byte string in a field.
+/// Largest number of bytes of a byte string in a field.
 pub(crate) const FIELD_BYTES_MAX: usize = 1 << 16;
 
 /// How one field is read.
@@ -15,7 +15,7 @@ pub(crate) struct FieldLayout {
     pub(crate) kind: FieldKind,
     /// True if an empty field makes its row bad.
     pub(crate) required: bool,
-    /// Most bytes of a byte string.
+    /// Largest number of bytes of a byte string.
     pub(crate) bytes_max: usize,
     pub(crate) spelling: Spelling,
     /// Unit for times of Parquet and Arrow files.

@@ -7,7 +7,7 @@
 //! digit, or a field too near the beginning of the text. The reference ([`super::field`]) reads
 //! that row again, so only one place decides what is an error.
 
-/// Most fields of a step. With their separators they fit in 64 bytes.
+/// Largest number of fields of a step. With their separators they fit in 64 bytes.
 pub(super) const STEP_FIELDS_MAX: usize = 7;
 /// Rows that a kernel converts together: one for each 32-bit lane of an AVX2 vector.
 pub(super) const GROUP_ROWS: usize = 8;

@@ -24,7 +24,8 @@ pub(crate) struct Syntax {
 #[derive(Debug, Default)]
 pub(crate) struct Unquoted {
     pub(crate) text: Vec<u8>,
-    /// The index of `text`, as in [`Structure`](super::structure::Structure).
+    /// The place in `text` where each field ends, as the `ends` of
+    /// [`Structure`](super::structure::Structure).
     pub(super) ends: Vec<u32>,
     places: Vec<Place>,
 }

@@ -8,7 +8,8 @@
 
 use super::field::{BadField, FieldKind, float32, hex32, int32, int64, uint64};
 
-/// Most zeros that an exponent appends to the digits of a number. No 64-bit number has more digits.
+/// Largest number of zeros that an exponent appends to the digits of a number. No 64-bit number has
+/// more digits.
 const DIGITS_MAX: usize = 40;
 
 /// The other forms that a field's values may have.

@@ -143,8 +143,8 @@ impl Epochs {
                 "`learn` is true, and the pipeline of this server looks values up and inserts nothing: leave it out",
             ));
         }
-        // An evaluation is a second pipeline on the same vocabularies, so the server gets its own
-        // pipeline back at once.
+        // An evaluation uses a second pipeline on the same vocabularies. The server's own pipeline
+        // is therefore free again at once.
         let evaluates = learn == Some(false);
         let pipeline = if evaluates {
             let evaluation = pipeline.evaluation();

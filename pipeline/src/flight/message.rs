@@ -12,8 +12,8 @@ use crate::batch::{Batch, MatrixInfo};
 use crate::error::{BadRowReport, Error};
 use crate::spec::Dtype;
 
-/// Most bytes of a failure's text. gRPC libraries refuse headers above 8 KiB, and a status has the
-/// text twice.
+/// Largest number of bytes of a failure's text. gRPC libraries refuse headers above 8 KiB, and a
+/// status has the text twice.
 const TEXT_BYTES_MAX: usize = 2000;
 
 /// The code of an I/O error in Arrow's libraries. They keep the details of a status that has this
@@ -102,7 +102,8 @@ impl Encoder {
         })
     }
 
-    /// Most rows of a message. At least one, because a row is never divided between messages.
+    /// Largest number of rows of a message. At least one, because a row is never divided between
+    /// messages.
     fn message_rows(&self, batch: &Batch) -> usize {
         let Some(message_bytes) = self.message_bytes else { return batch.rows().max(1) };
         let bytes =

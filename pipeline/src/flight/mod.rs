@@ -44,7 +44,7 @@ use crate::pipeline::Pipeline;
 use epoch::Epochs;
 use service::Service;
 
-/// Most bytes of a client's request. The server refuses a longer request.
+/// Largest number of bytes of a client's request. The server refuses a longer request.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Time without data after which the server pings a client.
 const PING_INTERVAL: Duration = Duration::from_secs(30);

@@ -136,7 +136,8 @@ impl<'a> Open<'a> {
     }
 
     /// Returns the first line of a text, with its line end. If the line is too long, returns its
-    /// first `LINE_BYTES_MAX` + 1 bytes. Any range of the input must be readable.
+    /// first `LINE_BYTES_MAX` + 1 bytes. Must be called only if the input can be read at any
+    /// position, so not for a pipe or a compressed file.
     pub(super) fn first_line(&self) -> Result<Cow<'a, [u8]>> {
         let most = (LINE_BYTES_MAX + 1).min(usize::try_from(self.bytes).unwrap_or(usize::MAX));
         let line = |text: &[u8]| memchr::memchr(b'\n', text).map(|end| end + 1);

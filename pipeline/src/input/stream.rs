@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Most bytes of a line without its LF, for any chunk size. This limit bounds the buffers.
+/// Largest number of bytes of a line without its LF, for any chunk size. This limit bounds the
+/// buffers.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 /// Number of a text's first bytes that show its compression.
 pub(crate) const MAGIC_BYTES: usize = 4;

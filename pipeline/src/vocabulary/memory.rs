@@ -60,7 +60,7 @@ struct KeptIn {
     identity: VocabularyIdentity,
     /// The bank has the first `saved` of the values.
     saved: usize,
-    /// True after a failed save: the bank may also have some of the values after the first `saved`.
+    /// True after a failed save. The bank may then have more of the values than `saved` counts.
     torn: bool,
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             let more = pass(&kv, &mut keys, args.seconds);
             set_extra_checksums(0);
             let more = more?;
-            // The first round does not count: it fills the row cache.
+            // The first round does not count: it fills the read cache.
             if round > 0 {
                 cost.push((plain / more - 1.0) / EXTRA as f64 * 100.0);
                 once.push(plain);

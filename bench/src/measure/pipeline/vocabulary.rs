@@ -25,7 +25,7 @@ use crate::measure::store::in_memory::scratch_in;
 
 /// Values of a batch.
 const BATCH_VALUES: usize = 1 << 16;
-/// Most values that are looked up by each kind of look-up.
+/// Largest number of values that are looked up by each kind of look-up.
 const LOOKED_UP_MAX: u64 = 10_000_000;
 
 /// Options of `vocabulary`.

@@ -10,15 +10,15 @@
 //!
 //! A round measures four things: the limits, opening the bank, every kind of request while the
 //! writer rests ("alone"), and every kind of request while the writer trains ("beside the writer").
-//! Beside the writer, requests count only after the first refresh, which empties the row cache, and
-//! peeks go on until the writer rests. A figure is the median of the rounds' percentiles, with the
-//! least and the largest. Each request begins when the request before it has ended and has been
+//! Beside the writer, requests count only after the first refresh, which empties the read cache,
+//! and peeks go on until the writer rests. A figure is the median of the rounds' percentiles, with
+//! the least and the largest. Each request begins when the request before it has ended and has been
 //! checked. A request that waited for a processor therefore counts once. The latencies are those of
 //! one caller, not of a queue of callers.
 //!
 //! Estimate, written before measuring.
 //!
-//! Alone, with the whole bank in memory: a row of a read-only bank is a copy in the row cache,
+//! Alone, with the whole bank in memory: a row of a read-only bank is a copy in the read cache,
 //! behind the index and a shard's lock. That is 3 dependent misses and 256 bytes, 0.5 to 0.8 us for
 //! one key. 64 keys take 8 to 12 us, because their misses overlap only in part. p99.9 is 5 to 30
 //! us. If another guest has the processor, it is 1 to 10 ms.
@@ -29,7 +29,7 @@
 //! drive. 64 Zipf keys always wait for the drive.
 //!
 //! Beside a writer on two processors: p50 of requests from memory is 1.2 to 2 times that alone, and
-//! p99.9 is the scheduler's 3 to 10 ms. **A refresh begins with an empty row cache.** So beside a
+//! p99.9 is the scheduler's 3 to 10 ms. **A refresh begins with an empty read cache.** So beside a
 //! writer a bank that fits in memory is as slow as one that does not, until its rows have been
 //! requested again. Opening and refreshing read 10 bytes of index for each row and make the index
 //! in memory. For 2 million rows that takes 20 to 60 ms, and twice that beside a writer.

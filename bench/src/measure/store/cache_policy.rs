@@ -1,4 +1,4 @@
-//! `cache-policy`: the share of peeks that the row cache serves, compared with an ideal cache and
+//! `cache-policy`: the share of peeks that the read cache serves, compared with an ideal cache and
 //! with LRU, CLOCK, S3-FIFO and SIEVE.
 //!
 //! The rows of the store take several times its memory. A trace of keys peeks at them: Zipf with

@@ -27,7 +27,7 @@ use crate::measure::store::in_memory::scratch_in;
 
 /// Keys of a batch.
 const BATCH_KEYS: usize = 4096;
-/// Most rows that are checked at the end.
+/// Largest number of rows that are checked at the end.
 const CHECKED_ROWS_MAX: usize = 1 << 20;
 
 /// Options of `footprint`.
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Columns (f32) of a row
     #[arg(long, default_value_t = 2)]
     dim: usize,
-    /// Most updates of each phase; a quarter of the rows if that is less
+    /// Largest number of updates of each phase; a quarter of the rows if that is less
     #[arg(long, default_value_t = 2_000_000)]
     updates: u64,
     #[command(flatten)]

@@ -29,7 +29,7 @@ use crate::measure::store::in_memory::scratch_in;
 
 /// Keys of a batch of the final check.
 const BATCH_KEYS: usize = 4096;
-/// Most rows that are checked at the end.
+/// Largest number of rows that are checked at the end.
 const CHECKED_ROWS_MAX: usize = 1 << 20;
 /// The part of the machine's available memory that a budget may take. Runs with a larger budget are
 /// left out.

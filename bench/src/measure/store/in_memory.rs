@@ -54,7 +54,8 @@ pub(crate) struct Args {
     /// Columns (f32) of a row, each length measured by itself
     #[arg(long, value_delimiter = ',', default_value = "16,128,1024")]
     dims: Vec<usize>,
-    /// Most MiB of values in a table; if --rows of a length exceed it, the table has fewer rows
+    /// Largest number of MiB of values in a table; if --rows of a length exceed it, the table has
+    /// fewer rows
     #[arg(long, value_name = "MIB", default_value_t = 5 << 10)]
     table_mib: u64,
     /// Rows of a larger table of 8-byte rows, to compare with one of --rows; 0 leaves it out

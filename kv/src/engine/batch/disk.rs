@@ -1,6 +1,6 @@
 //! How a batch completes the keys whose rows are on disk.
 //!
-//! The batch first looks for these rows in the row cache. It overlaps the cache misses of a group
+//! The batch first looks for these rows in the read cache. It overlaps the cache misses of a group
 //! of keys.
 //!
 //! It reads the remaining rows as one stream. The reads are sorted by address, and reads of
@@ -10,7 +10,7 @@
 //! the previous record of the chain in this stream too.
 //!
 //! An operation that uses a row copies it to the tail of the log, where the row can be changed in
-//! place. A peek leaves the row where it is and puts a copy into the row cache.
+//! place. A peek leaves the row where it is and puts a copy into the read cache.
 //!
 //! **Room.** Rows need room at the tail, and a batch may have to wait until compaction has made
 //! room (`Core::await_space`). A batch must not wait during a stream, because it then holds a read

@@ -183,7 +183,7 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     scratch: &'a mut Scratch,
     /// Number of bytes that the first read of a record on disk brings.
     read_bytes: usize,
-    /// The lines of each record that the batch prefetches.
+    /// Says which cache lines of a record the batch prefetches.
     lines: RecordLines,
     /// The part of the batch's row count (rows inserted minus rows deleted) that the table's row
     /// count already includes.
@@ -361,8 +361,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     }
 
     /// Lets the index grow after the batch has inserted rows. If the memory budget is then
-    /// exceeded, the row cache releases memory at once. The log's writer releases memory of the log
-    /// when it evicts the next page, and no batch waits for that.
+    /// exceeded, the read cache releases memory at once. The log's writer releases memory of the
+    /// log when it evicts the next page, and no batch waits for that.
     fn make_room(&self) {
         if self.tally.inserted == 0 {
             return;

@@ -51,7 +51,7 @@ pub(crate) struct Scratch {
     pub(super) candidates: Candidates,
     pub(super) pending: Vec<Pending>,
     pub(super) redo: Vec<u32>,
-    /// A copy of a record from the row cache.
+    /// A copy of a record from the read cache.
     pub(super) cached: Vec<u64>,
     /// A read buffer that this thread uses in place of a buffer from the pool. Compaction has such
     /// a buffer, because batches may hold all buffers of the pool.

@@ -1,7 +1,7 @@
 //! How a new record replaces an old one, for a row that an operation cannot change in place.
 //!
 //! **Problem.** An operation changes a row in place only in mutable memory. A row in the read-only
-//! region, on disk or in the row cache gets a new record at the tail. So does a row whose next
+//! region, on disk or in the read cache gets a new record at the tail. So does a row whose next
 //! value has another length, and a row that a job moves. The work decides which value the new
 //! record has. All works make the record visible in the same order of steps.
 //!
@@ -27,7 +27,7 @@ pub(super) enum Old {
         mutable: bool,
     },
     OnDisk,
-    /// The record is in the row cache, which counts no uses.
+    /// The record is in the read cache, which counts no uses.
     Cached,
 }
 

@@ -52,8 +52,8 @@ pub(crate) trait Work {
     const PROMOTES: bool = false;
     /// True if the reads of the work have lower priority than reads that a caller waits for.
     const AHEAD: bool = false;
-    /// True if rows that the work reads from disk without moving them are copied into the row
-    /// cache.
+    /// True if a row that the work reads from disk, and does not move to the tail, is copied into
+    /// the read cache.
     const FILLS_CACHE: bool = true;
     /// True if the rows that the work updates count as changed in the statistics.
     const CHANGES: bool = true;

@@ -165,8 +165,8 @@ impl Core {
         if state.urgent && self.has_unneeded() {
             return true;
         }
-        // True if compaction cannot free space now: there is no room for a longer log, and a
-        // checkpoint or a scan holds the space that copied rows leave.
+        // True if compaction cannot free space now: a checkpoint or a scan still needs the old
+        // records, and there is no room for the copies that compaction appends.
         let in_vain = || self.pinned().is_some() && self.lacks_room().is_some();
         self.has_cold_page()
             && (state.urgent && self.has_dead_space(state)

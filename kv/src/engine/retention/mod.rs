@@ -11,7 +11,7 @@
 //! also when the row comes from disk. The count loses half of its weight after the log has grown by
 //! [`HALF_LIFE_ROUNDS`] times the most memory that rows can have. So the count is a frequency of
 //! use. It is known even for rows that left memory long ago, and it takes no bytes beyond the clock
-//! word. The row cache does not keep the count, so a row from there gets the mean count of the
+//! word. The read cache does not keep the count, so a row from there gets the mean count of the
 //! recently evicted rows. A new row begins at 0.
 //!
 //! **Limits.** At most one in [`RETAINED_SHARE`] of the rows at their last call is retained. This

@@ -101,8 +101,8 @@ impl Logged {
     fn on_a_disk_that_refuses(writes: u32) -> Arc<Logged> {
         quietly(|| {
             let budget = Arc::new(Budget::new(SMALL.budget_bytes_min, PAGE_BYTES, SMALL).unwrap());
-            // Charges all memory that the row cache may have. The log then gets its smallest number
-            // of frames.
+            // Charges all memory that the read cache may have. The log then gets its smallest
+            // number of frames.
             assert!(budget.try_charge_cache(budget.cache_bytes_max()));
             assert_eq!(budget.frames_allowed(), 9);
             let device = Arc::new(FillingDisk {

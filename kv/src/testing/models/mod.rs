@@ -40,10 +40,10 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use crate::limits::Limits;
 use crate::sync::{Planted, plant};
 
-/// Limits with which a few steps fill a page or split a bucket. There is no row cache, because
+/// Limits with which a few steps fill a page or split a bucket. There is no read cache, because
 /// setting up its 4,096 slots would take more steps than the rest of a model.
 const SMALL: Limits =
-    Limits { page_bytes_min: 512, budget_bytes_min: 20 << 10, initial_level: 0, row_cache: false };
+    Limits { page_bytes_min: 512, budget_bytes_min: 20 << 10, initial_level: 0, read_cache: false };
 
 /// Default number of schedules of each model.
 const SCHEDULES_DEFAULT: usize = 400;
@@ -93,7 +93,8 @@ fn run_turn(seed: u64, schedules: usize, model: fn()) {
     }
 }
 
-/// Runs a model in `EMBANK_MODEL_SCHEDULES` schedules. It must not fail in any of them.
+/// Runs a concurrency model under `EMBANK_MODEL_SCHEDULES` orders of its threads' steps. It must
+/// not fail in any of them.
 fn explore(name: &str, model: fn()) {
     let wanted = from_environment("EMBANK_MODEL_SCHEDULES", || SCHEDULES_DEFAULT as u64) as usize;
     let seed = first_seed();

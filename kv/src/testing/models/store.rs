@@ -495,11 +495,12 @@ fn compacting_among_writers() {
     });
 }
 
-/// Number of rows that `retaining_while_pages_leave` retained, in all schedules.
+/// Number of rows that retention copied to the tail in `retaining_while_pages_leave`, in all
+/// schedules.
 static RETAINED: CountingU64 = CountingU64::new(0);
 
-/// Often used rows are retained when their page leaves memory. Meanwhile other threads add to them,
-/// delete them and insert them again.
+/// Retention copies often used rows to the tail before their page leaves memory. Meanwhile other
+/// threads add to them, delete them and insert them again.
 fn retaining_while_pages_leave() {
     const FILLED: u64 = PAGES_IN_MEMORY - 3;
     let bank = Bank::new(|bank| {

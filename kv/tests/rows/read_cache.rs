@@ -1,4 +1,4 @@
-//! Tests the row cache. Repeated peeks of rows on disk are served from memory, write nothing and
+//! Tests the read cache. Repeated peeks of rows on disk are served from memory, write nothing and
 //! never give a wrong row.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
