@@ -18,6 +18,8 @@ const IMAGE_BYTES_PER_ROW: f64 = 9.6;
 /// A checkpoint writes an image of the whole index, or an image of the changes since the last
 /// image. It writes the whole index again if the images of changes would exceed this part of it.
 const CHANGES_PART: f64 = 0.25;
+/// Largest number of images of changes after one image of the whole index.
+const CHANGE_IMAGES_MAX: f64 = 64.0;
 /// Average number of rows in an index bucket.
 const ROWS_PER_BUCKET: f64 = 5.0;
 /// Bytes of the header that each record has.
@@ -211,10 +213,8 @@ fn image_part(updates_per_row: f64) -> f64 {
         return 1.0;
     }
     // A checkpoint writes the whole index. The next checkpoints write only the buckets that have
-    // changed since. If these images of changes would exceed `CHANGES_PART` of the index, a
-    // checkpoint writes the whole index again. The estimate rounds the number of images of changes
-    // up, and ignores the store's limit of 64.
-    let changes = (CHANGES_PART / buckets.max(1e-6)).ceil();
+    // changed since, until one more image of changes would exceed a limit.
+    let changes = (CHANGES_PART / buckets.max(1e-6)).floor().min(CHANGE_IMAGES_MAX);
     (1.0 + changes * buckets) / (1.0 + changes)
 }
 
@@ -349,10 +349,10 @@ mod tests {
     #[test]
     fn images_cost_what_changed_and_a_whole_one_at_times() {
         assert_eq!(image_part(1.0), 1.0);
-        assert!(image_part(0.0) < 1e-4);
-        // Each checkpoint changes 4.9% of the buckets. The estimate counts six images of changes
-        // after an image of the whole index, because six reach a quarter of it.
+        assert!((image_part(0.0) - 1.0 / 65.0).abs() < 1e-4);
+        // Each checkpoint changes 4.9% of the buckets. Five images of changes follow an image of
+        // the whole index, because six would exceed a quarter of it.
         let part = image_part(0.01);
-        assert!((part - (1.0 + 6.0 * 0.0488) / 7.0).abs() < 1e-3, "{part}");
+        assert!((part - (1.0 + 5.0 * 0.0488) / 6.0).abs() < 1e-3, "{part}");
     }
 }
