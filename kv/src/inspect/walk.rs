@@ -343,10 +343,10 @@ impl Chain<'_> {
         let hash = self.source.key_hash.of(table, key);
         let depth = u32::from(item.depth);
         let at_home = hash & ((1 << depth) - 1) == item.bucket;
-        // Only the chain's first record must match the entry's tag, which holds hash bits. An older
-        // record may have been added to the chain when the entry had fewer tag bits.
-        let first = self.at == item.entry.address().raw();
-        if first && !item.entry.knows_nothing() {
+        // The record of an entry without a chain must match the entry's tag, which holds hash bits.
+        // A chain may begin with a record of another bucket: a split copies the entry into both
+        // buckets if its chain has records of both (`Entry::narrowed`).
+        if !item.entry.is_chained() && !item.entry.knows_nothing() {
             let matches = at_home && item.entry.matches(Probe::new(hash, depth));
             if !matches {
                 return Err(format!(
