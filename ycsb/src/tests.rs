@@ -50,7 +50,8 @@ pub(crate) fn any_spec() -> Spec {
     spec(Workload::C, 1, 1, 1)
 }
 
-/// Loads, measures and checks every row. Returns the measurement and the sum of the versions.
+/// Loads, measures and checks every row. Returns the measurement and the sum of the versions that
+/// the rows' values hold.
 fn run(
     engine: &dyn Engine,
     keyspace: &Keyspace,

@@ -97,7 +97,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Makes calls until the end.
+    /// Makes calls until `end` is reached.
     ///
     /// # Errors
     /// Returns an error for a wrong answer, and any error of the store.

@@ -109,8 +109,8 @@ impl Hint {
 pub(crate) struct Ahead {
     /// Rows between a prefetch and its use; 0 means no prefetch.
     pub(crate) distance: usize,
-    /// Number of a row's first cache lines that the loop prefetches. The processor's own prefetcher
-    /// fetches the others.
+    /// How many of a row's cache lines the loop prefetches, from the first on. The processor's own
+    /// prefetcher fetches the others.
     pub(crate) lines: usize,
     pub(crate) hint: Hint,
 }

@@ -38,7 +38,8 @@ pub(crate) struct Threads {
 
 #[cfg(test)]
 impl Common {
-    /// Makes the options of a test. `directory` gets its files, and its figures as `rows.json`.
+    /// Makes the options for a measurement in a test. The measurement keeps its files in
+    /// `directory`, and writes its numbers to `rows.json` there.
     pub(crate) fn of_test(seed: u64, directory: &std::path::Path) -> Self {
         let output = Output { json: Some(directory.join("rows.json")), ..Output::default() };
         Self { seed, directory: directory.to_owned(), output, quick: false }

@@ -425,8 +425,8 @@ impl Script<'_> {
             return Ok(());
         }
         let found = anyhow!("verify finds {}", report.damage[0]);
-        // Once the fault has struck, `verify` may report damage. It then counts as this step's
-        // error.
+        // Once the fault has struck, `verify` may report damage. The report then counts as this
+        // step's error.
         if self.recording.has_struck() {
             self.noted_by_verify(&report.damage[0])
         } else {

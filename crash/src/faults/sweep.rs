@@ -14,8 +14,8 @@ use super::script;
 use super::{Fault, Plan, Site};
 use crate::recorder::Recording;
 
-/// A run of the script takes about 0.1 s. If a run takes longer than this, it hangs, and `check`
-/// aborts the process.
+/// Longest time of a run of the script, in seconds. A run takes about 0.1 s. If a run takes longer
+/// than this limit, `check` takes it to hang and aborts the process.
 const RUN_S_MAX: u64 = 120;
 
 /// The number of runs for each outcome of each site and fault.

@@ -20,7 +20,8 @@
 //! | npy, for `x.npy` | `x.keys.npy` | `x.rows.npy` | `x.state.npy`; see `npy_set` |
 //! | Parquet | column `key` | column `vector` | column `state` |
 //!
-//! If the table tracks uses, each format has two more columns of u32: `last_used` and `uses`.
+//! If the table tracks uses and the export writes state, each format has two more columns of u32:
+//! `last_used` and `uses`.
 //!
 //! A dense file has no keys: row i is the row of key i, as in state dicts of PyTorch. In npy, a
 //! dense table is the single file `x.npy`. In safetensors, int8 vectors also have a tensor

@@ -202,8 +202,8 @@ impl Table {
             // If the store can't write, no clock can fall, and the Get would only wait until its
             // deadline.
             store.check_writable()?;
-            // Expires leases after the ticket was taken. If this call or another thread releases
-            // the row, the wait below then ends at once.
+            // The ticket was taken before this call. If the call expires a lease on the row, or
+            // another thread releases the row meanwhile, the wait below ends at once.
             let next_look = self.expire_due_leases().map_or(deadline, LeaseRegistry::next_look);
             self.check_not_self_blocked(key, deadline)?;
             let mut until = wait.checks.until(deadline.min(next_look));

@@ -47,7 +47,8 @@ pub(crate) struct RowLayout {
     shape: StateShape,
     initial_accumulator: f32,
     source: RowSource,
-    /// The table's present time; `None` if its rows do not record uses.
+    /// Gives the time that a row stores when it is used (`Tracking`). `None` if the table's rows do
+    /// not record uses.
     tracker: Option<Arc<Tracker>>,
     /// The instruction set that this processor supports.
     arch: pulp::Arch,

@@ -51,7 +51,8 @@ pub enum Tracking {
 /// Bytes of a row's two words: the time of the last use and the number of uses, each a u32.
 pub(crate) const TRACKING_BYTES: usize = 8;
 
-/// The present time of a table.
+/// The time that the rows of a table store when they are used: minutes, or the time that
+/// `Table::set_time` has set.
 #[derive(Debug)]
 pub(crate) struct Tracker {
     by_clock: bool,

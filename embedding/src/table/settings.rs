@@ -73,7 +73,7 @@ impl Table {
         Error::InvalidConfig { table: self.name().to_owned(), what }
     }
 
-    /// Sets the time of a table with [`Tracking::SetTime`](crate::Tracking::SetTime), for all
+    /// Sets the time of a table whose tracking is [`SetTime`](crate::Tracking::SetTime), for all
     /// handles. Rows that are used from now on store this time, and eviction by age compares with
     /// it. Every checkpoint contains the largest time that was set. The next open continues with it
     /// until another time is set. In a read-only bank, only this process uses the new time.

@@ -9,8 +9,8 @@ use std::path::Path;
 use embank::{Admission, Bank, BankOptions, Eviction, Table, TableConfig, Tracking};
 use embank_kv::inspect;
 
-/// The smallest limit on counts in a generation, as documented. It applies to tables with fewer
-/// rows.
+/// A generation of counts is full when it has as many counts as the table has rows, but at least
+/// this number (docs/life.md).
 const COUNTS_MIN: usize = 65_536;
 
 fn config(needed: u32) -> TableConfig {

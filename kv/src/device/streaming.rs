@@ -142,7 +142,7 @@ impl<'a> Streaming<'a> {
             }
             ring.reap(|number, result| came.push((number, result)));
             for group in came.chunks(GROUP_READS) {
-                self.fetch(group);
+                self.tell_arrived(group);
                 for &(number, result) in group {
                     self.lane.ends(self.rest(number));
                     self.complete(number, result);
@@ -152,8 +152,9 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Calls `arrived` for these completions, so that the caller can prefetch memory.
-    fn fetch(&mut self, came: &[(u64, i32)]) {
+    /// Tells the stream which of these reads are complete (`ReadStream::arrived`). The stream can
+    /// then prefetch the memory that its `done` will use.
+    fn tell_arrived(&mut self, came: &[(u64, i32)]) {
         if self.error.is_some() {
             return;
         }
@@ -356,7 +357,7 @@ mod tests {
         // The second read completes first. It is interrupted, then short, then complete. Its memory
         // is given back only after the first read's.
         let mut came = |number, result| {
-            streaming.fetch(&[(number, result)]);
+            streaming.tell_arrived(&[(number, result)]);
             streaming.complete(number, result);
             let lent = streaming.lent.len();
             (streaming.first, streaming.head, streaming.again.len(), lent)
@@ -385,7 +386,7 @@ mod tests {
                 Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
             while streaming.begin().unwrap().is_some() {}
             streaming.complete(1, result);
-            streaming.fetch(&[(0, 4096)]);
+            streaming.tell_arrived(&[(0, 4096)]);
             streaming.complete(0, 4096);
             let error = streaming.error.take().unwrap();
             drop(streaming);

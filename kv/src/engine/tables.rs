@@ -20,8 +20,8 @@ pub(crate) struct TableState {
     /// unpins, so the sum is exact while batches are paused. At other times it may be off, and even
     /// below zero.
     pub(crate) rows: AtomicU64,
-    /// Total size in bytes of the records of the table's rows, if the width is variable. Updated
-    /// together with `rows`.
+    /// Total size in bytes of the records of the table's rows, if the rows are of variable width.
+    /// Updated together with `rows`.
     pub(crate) record_bytes: AtomicU64,
     /// Number of tables that had this table number before, in this store object.
     incarnation: u32,

@@ -158,7 +158,8 @@ impl Entry {
     }
 
     /// Returns the entry for bucket `number` of depth `depth`. Its tag has the bits on which all
-    /// hashes of that bucket agree. The result is empty if no hash belongs to the bucket. `hashes`
+    /// hashes of that bucket agree. The result is empty if no hash belongs to the bucket. The entry
+    /// keeps its address, so its first record may belong to the other bucket of a split. `hashes`
     /// must contain the hashes of all records that the entry leads to.
     pub(crate) fn narrowed(
         self,

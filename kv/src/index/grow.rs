@@ -50,7 +50,7 @@ struct Sides {
 
 impl Growth {
     /// Divides the entries of a locked bucket between the two buckets of the split. Returns the
-    /// number of entries, and the number of those that know no tag bit.
+    /// number of entries that the bucket had, and how many of them had no tag bits.
     fn divide(
         &mut self,
         locked: &LockedBucket<'_>,

@@ -69,7 +69,7 @@ thread_local! {
     static OWN_CELL: OwnCell = OwnCell::take();
 }
 
-/// The cell in which this thread counts, or [`CELLS`] for the shared cell.
+/// The number of the cell in which this thread counts, or [`CELLS`] for the shared cell.
 #[inline]
 fn own_cell() -> usize {
     // `OWN_CELL` can already be destroyed, because the destructor of another thread local may run a

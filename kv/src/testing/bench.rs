@@ -74,7 +74,8 @@ pub(crate) fn extra_checksums() -> u64 {
     EXTRA_CHECKSUMS.load(Ordering::Relaxed)
 }
 
-/// The word of a record that contains its lock and its clock, the number of outstanding gets.
+/// The word of a record that contains its lock and its clock. The clock is the number of
+/// outstanding gets.
 #[derive(Debug, Default)]
 pub struct Clock(AtomicU64);
 

@@ -207,7 +207,7 @@ impl Feed {
         failure
     }
 
-    /// Ends the run if it has not ended. There are no more batches.
+    /// Ends the run if it has not ended. Afterwards there are no more batches.
     pub fn close(&mut self) {
         // Relaxed: it does not matter which check is the first to see the flag. The channel and the
         // join order all other data.

@@ -82,7 +82,8 @@ impl Remainders {
     fn remainder(self, value: f64) -> u32 {
         let divisor = f64::from(self.divisor);
         let quotient = (value * self.reciprocal).floor();
-        // Exact: both operands are below 2^53, even if the quotient is off by one.
+        // `quotient` may be one too large or too small, which the next two lines correct. The
+        // product and the difference are exact, because they are whole numbers below 2^53.
         let rest = value - quotient * divisor;
         let rest = if rest < 0.0 { rest + divisor } else { rest };
         let rest = if rest >= divisor { rest - divisor } else { rest };

@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
     pub(super) fn new(spec: &'a Spec, format: Format) -> Result<Self> {
         let separator = match format {
             // A text with a separator of several bytes is rewritten before it is decoded. Each
-            // separator becomes its first byte.
+            // separator is replaced by its first byte.
             Format::Text { separator, .. } => separator.first(),
             Format::Packed | Format::Columns | Format::ByName(_) => b'\t',
         };

@@ -78,7 +78,7 @@ fn through_operators(column: &Column, from: Flow, program: &mut Program) -> Resu
     Ok(flow)
 }
 
-/// Returns the slot of the column `name`, an earlier column that this column crosses.
+/// Returns the slot of the earlier column `name`, which `column` crosses.
 fn crossed_slot(column: &Column, name: &str, flows: &HashMap<&str, Flow>) -> Result<Slot> {
     let why = match flows.get(name) {
         None => "which no earlier column is named",

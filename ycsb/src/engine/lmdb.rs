@@ -28,8 +28,8 @@ struct Lmdb {
     /// The number of commits so far. A read transaction is outdated if this number has changed
     /// since the transaction began.
     commits: AtomicU64,
-    /// One more than the greatest key. A new key from this value on is appended. A thread uses this
-    /// value only within a write transaction.
+    /// One more than the greatest key. LMDB writes a new key from this value on with `APPEND`. A
+    /// thread uses this value only within a write transaction.
     append_from: AtomicU64,
 }
 

@@ -41,7 +41,8 @@ impl Expected {
     }
 }
 
-/// A move of the bank from one shown checkpoint to the next.
+/// A refresh of the read-only bank: before it the bank showed an older checkpoint, and afterwards
+/// it shows `checkpoint`.
 #[derive(Debug)]
 pub(super) struct Move {
     checkpoint: u64,

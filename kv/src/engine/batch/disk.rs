@@ -15,9 +15,10 @@
 //! **Room.** Rows need room at the tail, and a batch may have to wait until compaction has made
 //! room (`Core::await_space`). A batch must not wait during a stream, because it then holds a read
 //! buffer and a ring of the device. Compaction needs both, and a few waiting batches would hold all
-//! of them. So a batch that lacks room begins no more reads. It still takes pages for the rows that
-//! are already being read. These rows have at most the size of the read buffer. The batch waits
-//! after the stream has ended. The next stream reads the rows whose reads were not begun.
+//! of them. So a batch that lacks room begins no more reads. For the rows that are already being
+//! read, it takes pages without waiting, even beyond the log's size limit. It exceeds the limit by
+//! at most the size of the read buffer, which holds all of these rows. After the stream has ended,
+//! the batch waits for room. The next stream then reads the remaining rows.
 //!
 //! **Length.** The length of a record of variable width stands in the record's header. The first
 //! read of such a record brings twice the table's mean length. If the record is longer, a second

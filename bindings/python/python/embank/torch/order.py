@@ -131,8 +131,8 @@ def own_generator(loader: object) -> Optional[torch.Generator]:
     if not isinstance(loader, DataLoader):
         return None
     batch_sampler = loader.batch_sampler
-    # The sampler's generator decides the order, and comes first. The loader's generator may decide
-    # only the workers' seeds.
+    # Looks at the sampler's generator first, because it decides the order. If the sampler has a
+    # generator of its own, the loader's decides only the workers' seeds.
     holders = (loader.sampler, getattr(batch_sampler, "sampler", None), batch_sampler, loader)
     for holder in holders:
         generator = getattr(holder, "generator", None)
