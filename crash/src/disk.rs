@@ -73,8 +73,8 @@ impl Disk {
             Left::Random(seed) => seed,
             _ => 0,
         });
-        // The seed decides how many unsynced calls are kept: about 1, 4 or 7 of 8. `some_part`
-        // tears or shortens further calls.
+        // The seed decides how many unsynced calls reach the disk as a whole: about 1, 4 or 7 of 8.
+        // Of the writes, about 5 of 16 reach it in part.
         let keep_of_8 = [1, 4, 7][random.u64(..3) as usize];
         for (i, op) in journal.ops[..position].iter().enumerate() {
             let is_sure = sure[i] < position;
@@ -84,7 +84,7 @@ impl Disk {
                 Left::Everything => Some(Part::Whole),
                 Left::AllBut(missing) => (i != missing).then_some(Part::Whole),
                 Left::Only(there) => (i == there).then_some(Part::Whole),
-                Left::Random(_) => some_part(&mut random, keep_of_8),
+                Left::Random(_) => some_part(op, &mut random, keep_of_8),
             };
             if let Some(part) = part {
                 disk.apply(op, part);
@@ -225,10 +225,13 @@ impl Disk {
     }
 }
 
-fn some_part(random: &mut Rng, keep_of_8: u64) -> Option<Part> {
+/// Draws what reaches the disk of an unsynced call. `None` if nothing does.
+fn some_part(op: &Op, random: &mut Rng, keep_of_8: u64) -> Option<Part> {
     let kept = random.u64(..8) < keep_of_8;
     let seed = random.u64(..);
-    match seed % 16 {
+    // Only a write can reach the disk in part.
+    let draw = if matches!(op, Op::Write { .. }) { seed % 16 } else { 5 };
+    match draw {
         0..4 => Some(Part::Torn(seed)),
         4 => Some(Part::Length),
         _ => kept.then_some(Part::Whole),

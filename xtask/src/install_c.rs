@@ -23,7 +23,7 @@ use crate::{command, workspace};
 pub(crate) struct Args {
     /// The prefix to install below: /usr/local, or a folder of your own
     prefix: PathBuf,
-    /// Install the libraries in this folder instead of building them
+    /// Folder with libraries that are already built: install these instead of building them
     #[arg(long, value_name = "DIR")]
     libraries: Option<PathBuf>,
 }

@@ -55,9 +55,10 @@ pub(crate) struct Worker<'a> {
     random: Rng,
     chooser: Chooser,
     scan_ranks: Option<Zipf>,
-    /// The kinds of the block's calls, one for each call.
+    /// The kinds of the present block's calls. A block is a run of calls that the thread draws
+    /// before it makes them.
     kinds: Vec<Kind>,
-    /// The keys of the block's calls, `batch` keys for each call.
+    /// The keys of the present block's calls, `batch` keys for each call.
     keys: Vec<u64>,
     values: Vec<u8>,
     version: u32,

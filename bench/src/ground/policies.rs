@@ -48,7 +48,8 @@ pub(crate) struct Lru {
     capacity: usize,
     /// The time of each row's last request.
     last: HashMap<u64, u64>,
-    /// All requests as pairs, oldest first. Only the newest pair of a row counts.
+    /// Requests as pairs of key and time, oldest first. If a row has several pairs, only the newest
+    /// counts, whose time is in `last`.
     requests: VecDeque<(u64, u64)>,
     now: u64,
 }

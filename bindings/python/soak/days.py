@@ -146,6 +146,7 @@ def day_of(settings: Settings, day: int) -> dict[str, NDArray[Any]]:
         # Half of the second module's keys are keys of the first module.
         found["again"][:, 0] = found["user"][:, 0]
     else:
-        # The second module has keys of its own, so that no loss counts a key twice.
+        # The second module gets other keys than the first, so no key is in both modules in the loss
+        # of a step.
         found["again"] = found["again"] ^ np.int64(1 << 40)
     return found

@@ -48,7 +48,8 @@ fn group<'py>(all: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyDic
     Ok(made)
 }
 
-/// A list with the dictionary that the type stub's `_SpaceHolder` describes for each holder.
+/// Returns a list with one dictionary for each holder: a checkpoint or a scan that keeps disk space
+/// in use. The type stub's `_SpaceHolder` lists the keys of such a dictionary.
 pub(crate) fn space_holders(py: Python<'_>, holders: &[SpaceHolder]) -> PyResult<Py<PyAny>> {
     let list = PyList::empty(py);
     for holder in holders {

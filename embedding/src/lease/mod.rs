@@ -112,10 +112,10 @@ impl Lease {
         }
     }
 
-    /// Declares that another thread than the lease's taker, the thread that got it, will end the
-    /// lease. If the lease then blocks a Get of the taker, the Get waits for at most the bank's
-    /// `wait_timeout`. Without this call, that Get may fail at once with
-    /// [`SelfBlocked`](crate::Error::SelfBlocked).
+    /// Declares that the lease will be ended by another thread than its *taker*. The taker is the
+    /// thread whose Get returned the lease. If the lease then blocks a Get of the taker, the Get
+    /// waits for at most the bank's `wait_timeout`. Without this call, that Get may fail at once
+    /// with [`SelfBlocked`](crate::Error::SelfBlocked).
     ///
     /// Call `hand_over` before the other thread receives the lease. The call becomes unnecessary
     /// once any lease of the bank was ended by a thread that did not take it. After that, all Gets

@@ -247,7 +247,8 @@ impl RowLayout {
         }
     }
 
-    /// The table's present time; `None` if rows do not record uses.
+    /// Returns the source of the time that a row stores when it is used. `None` if the table's rows
+    /// do not record uses.
     pub(crate) fn tracker(&self) -> Option<&Tracker> {
         self.tracker.as_deref()
     }

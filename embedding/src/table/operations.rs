@@ -1,8 +1,9 @@
 //! Operations on the rows of a batch. The store calls an operation's methods for each row, while it
 //! holds the lock of the row's record. Only a peek takes no lock.
 //!
-//! If a row moves, the store may call a method twice for the row's place. Therefore each call
-//! computes only from its arguments and the batch, never from the result of an earlier call.
+//! If another thread replaces a row's record meanwhile, the store may call a method twice for the
+//! same key of the batch. Therefore each call computes only from its arguments and the batch, never
+//! from the result of an earlier call.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -346,7 +346,7 @@ impl Chain<'_> {
         // The record of an entry without a chain must match the entry's tag, which holds hash bits.
         // A chain may begin with a record of another bucket: a split copies the entry into both
         // buckets if its chain has records of both (`Entry::narrowed`).
-        if !item.entry.is_chained() && !item.entry.knows_nothing() {
+        if item.entry.stands_alone() {
             let matches = at_home && item.entry.matches(Probe::new(hash, depth));
             if !matches {
                 return Err(format!(

@@ -93,8 +93,8 @@ impl FromStr for StateId {
 }
 
 impl Store {
-    /// Returns the present state of the store's rows. A batch of another thread is counted when it
-    /// ends.
+    /// Returns the id of the present state of the store's rows. A batch changes the id when it
+    /// ends. So the id may lack changes that a running batch of another thread has already made.
     #[must_use]
     pub fn state_id(&self) -> StateId {
         let counters = &self.core().counters;

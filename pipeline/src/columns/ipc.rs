@@ -26,11 +26,11 @@ const PREFIX_BYTES: usize = 8;
 const TRAILER_BYTES: u64 = 10;
 /// Largest number of bytes to which one byte of LZ4 can decompress.
 const LZ4_RATIO_MAX: u64 = 255;
-/// Largest number of bytes to which one byte of zstd can decompress, roughly: a block of up to 128
-/// KiB takes at least four bytes.
+/// More bytes than one byte of zstd can decompress to. A block of at most 128 KiB takes at least
+/// four bytes, so the limit is twice the largest ratio.
 const ZSTD_RATIO_MAX: u64 = 1 << 16;
-/// Decompressed bytes that are allowed beyond the ratio, because a short buffer is mostly the
-/// codec's header.
+/// Decompressed bytes that the check allows beyond the ratio, so that it never refuses a short
+/// buffer.
 const COMPRESSED_SLACK_BYTES: u64 = 64;
 
 /// The record batches of a file or stream.

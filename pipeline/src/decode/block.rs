@@ -79,7 +79,8 @@ pub(crate) struct Block {
     words: Vec<u32>,
     wides: Vec<u64>,
     pub(crate) bytes: Vec<ByteColumn>,
-    /// Planes of one byte for each row. Each bit of a byte marks a missing value of one column.
+    /// Planes of missing bits. A plane has one byte for each row, whose bits mark the missing
+    /// values of up to eight columns.
     missing: Vec<[u8; BLOCK_ROWS]>,
 }
 
@@ -199,7 +200,7 @@ impl Block {
         &mut self.missing[plane]
     }
 
-    /// Returns the 32-bit columns and a plane of missing bits, which the kernels write.
+    /// Returns the 32-bit columns and a plane of missing bits. The kernels write both.
     pub(crate) fn words_and_missing_mut(
         &mut self,
         plane: usize,

@@ -7,9 +7,9 @@ use crate::operators::ValueSpace;
 /// The values of a chunk without an id, for one look-up.
 #[derive(Debug)]
 pub(crate) enum UnseenList {
-    /// From a look-up in a table.
+    /// From the array of ids in memory, which serves values of a known range (`DirectTable`).
     Words(Vec<UnseenWord>),
-    /// From a look-up in a bank.
+    /// From a bank's vocabulary.
     Values(UnseenValues),
 }
 
@@ -36,7 +36,8 @@ impl UnseenList {
         }
     }
 
-    /// The list, if it is of a look-up in a table. Panics if it is of a look-up in a bank.
+    /// Returns the list of a look-up in the array of ids. Panics if the look-up was in a bank's
+    /// vocabulary.
     pub(crate) fn words(&self) -> &[UnseenWord] {
         match self {
             Self::Words(words) => words,
@@ -44,7 +45,8 @@ impl UnseenList {
         }
     }
 
-    /// The list, if it is of a look-up in a bank. Panics if it is of a look-up in a table.
+    /// Returns the list of a look-up in a bank's vocabulary. Panics if the look-up was in the array
+    /// of ids.
     pub(crate) fn values(&self) -> &UnseenValues {
         match self {
             Self::Values(values) => values,

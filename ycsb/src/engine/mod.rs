@@ -144,8 +144,8 @@ pub(crate) enum EngineKind {
     /// Embank as training uses it, without clocks: a read is a get, a read-modify-write is a get
     /// and a put
     EmbankGet,
-    /// As embank-get, with staleness clocks: a get acquires a row's clock, a put releases it, a
-    /// read acquires and releases it
+    /// As embank-get, with staleness clocks: a get adds 1 to a row's clock, a put subtracts 1, a
+    /// read does both
     EmbankClock,
     /// A sharded in-memory hash map: no disk, no budget; the upper bound
     Map,

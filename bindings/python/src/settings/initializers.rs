@@ -138,9 +138,10 @@ impl PyTruncatedNormal {
 /// table has no fixed number of rows, so pass the number of rows as `fan_out`.
 ///
 /// Args:
-///     fan_out: The number of rows. Default: None, the table's dim.
-///     fan_in: Default: None, the table's dim.
-///     gain: A factor of the bound.
+///     fan_out: The number of rows that you expect, which torch takes for an `Embedding`. Default:
+///         None, which takes the table's dim.
+///     fan_in: torch takes dim for an `Embedding`. Default: None, which takes the table's dim.
+///     gain: Multiplies the bound a.
 ///
 /// >>> XavierUniform(fan_out=10_000)
 /// XavierUniform(fan_out=10000, fan_in=None, gain=1.0)
@@ -156,9 +157,10 @@ pub(crate) struct PyXavierUniform {
 /// fan_out)), as in `torch.nn.init.xavier_normal_`.
 ///
 /// Args:
-///     fan_out: The number of rows. Default: None, the table's dim.
-///     fan_in: Default: None, the table's dim.
-///     gain: A factor of the standard deviation.
+///     fan_out: The number of rows that you expect, which torch takes for an `Embedding`. Default:
+///         None, which takes the table's dim.
+///     fan_in: torch takes dim for an `Embedding`. Default: None, which takes the table's dim.
+///     gain: Multiplies the standard deviation.
 ///
 /// >>> XavierNormal(fan_out=10_000, gain=0.5)
 /// XavierNormal(fan_out=10000, fan_in=None, gain=0.5)
