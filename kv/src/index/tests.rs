@@ -389,7 +389,7 @@ fn an_image_round_trips() {
 }
 
 #[test]
-fn an_image_and_its_deltas_are_the_index() {
+fn a_whole_image_and_images_of_changes_are_the_index() {
     let rows: u64 = if cfg!(miri) { 200 } else { 20_000 };
     let indexed = Indexed::new(64 << 20, rows as usize * 20);
     let mut album = Album::new();

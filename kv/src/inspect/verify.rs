@@ -6,7 +6,8 @@
 //! - every chunk of each checkpoint's index and blob (data that the caller stored with it);
 //! - every page of the log that belongs to a checkpoint, and every record in these pages;
 //! - that each index entry leads to a sound record of a table of the checkpoint;
-//! - that the hash of the record's key matches the entry's bucket and tag;
+//! - that each record of the entry's chain matches the entry's tag, if the hash of the record's key
+//!   belongs to the entry's bucket;
 //! - that the index leads to the number of rows and bytes that the manifest gives for each table.
 //!
 //! Verification skips the log below the oldest `log_begin` and above the newest `log_end`, because

@@ -343,25 +343,24 @@ impl Chain<'_> {
         let hash = self.source.key_hash.of(table, key);
         let depth = u32::from(item.depth);
         let at_home = hash & ((1 << depth) - 1) == item.bucket;
-        // The record of an entry without a chain must match the entry's tag, which holds hash bits.
-        // A chain may begin with a record of another bucket: a split copies the entry into both
-        // buckets if its chain has records of both (`Entry::narrowed`).
-        if item.entry.stands_alone() {
-            let matches = at_home && item.entry.matches(Probe::new(hash, depth));
-            if !matches {
-                return Err(format!(
-                    "the record of key {key} is not one of bucket {}",
-                    item.bucket
-                ));
-            }
+        // A record that belongs to the bucket must match the entry's tag, which holds hash bits. A
+        // chain may have records of other buckets, even at its head: a split copies an entry into
+        // both buckets if its chain has records of both (`Entry::narrowed`).
+        let fits = match at_home {
+            true => item.entry.matches(Probe::new(hash, depth)),
+            false => !item.entry.stands_alone(),
+        };
+        if !fits {
+            return Err(format!("the record of key {key} is not one of bucket {}", item.bucket));
         }
         if image.link().is_invalid() {
             return Err("a record that never became a row".into());
         }
-        let Some(entry) = self.source.table(table, self.at) else {
-            return Err(STRANGER.to_owned());
-        };
+        // A record of another bucket, or a superseded one, may be of a table that is not there.
         if at_home && !self.seen.contains(&(table, key)) {
+            let Some(entry) = self.source.table(table, self.at) else {
+                return Err(STRANGER.to_owned());
+            };
             self.seen.push((table, key));
             if !image.link().is_tombstone() && !entry.dropped {
                 let value = Source::value(entry, image)?;

@@ -18,7 +18,7 @@ pub enum Mechanism {
     /// copied (`retention`).
     Retention,
     /// On: memory moves between log and read cache, to the one that gains more from it. Off: the
-    /// row cache gets a 32nd of its maximum (`cache::sizing`).
+    /// read cache gets a 32nd of its maximum (`cache::sizing`).
     CacheSizing,
     /// On: the read cache has a small queue for new rows, and a main queue for rows that were used
     /// again. Off: the cache has one queue (`cache::shard`).

@@ -3,7 +3,7 @@
 use crate::common::compacting::by_hand;
 use crate::common::{peek, put, value};
 use embank_kv::Store;
-use embank_kv::inspect::{TableReader, VerifyOptions, verify};
+use embank_kv::inspect::{SalvageOptions, TableReader, VerifyOptions, salvage, verify};
 
 const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 100_000;
@@ -95,4 +95,8 @@ fn entries_that_a_split_took_apart_are_no_damage() {
     });
     assert!(damage.unwrap().is_empty());
     assert_eq!(read, rows);
+    let options = SalvageOptions::default();
+    let report = salvage(&bank, &dir.path().join("new"), &options, &mut |_| {}).unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!(report.tables[0].rows, rows);
 }
