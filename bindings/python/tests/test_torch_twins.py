@@ -112,7 +112,7 @@ def call(choose: random.Random, mode: str, include_last_offset: bool) -> tuple[A
     if choose.random() < 0.4 and not include_last_offset:
         return some_keys(choose, (choose.randrange(6), choose.randrange(1, 5))), None, weighted
     keys = some_keys(choose, (choose.randrange(20),))
-    # Cuts can repeat, so there are empty bags at both ends and between.
+    # Cuts can repeat, so there can be empty bags at both ends and between.
     cuts = sorted(choose.randrange(len(keys) + 1) for _ in range(choose.randrange(6)))
     offsets = torch.tensor([0, *cuts, *([len(keys)] if include_last_offset else [])])
     return keys, offsets.to(keys.dtype), weighted

@@ -313,8 +313,8 @@ impl Lease {
             self.table.release_unreached(keys, &reached, &entered);
             error
         })?;
-        // Writes deleted rows as a put without a lease does, because their clocks hold no count of
-        // this lease.
+        // Writes rows that were deleted while the lease held them as a put without a lease does,
+        // because their clocks hold no count of this lease.
         let Some(deleted) = &held.deleted else { return Ok(()) };
         let put = self.table.execute_put(
             &deleted.keys,

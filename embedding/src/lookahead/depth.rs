@@ -76,7 +76,7 @@ impl DepthRule {
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
         let add = |sum: &mut f64, value: f64| *sum += value - *sum / SUM_STEPS;
         // A bulk load may append very many bytes in one step. A step's bytes count as at most one
-        // share of the memory, so the sum soon forgets a bulk load.
+        // part in `MEMORY_SHARE` of the memory, so the sum soon forgets a bulk load.
         let appended_bytes = (report.appended_bytes as f64).min(memory_share(report));
         add(&mut self.steps, 1.0);
         add(&mut self.read, report.read as f64);

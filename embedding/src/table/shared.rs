@@ -134,7 +134,7 @@ impl TableShared {
     }
 
     /// True if the rows now belong to other values, because the vocabulary was renumbered or
-    /// dropped. False if a caller has opened the table without the check of the numbering.
+    /// dropped. False if a caller has opened the table with `open_table_unchecked`.
     #[inline]
     pub(crate) fn has_other_numbering(&self) -> bool {
         self.other_numbering.load(Ordering::Relaxed)

@@ -357,7 +357,7 @@ fn an_npy_set_keeps_its_uses_together() {
     let options = ImportOptions { state: false, ..Default::default() };
     assert_eq!(into.import(&path, &options).unwrap().rows, 6);
 
-    // Without the list, the export does not remove `t.last_used.npy`.
+    // Without the list, the export may not remove `t.last_used.npy`, so it fails.
     let error = from.export(&path, &ExportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("t.last_used.npy is there"), "{error}");
     fs::write(file("t.embank.json"), list).unwrap();

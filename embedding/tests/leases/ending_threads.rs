@@ -27,8 +27,8 @@ fn as_a_thread_ends(table: &Table, last: impl FnOnce() + Send + 'static) {
     let table = table.clone();
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
-        // Locals are destroyed in reverse order of registration, so `AT_THE_END` must be registered
-        // before the library's locals.
+        // Thread locals are destroyed in reverse order of registration, so `AT_THE_END` must be
+        // registered before those of the library.
         let last = move || {
             last();
             done.send(()).unwrap();

@@ -137,7 +137,7 @@ def test_layers_equal_dense_matrices() -> None:
     h = gat.matrix(x).view(30, 2, 6)
     scores = (h * gat.from_target).sum(-1)[:, None] + (h * gat.from_source).sum(-1)[None]
     scores = torch.nn.functional.leaky_relu(scores, 0.2)
-    # A node that is its own neighbour counts twice, once for the edge.
+    # A node that is its own neighbour counts twice: as the node itself, and for the edge to itself.
     weight = scores.exp() * (matrix + torch.eye(30))[:, :, None]
     share = weight / weight.sum(1, keepdim=True)
     expected = torch.einsum("tsh,shw->thw", share, h).mean(1) + gat.bias

@@ -151,7 +151,7 @@ fn weight(bytes: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Begins reads of `bytes` bytes until the call must wait. Returns their number.
+    /// Begins reads of `bytes` bytes until the lane has no room. Returns the number of reads.
     fn fill(lane: &mut Lane<'_>, bytes: usize) -> u32 {
         let mut begun = 0;
         while lane.has_room() {

@@ -110,7 +110,8 @@ unsafe fn four(text: *const u8, ends: [u32; 4], lens: __m256i, kind: StepKind) -
     let word = |end: u32| unsafe { text.add(end as usize - 8).cast::<i64>().read_unaligned() };
     let x = _mm256_set_epi64x(word(ends[3]), word(ends[2]), word(ends[1]), word(ends[0]));
     // The field's bytes are the last bytes of the load, so they are the highest bytes of the lane.
-    // Shifting all ones left marks them. A shift by 64 marks no byte, as for an empty field.
+    // A word of ones that is shifted left by the other bytes' bits marks them. For an empty field
+    // the shift is 64, which marks no byte.
     let foreign_bits = _mm256_sub_epi64(_mm256_set1_epi64x(64), _mm256_slli_epi64(lens, 3));
     let filled = _mm256_sllv_epi64(_mm256_set1_epi8(-1), foreign_bits);
     match kind {

@@ -26,7 +26,7 @@ pub(super) struct RowReader {
 
 /// The rows of a chunk that are not in a block yet.
 pub(super) struct ChunkReader<'a> {
-    /// Largest possible number of good rows. Decoding may find bad rows among them.
+    /// Largest possible number of good rows. Decoding may find that some of these rows are bad.
     pub(super) rows: usize,
     /// Number of lines of the chunk, including the lines of bad rows. 0 for packed rows.
     pub(super) lines: usize,

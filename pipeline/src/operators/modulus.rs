@@ -10,7 +10,7 @@ use super::program::Program;
 use crate::decode::{Level, Slot, vectorised};
 use crate::error::{Result, refused};
 
-/// Largest modulus. Remainders then fit in an i32, to which every vector unit can convert floats.
+/// Largest modulus. Remainders then fit in an i32, which every vector unit can make from a float.
 pub(crate) const MODULUS_MAX: u32 = 1 << 31;
 
 pub(super) struct Modulus(pub(super) u32);

@@ -61,8 +61,8 @@ impl BankLookUp {
         };
         vocabulary.ids(values, &mut self.ids)?;
         for (place, id) in self.ids.iter_mut().enumerate() {
-            // A value without an id has `UNKNOWN_ID`, the largest `u64`, which is never below the
-            // limit.
+            // A value without an id has `UNKNOWN_ID`, the largest `u64`, which is never below
+            // `ids.limit`.
             if *id < ids.limit {
                 continue;
             }

@@ -51,8 +51,8 @@ pub(super) struct Move {
 }
 
 impl Move {
-    /// The move to the checkpoint that `bank` shows now. `training` must have drawn the batches up
-    /// to the previous checkpoint; this draws the batches after it.
+    /// Makes the move to the checkpoint that `bank` shows now. `training` must have drawn the
+    /// batches up to the previous checkpoint; this draws the batches after it.
     ///
     /// # Errors
     /// Fails if the checkpoint's blob does not hold the writer's number of batches.
@@ -241,8 +241,8 @@ pub(super) fn follow(
 ) -> Result<Followed> {
     let (began, mut refreshes) = (Instant::now(), Vec::new());
     let mut at = 0;
-    // The loop ends because the writer gets an order to rest. If the writer's process ends, its
-    // channel of news closes.
+    // The loop ends when the writer reports that it rests, which `mod.rs` orders even after an
+    // error. If the writer's process ends, its channel of news closes.
     loop {
         match news.recv().context("the writer's process has ended; its error is above")? {
             News::Checkpoint(number) if number > at => {

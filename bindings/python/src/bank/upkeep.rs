@@ -67,7 +67,7 @@ impl PyBank {
     fn wait_lookahead(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = scalars::seconds("timeout", timeout)?;
         let began = Instant::now();
-        // The loop ends with the timeout, or when a signal handler raises.
+        // The loop ends when the queue is empty, with the timeout, or when a signal handler raises.
         loop {
             let left = timeout.saturating_sub(began.elapsed());
             let slice = left.min(LOOKAHEAD_SLICE);

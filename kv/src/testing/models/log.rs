@@ -1,5 +1,5 @@
 //! Models of the log: appends that begin new pages, changes in place, readers, the writer thread,
-//! and a checkpoint that cuts the log.
+//! and a checkpoint, which ends the tail's page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

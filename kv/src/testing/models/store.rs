@@ -1,5 +1,5 @@
-//! Models of whole stores. Batches, index growth, page eviction, checkpoints and compaction run at
-//! the same time.
+//! Concurrency models of whole stores. Batches, index growth, page eviction, checkpoints and
+//! compaction run at the same time.
 
 use std::path::Path;
 use std::sync::Arc;

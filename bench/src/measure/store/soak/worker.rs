@@ -16,7 +16,7 @@ const BATCH_KEYS: [usize; 4] = [1, 32, 1024, 4096];
 /// Longest latency of the histograms, an hour. A longer one counts as an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// The operation of a batch. [`Kind::draw`] has the weights.
+/// The operation of a batch. [`Kind::draw`] has the probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Get,
