@@ -88,7 +88,8 @@ impl Device for Watching {
 
 fn close(numbers: std::ops::Range<i32>) {
     for number in numbers {
-        // SAFETY: the process does not use this stream any more.
+        // SAFETY: no object of this process owns the stream. A later write to it only fails, or
+        // reaches a file of the bank, which the test would find.
         unsafe { libc::close(number) };
     }
 }
@@ -98,8 +99,8 @@ fn options(device: DeviceChoice) -> StoreOptions {
     StoreOptions { page_size_bytes: Some(8 << 10), segment_size_bytes, device, ..by_hand(2) }
 }
 
-/// Makes all calls of the store that open files. After each step, writes to the standard streams,
-/// as a library may do.
+/// Makes calls of the store that open files. After each step, writes to the standard streams, as a
+/// library may do.
 fn daemon(
     dir: &Path,
     closed: std::ops::Range<i32>,

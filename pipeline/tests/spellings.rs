@@ -338,7 +338,7 @@ fn a_bad_row_tells_the_lines_that_it_spans() {
             run_with(&Spec { bad_rows: single, ..spec.clone() }, &options, &input).unwrap_err();
         assert!(error.to_string().contains("(it spans 999 lines); `bad_rows: skip`"), "{error}");
     }
-    // The share of bad rows counts the lines of a bad row, not the row.
+    // The share of bad rows counts lines: a bad row of 502 lines counts as 502.
     let text =
         format!("x,word\n{}2,\"open\n{}3,x\"y\n", "1,a\n".repeat(10_000), "7,b\n".repeat(500));
     let options = RunOptions { format: Format::CSV, ..RunOptions::default() };

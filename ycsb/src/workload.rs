@@ -65,9 +65,12 @@ impl Mix {
     /// Returns an error for a share outside 0 to 1, or for shares whose sum is not 1.
     pub(crate) fn check(&self) -> Result<()> {
         let shares = self.shares();
+        for share in shares {
+            ensure!((0.0..=1.0).contains(&share), "the share {share} is not between 0 and 1");
+        }
         let sum: f64 = shares.iter().sum();
         ensure!(
-            shares.iter().all(|share| (0.0..=1.0).contains(share)) && (sum - 1.0).abs() < 1e-6,
+            (sum - 1.0).abs() < 1e-6,
             "the shares of --read, --update, --insert, --scan and --rmw add up to {sum}, not to 1"
         );
         Ok(())
@@ -168,6 +171,7 @@ mod tests {
     #[test]
     fn shares_that_do_not_add_up_are_refused() {
         assert!(Mix { read: 0.5, ..Mix::default() }.check().is_err());
-        assert!(Mix { read: 1.5, update: -0.5, ..Mix::default() }.check().is_err());
+        let error = Mix { read: 1.5, update: -0.5, ..Mix::default() }.check().unwrap_err();
+        assert!(error.to_string().contains("the share 1.5"), "{error}");
     }
 }

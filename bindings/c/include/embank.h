@@ -450,7 +450,7 @@ typedef struct embank_table_settings {
   uint32_t dim;
   // One of embank_dtype. Default: EMBANK_DTYPE_F32.
   uint32_t dtype;
-  // One of embank_tracking. Tracking takes 8 bytes a row. Default: EMBANK_TRACKING_NONE.
+  // One of embank_tracking. Tracking of uses takes 8 bytes a row. Default: EMBANK_TRACKING_NONE.
   uint32_t tracking;
   // The dtype of the optimizer's state: one of embank_dtype except EMBANK_DTYPE_INT8. Default:
   // EMBANK_DTYPE_F32.

@@ -43,7 +43,7 @@ pub struct embank_table_settings {
     pub dim: u32,
     /// One of embank_dtype. Default: EMBANK_DTYPE_F32.
     pub dtype: u32,
-    /// One of embank_tracking. Tracking takes 8 bytes a row. Default: EMBANK_TRACKING_NONE.
+    /// One of embank_tracking. Tracking of uses takes 8 bytes a row. Default: EMBANK_TRACKING_NONE.
     pub tracking: u32,
     /// The dtype of the optimizer's state: one of embank_dtype except EMBANK_DTYPE_INT8. Default:
     /// EMBANK_DTYPE_F32.

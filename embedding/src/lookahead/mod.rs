@@ -283,6 +283,7 @@ impl Lookahead {
         self.count_all_as_cancelled();
     }
 
+    /// Adds to `cancelled_too_late`, which is an upper bound: the rows may be of other tables.
     fn count_all_as_cancelled(&self) {
         let in_hand = self.shared.queue.state.lock().pending.len() as u64;
         // `promoted` is read after `in_hand`. A row counts as promoted before it leaves the pending

@@ -52,7 +52,7 @@ pub struct StalenessHistogram {
 impl StalenessHistogram {
     /// The classes that are not empty, in ascending order: the largest staleness of the class, and
     /// its number of rows. Each staleness up to 16 has a class. Then come 17 to 32, 33 to 64, and
-    /// so on. The last class, above 65,536, is named `u32::MAX`.
+    /// so on. The last class, above 65,536, is returned as `u32::MAX`.
     pub fn buckets(&self) -> impl Iterator<Item = (u32, u64)> {
         let counts = self.counts.iter().enumerate().filter(|(_, count)| **count != 0);
         counts.map(|(bucket, &count)| (largest_of(bucket), count))

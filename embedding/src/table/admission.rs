@@ -53,10 +53,11 @@ impl Table {
         Some(keys.iter().map(decision).collect())
     }
 
-    /// Decides on the `missing` places of `get`, after the existing rows were acquired. Acquires
-    /// the rows of admitted keys and fills the places of refused keys with initial values. Returns
-    /// `Some(key)` if the row of that key is blocked. In that case, and after an error, `get` still
-    /// holds the counts that it acquired.
+    /// Admits or refuses the keys of `get` at the places `missing`, which have no rows. The
+    /// existing rows were acquired before. Acquires the rows of admitted keys, and fills the places
+    /// of refused keys with initial values. Returns `Some(key)` if the row of that key is blocked.
+    /// In that case, and after an error, the clocks that `get` has raised stay raised, and the
+    /// caller lowers them.
     pub(crate) fn admit(&self, get: &mut GetRows<'_>, missing: &[u32]) -> Result<Option<u64>> {
         let Some(gate) = &self.shared.gate else { return Ok(None) };
         let layout = self.shared.layout();

@@ -142,9 +142,10 @@ pub struct Evicted {
     pub rows: u64,
     /// Number of rows that met the conditions but stayed because leases hold them.
     pub leased: u64,
-    /// Number of counts of Gets before [`Admission`](crate::Admission) that were forgotten, or that
-    /// a dry run would forget. An eviction with `unused_for` and without `norm_below` forgets the
-    /// counts of keys whose last Get is at least `unused_for` ago.
+    /// Number of keys without a row whose count of Gets
+    /// ([`Admission::AfterGets`](crate::Admission)) was forgotten, or that a dry run would forget.
+    /// An eviction with `unused_for` and without `norm_below` forgets the counts of keys whose last
+    /// Get is at least `unused_for` ago.
     pub counts: u64,
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct VocabularyShared {
     /// locks it for writing, after it has locked `writer`. A refresh of a read-only bank also locks
     /// it for writing.
     pub(crate) numbering: RwLock<Numbering>,
-    /// The number of values with ids. Changes only while `writer` is held. The values below the
-    /// length never change within a numbering.
+    /// The number of values with ids. Changes only while `writer` is held. The values at the places
+    /// below `len` stay the same until a renumbering.
     len: AtomicU64,
     /// The number of values whose ids callers know: values with ids, and values announced by
     /// [`Vocabulary::give_out`](crate::Vocabulary::give_out). Tables accept the ids of these values

@@ -78,7 +78,7 @@ fn a_row_that_is_reserved_is_not_taken() {
     let test = new_bank();
     let table = table(&test.bank, config());
     thread::scope(|scope| {
-        // Another thread takes the lease. If this thread had taken it, its Gets could pass the
+        // Another thread takes the lease. If this thread had taken it, its Gets could overtake the
         // reservation that waits for the lease.
         let held = scope.spawn(|| table.get(&[1], &mut [0.0]).unwrap()).join().unwrap();
         let waiting = scope.spawn(|| table.get(&[1, 2], &mut [0.0; 2]).unwrap().release());

@@ -210,9 +210,9 @@ fn settings_out_of_range_are_refused() {
     }
 }
 
-/// Shows that threads lose no gradient and no count while keys are admitted. With bound 0, Gets
-/// wait for each other. A row contains exactly the gradients of leases that held it, and every
-/// clock returns to 0.
+/// Shows that gradients of several threads are neither lost nor counted twice while keys are
+/// admitted. A gradient for a key without a row is dropped and counted in `not_admitted_rows`; all
+/// others are in the rows. With bound 0, Gets wait for each other. At the end every clock is 0.
 #[test]
 fn threads_lose_no_gradient_and_no_count() {
     for admission in [Admission::AfterGets(3), Admission::Probability(0.3)] {

@@ -366,8 +366,9 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Error numbers that the ring's next system calls return. Shared, so that another thread can
-    /// watch the progress of a drain.
+    /// Error numbers to inject: each of the ring's next system calls takes one and fails. A test's
+    /// other thread waits until this queue is empty, and so knows that the ring has got past these
+    /// failures.
     pub(in crate::device) type Injected = Arc<Mutex<VecDeque<i32>>>;
 
     fn ring() -> Option<Ring> {

@@ -283,16 +283,18 @@ impl CheckedReader {
 
     /// Returns all unread bytes. Fails if there are more than `limit_bytes`.
     pub(crate) fn read_to_end(&mut self, limit_bytes: usize) -> Result<Vec<u8>> {
-        let mut all = self.chunk.split_off(self.at);
-        self.at = self.chunk.len();
-        while self.next_chunk()? {
-            if all.len() + self.chunk.len() > limit_bytes {
+        let mut all = Vec::new();
+        loop {
+            let unread = &self.chunk[self.at..];
+            if all.len() + unread.len() > limit_bytes {
                 return Err(self.damaged(self.offset, format!("it exceeds {limit_bytes} bytes")));
             }
-            all.extend_from_slice(&self.chunk);
+            all.extend_from_slice(unread);
+            self.at = self.chunk.len();
+            if !self.next_chunk()? {
+                return Ok(all);
+            }
         }
-        self.at = self.chunk.len();
-        Ok(all)
     }
 
     /// Checks that all of the file was read. Fails if unread bytes of the stream are left, or if
@@ -414,6 +416,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, bytes) = sample(dir.path());
         assert_eq!(read_all(&path).unwrap(), bytes);
+    }
+
+    #[test]
+    fn more_bytes_than_the_limit_are_refused_wherever_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, bytes) = sample(dir.path());
+        // The first byte's chunk is then the current one, and the end is two chunks further.
+        let rest = bytes.len() - 1;
+        for (limit, fits) in [(0, false), (CHUNK_BYTES - 2, false), (rest - 1, false), (rest, true)]
+        {
+            let mut reader = CheckedReader::open(&path, IDENTITY).unwrap();
+            reader.read(&mut [0]).unwrap();
+            assert_eq!(reader.read_to_end(limit).is_ok(), fits, "{limit}");
+        }
+        let last_chunk = 77;
+        let mut reader = CheckedReader::open(&path, IDENTITY).unwrap();
+        reader.read(&mut vec![0; CHUNK_BYTES * 2 + 1]).unwrap();
+        assert!(reader.read_to_end(last_chunk - 2).is_err(), "all of it is in the current chunk");
     }
 
     #[test]

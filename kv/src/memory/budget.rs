@@ -55,8 +55,8 @@ const HUGE_PAGES_FROM_BYTES: u64 = 128 << 20;
 pub const BUDGET_BYTES_MIN: u64 = 256 << 10;
 /// The budget that an error suggests is a multiple of this number of bytes.
 const BUDGET_STEP_BYTES: u64 = 256 << 10;
-/// Unit in which the index takes memory without huge pages, in bytes. The unit is smaller only if
-/// pages of the log are smaller.
+/// Unit in which the index takes memory without huge pages, in bytes. Only in concurrency models
+/// can a page of the log be shorter than this; the unit is then one page.
 const INDEX_UNIT_BYTES: u64 = 4096;
 /// Number of pages of the smallest length (8 KiB) that the minimum budget has in addition to the
 /// log's pages: 32 KiB together. They hold the buckets of an empty index (16 KiB), and the bytes by

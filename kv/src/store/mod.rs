@@ -171,7 +171,8 @@ impl Store {
         counted.map(|(outcome, _)| outcome)
     }
 
-    /// Runs one of the store's own jobs, such as a deletion or a promotion, over a batch of keys.
+    /// Runs a job that is not an [`Operation`], such as a deletion or a promotion, over a batch of
+    /// keys.
     fn run_job<W: Work>(
         &self,
         table: TableId,

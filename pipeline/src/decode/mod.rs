@@ -2,8 +2,8 @@
 //!
 //! `structure` finds the ends of fields. `narrow` plans how neighbouring fields are converted
 //! together to 32-bit numbers. `avx2` and `avx512` have the kernels for both tasks. `field` reads
-//! one field without vector instructions. [`Decoder`] combines these modules. Its level decides
-//! which kernels run; the columns are equal at each level.
+//! one field without vector instructions. [`Decoder`] combines these modules. Its level (the
+//! instruction set) decides which kernels run; the columns are equal at each level.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

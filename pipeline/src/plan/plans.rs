@@ -7,7 +7,8 @@
 //! **Approach.** A header that names exactly the pipeline's fields, in their order, uses the
 //! pipeline's own plan. For any other header, this module makes a plan with the header's fields,
 //! and with the columns and outputs of the pipeline. It keeps the plan, and all inputs with this
-//! header share it. Two plans differ only in their slots: vocabularies, look-ups and outputs are
+//! header share it. The plans of a pipeline differ in the fields that they read and in the places
+//! of columns within a block. Apart from these places, their vocabularies, look-ups and outputs are
 //! equal.
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Finds the columns of keys, vectors, state and uses in a Parquet file. The module `selection`
-//! gives the rule.
+//! Finds which columns of a Parquet file hold the keys, the vectors, the optimizer's state, and
+//! each row's last use and number of uses. The module `selection` has the rules for this choice.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -262,7 +262,7 @@ fn growing_with_blank_entries() {
 }
 
 /// A split distributes entries without tag bits by the hashes of their records. The chain of the
-/// first entry has records for both new buckets.
+/// first entry has records for both buckets of the split.
 fn growing_by_records() {
     let indexed = Indexed::with(1..=7);
     quietly(|| {

@@ -21,7 +21,8 @@ fn header(count: u64, first: i32) -> Vec<u8> {
     bytes
 }
 
-/// Encodes `count` copies of a number, in blocks without bits.
+/// Encodes `count` copies of a number in Parquet's `DELTA_BINARY_PACKED`. All differences are 0, so
+/// a block has a smallest difference of 0, four bit widths of 0, and no packed bits.
 fn same(count: u64, number: i32) -> Vec<u8> {
     let mut bytes = header(count, number);
     for _ in 0..count.saturating_sub(1).div_ceil(128) {

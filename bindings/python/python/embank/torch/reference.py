@@ -184,8 +184,9 @@ def check_reference(tables: Sequence[Table], state: Any) -> None:
 def _problem(bank: Bank, of: dict[str, Any]) -> Optional[str]:
     number, identity, kept, at = of["checkpoint"], of["id"], _kept(bank), bank.last_checkpoint
     recovered = bank.recovered
-    # An equal `state_id` shows that no row has changed since the state dict was made. But `refresh`
-    # may have moved a bank that is open for reading to the checkpoint in `recovered`.
+    # If the bank still has the `state_id` of the state dict, no row has changed since then. There
+    # is one exception: `refresh` moves a bank that is open for reading to a newer checkpoint
+    # (`recovered`), and its `state_id` stays.
     moved = number != at and recovered is not None and recovered.checkpoint == at
     if of["state_id"] == bank.state_id and not moved:
         return None
