@@ -79,8 +79,8 @@ impl Lease {
     /// of any table changes.
     ///
     /// If any lease has expired, no row changes. A row receives its gradient if at least one lease
-    /// still holds it. A row that was deleted since the Gets receives none. The leases end after
-    /// the rows have changed.
+    /// still holds it. A row that was deleted since the Gets receives no gradient. The leases end
+    /// after the rows have changed.
     ///
     /// # Errors
     /// [`ShapeMismatch`](Error::ShapeMismatch), [`BadBags`](Error::BadBags),
