@@ -460,8 +460,8 @@ mod tests {
     }
 
     /// Exports one table over the files of another, and makes this export fail after each number of
-    /// steps. Shows that an import never gives rows the use counts of the other table, or no counts.
-    /// With `Optimizer::None`, the files have use counts but no optimizer state.
+    /// steps. Shows that an import never gives rows the use counts of the other table, or no
+    /// counts. With `Optimizer::None`, the files have use counts but no optimizer state.
     #[test]
     fn a_set_that_was_cut_off_keeps_its_uses() {
         let dir = tempfile::tempdir().unwrap();
