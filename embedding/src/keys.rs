@@ -1,19 +1,11 @@
 //! Finds the distinct keys of a batch.
 //!
-//! Every Get and every update begins here, so this code is hot. Probing a hash table key by key
-//! takes branches that a processor can't predict. The table in this module needs no such branches:
-//!
-//! 1. The first pass goes backwards over the batch. Each key writes its place to its slot, without
-//!    a comparison. After the pass, each slot holds the first place of the batch whose key maps to
-//!    the slot. The slots need no clearing, because the second pass reads only slots that the first
-//!    pass wrote.
-//! 2. The second pass goes forwards. Each key reads the place in its slot. If the key at that place
-//!    is equal, the place is the first place of the key. If the key there is different, the pass
-//!    puts the current key's place on a list, without a branch. With 2 to 4 slots per key, about a
-//!    sixth of the keys are listed. Equal keys have equal slots, so the list has either all places
-//!    of a key or no place of the key.
-//! 3. The third pass finds the first places of the listed keys in a small hash table with probing.
-//! 4. The fourth pass numbers the keys in the order of their first places, without a branch.
+//! Every Get and every update begins here, so this code is hot. It is one pass over the batch with
+//! a hash table that has at least eight slots per key. Whether a key is new or repeats an earlier
+//! one is a branch that a processor can't predict. So the pass makes no such branch: it writes the
+//! key behind the distinct keys found so far, and a new key has the number of that place. The only
+//! branch is whether the key at the slot's number is this key. It is, unless two different keys
+//! share a slot, which happens to about every sixteenth key.
 //!
 //! No key needs an allocation. A sorted batch without duplicates needs no table.
 
@@ -25,13 +17,14 @@ use std::cell::RefCell;
 /// See [`Vocabulary::ids`](crate::Vocabulary::ids).
 pub const UNKNOWN_ID: u64 = u64::MAX;
 
-/// Largest scratch table, in slots, that a thread keeps for its next batch. 1 MiB serves batches of
-/// 65,536 keys.
+/// Largest table, in words of 4 bytes, that a thread keeps for its next batch. 1 MiB serves batches
+/// of 65,535 keys.
 const SLOTS_KEPT_MAX: usize = 1 << 18;
 
-/// The first table has at least this many slots per key of the batch. With more slots, fewer keys
-/// need the probed table, but the first table takes more of the processor's cache.
-const OWNERS_PER_KEY_MIN: usize = 2;
+/// The table has at least this many slots per key of the batch. With fewer slots, more keys share
+/// a slot, and each of them costs a wrong prediction. With more, the table leaves the processor's
+/// fast caches.
+const SLOTS_PER_KEY_MIN: usize = 8;
 
 thread_local! {
     static SLOTS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
@@ -78,40 +71,37 @@ impl UniqueKeys {
     }
 
     fn hashed(batch: &[u64], scratch: &mut Vec<u32>) -> Self {
-        let owner_count = (OWNERS_PER_KEY_MIN * batch.len()).next_power_of_two();
-        let probed_count = (2 * batch.len()).next_power_of_two();
-        if scratch.len() < owner_count + probed_count {
-            *scratch = vec![0; owner_count + probed_count];
+        if is_short(batch) {
+            Self::find(batch, table_of::<u16>(scratch, batch.len()))
+        } else {
+            Self::find(batch, table_of::<u32>(scratch, batch.len()))
         }
-        let (owners, probed) = scratch.split_at_mut(owner_count);
+    }
+
+    /// `slots` has a power of two of slots, more than the batch has keys.
+    fn find<S: Slot>(batch: &[u64], slots: &mut [S]) -> Self {
+        slots.fill(S::from_count(0));
         // Calculated from the length so that the compiler leaves the bounds check out.
-        let mask = owners.len() - 1;
-        for (place, &key) in batch.iter().enumerate().rev() {
-            owners[scatter(key) as usize & mask] = place as u32;
-        }
-        let mut inverse = vec![0; batch.len()];
+        let mask = slots.len() - 1;
         let mut keys = vec![0; batch.len()];
-        // Until the fourth pass, `inverse` holds the first place of each place's key, and `keys`
-        // holds the listed places.
-        let mut listed = 0;
-        for ((place, &key), first) in batch.iter().enumerate().zip(&mut inverse) {
-            let owner = owners[scatter(key) as usize & mask];
-            *first = owner;
-            keys[listed] = place as u64;
-            listed += usize::from(batch[owner as usize] != key);
-        }
-        let mut probed = Probed::new(&mut probed[..(2 * listed).next_power_of_two()]);
-        for &place in &keys[..listed] {
-            inverse[place as usize] = probed.first_place(place as u32, batch);
-        }
+        let mut inverse = vec![0; batch.len()];
         let mut distinct = 0;
-        for (place, &key) in batch.iter().enumerate() {
-            let first = inverse[place] as usize;
-            let new = first == place;
+        for (&key, to) in batch.iter().zip(&mut inverse) {
             keys[distinct] = key;
-            // The first place is before `place`, so it already holds the number of its key.
-            inverse[place] = if new { distinct as u32 } else { inverse[first] };
-            distinct += usize::from(new);
+            let mut at = scatter(key) as usize & mask;
+            // The loop ends: the table has more slots than distinct keys.
+            loop {
+                let slot = slots[at].count();
+                let new = slot == 0;
+                let number = if new { distinct } else { slot - 1 };
+                if keys[number] == key {
+                    slots[at] = S::from_count(number + 1);
+                    *to = number as u32;
+                    distinct += usize::from(new);
+                    break;
+                }
+                at = (at + 1) & mask;
+            }
         }
         keys.truncate(distinct);
         Self { keys, inverse }
@@ -159,15 +149,20 @@ impl UniqueKeys {
         (self.keys, self.inverse)
     }
 
-    /// Returns, for each distinct key, the place of its first appearance in the batch.
-    pub(crate) fn first_places(&self) -> Vec<u32> {
-        let mut first = Vec::with_capacity(self.keys.len());
+    /// Divides the places of the batch into those that begin a key and those that repeat one.
+    /// Without a branch on which one a place is, because a processor can't predict it.
+    pub(crate) fn places(&self) -> Places {
+        let mut first = vec![0; self.inverse.len()];
+        let mut later = vec![0; self.inverse.len()];
+        let mut distinct = 0;
         for (place, &number) in self.inverse.iter().enumerate() {
-            if number as usize == first.len() {
-                first.push(place as u32);
-            }
+            first[distinct] = place as u32;
+            later[place - distinct] = place as u32;
+            distinct += usize::from(number as usize == distinct);
         }
-        first
+        first.truncate(distinct);
+        later.truncate(self.inverse.len() - distinct);
+        Places { first, later }
     }
 
     /// Returns, for each distinct key, the place of its last appearance in the batch.
@@ -180,40 +175,59 @@ impl UniqueKeys {
     }
 }
 
-/// A hash table with linear probing. It handles keys whose slot in the first table belongs to a
-/// different key.
-struct Probed<'s> {
-    /// The first place of a key + 1, or 0 if the slot is empty. There are at least twice as many
-    /// slots as keys that come here, so every probe meets an empty slot.
-    slots: &'s mut [u32],
+/// A slot of the hash table: 1 + the number of a distinct key, or 0 if the slot is free.
+trait Slot: bytemuck::Pod {
+    fn from_count(count: usize) -> Self;
+    fn count(self) -> usize;
 }
 
-impl<'s> Probed<'s> {
-    fn new(slots: &'s mut [u32]) -> Self {
-        slots.fill(0);
-        Self { slots }
+impl Slot for u16 {
+    #[inline(always)]
+    fn from_count(count: usize) -> Self {
+        count as Self
     }
 
-    /// Returns the first place of the key at `place` of the batch. The caller must ask for the
-    /// places in ascending order.
-    fn first_place(&mut self, place: u32, batch: &[u64]) -> u32 {
-        let mask = self.slots.len() - 1;
-        let key = batch[place as usize];
-        // Keys come here because they have the same hash bits in the first table as a different
-        // key. This table therefore uses hash bits that the first table does not use.
-        let mut slot = (scatter(key) >> 32) as usize;
-        loop {
-            let first = &mut self.slots[slot & mask];
-            if *first == 0 {
-                *first = place + 1;
-                return place;
-            }
-            if batch[*first as usize - 1] == key {
-                return *first - 1;
-            }
-            slot += 1;
-        }
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.into()
     }
+}
+
+impl Slot for u32 {
+    #[inline(always)]
+    fn from_count(count: usize) -> Self {
+        count as Self
+    }
+
+    #[inline(always)]
+    fn count(self) -> usize {
+        self as usize
+    }
+}
+
+/// True if slots of two bytes suffice for the numbers of the batch's keys. The table then takes
+/// less of the caches.
+fn is_short(batch: &[u64]) -> bool {
+    batch.len() <= usize::from(u16::MAX)
+}
+
+/// Returns the slots of a table for `keys` keys, with unspecified content. Makes `scratch` longer
+/// if it is too short.
+fn table_of<S: Slot>(scratch: &mut Vec<u32>, keys: usize) -> &mut [S] {
+    let slots = (SLOTS_PER_KEY_MIN * keys).next_power_of_two();
+    let words = (slots * size_of::<S>()).div_ceil(size_of::<u32>());
+    if scratch.len() < words {
+        *scratch = vec![0; words];
+    }
+    &mut bytemuck::cast_slice_mut(scratch)[..slots]
+}
+
+/// The places of a batch.
+pub(crate) struct Places {
+    /// For each distinct key, the place of its first appearance.
+    pub(crate) first: Vec<u32>,
+    /// The places of keys that appear earlier in the batch too, ascending.
+    pub(crate) later: Vec<u32>,
 }
 
 /// Hashes a key by folding both halves of a 128-bit product. Regular keys (runs, strides, powers of
@@ -248,13 +262,14 @@ mod tests {
     fn assert_matches_reference(batch: &[u64]) {
         let unique = UniqueKeys::new(batch);
         let (keys, inverse) = reference(batch);
-        for (number, (&first, &last)) in
-            unique.first_places().iter().zip(&unique.last_places()).enumerate()
-        {
+        let Places { first, later } = unique.places();
+        for (number, (&first, &last)) in first.iter().zip(&unique.last_places()).enumerate() {
             let places: Vec<_> =
                 (0..batch.len()).filter(|&place| batch[place] == keys[number]).collect();
             assert_eq!((first as usize, last as usize), (places[0], places[places.len() - 1]));
         }
+        let is_later = |place: &u32| !first.contains(place);
+        assert_eq!(later, (0..batch.len() as u32).filter(is_later).collect::<Vec<_>>());
         assert_eq!(unique.into_parts(), (keys, inverse));
     }
 

@@ -146,11 +146,12 @@ pub trait Operation {
         true
     }
 
-    /// Returns a slice into which a `Peek` copies the row's value. The store then does not call
-    /// `read`. It copies the first bytes of the value, as many as fit. If the row is reported as
-    /// missing, the content of the slice is unspecified. Default: `None`, and the store calls
-    /// `read` with a copy of the value. In tables of variable width, the store does not call this
-    /// method, and always calls `read` with the whole value.
+    /// Returns a slice into which a `Peek` or `Get` copies the row's value. The store then does not
+    /// call `read`. It copies the first bytes of the value, as many as fit. If the row is reported
+    /// as missing, the content of the slice is unspecified. Default: `None`, and the store calls
+    /// `read` with a copy of the value. For a row that a `Get` does not find in mutable memory, and
+    /// in tables of variable width, the store does not call this method, and always calls `read`
+    /// with the whole value.
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         let _ = i;
         None

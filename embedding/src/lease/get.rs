@@ -11,7 +11,7 @@ use embank_kv::{Clock, RowHints};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
-use crate::keys::UniqueKeys;
+use crate::keys::{Places, UniqueKeys};
 use crate::lease::Lease;
 use crate::lease::release::places_keys;
 use crate::lease::waiting::Obstacle;
@@ -103,20 +103,18 @@ impl Table {
 
     fn get_batch(&self, keys: &[u64], rows: &mut [f32], waits: Waits) -> Result<Option<Lease>> {
         self.check_shape("rows", keys.len(), rows.len())?;
-        let unique = UniqueKeys::new(keys);
+        let unique = self.unique_keys(keys);
         if unique.all_distinct() {
             return self.get_into(unique, GotRows::InOrder(rows), None, waits);
         }
-        let first_places = unique.first_places();
-        let to = GotRows::To { places: &first_places, first: 0, rows };
+        let Places { first, later } = unique.places();
+        let to = GotRows::To { places: &first, first: 0, rows };
         let lease = self.get_into(unique, to, None, waits)?;
         let Some(lease) = lease else { return Ok(None) };
-        let dim = self.dim();
-        for (place, &number) in lease.unique().inverse().iter().enumerate() {
-            let first = first_places[number as usize] as usize;
-            if first != place {
-                rows.copy_within(first * dim..(first + 1) * dim, place * dim);
-            }
+        let (dim, inverse) = (self.dim(), lease.unique().inverse());
+        for place in later {
+            let first = first[inverse[place as usize] as usize] as usize;
+            rows.copy_within(first * dim..(first + 1) * dim, place as usize * dim);
         }
         Ok(Some(lease))
     }

@@ -168,7 +168,7 @@ pub(crate) enum GotRows<'a> {
 
 impl GotRows<'_> {
     /// Returns the destination of the vector at place `i`. `None` if it is not copied.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn at(&mut self, i: usize, dim: usize) -> Option<&mut [f32]> {
         match self {
             Self::Nowhere => None,
@@ -211,6 +211,15 @@ impl Operation for GetRows<'_> {
 
     fn reads_values(&self) -> bool {
         !matches!(self.rows, GotRows::Nowhere)
+    }
+
+    /// See [`PeekRows`].
+    #[inline]
+    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
+        if !self.layout.is_plain() {
+            return None;
+        }
+        self.rows.at(i, self.layout.dim).map(bytemuck::cast_slice_mut)
     }
 
     #[inline]

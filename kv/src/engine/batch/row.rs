@@ -122,9 +122,16 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     let old_bytes = if VARIABLE { record.value_bytes() } else { room.value_bytes };
     match W::EFFECT {
         Effect::Get => {
-            // SAFETY: the duty is that no thread writes the value while it is borrowed, and that it
-            // lies in the record. The lock is held, and the record has room for its value.
-            work.read(i, unsafe { record.value(old_bytes) });
+            match if VARIABLE { None } else { work.destination(i) } {
+                Some(to) => {
+                    let bytes = to.len().min(old_bytes);
+                    record.load_value_bytes(&mut to[..bytes]);
+                }
+                // SAFETY: the duty is that no thread writes the value while it is borrowed, and
+                // that it lies in the record. The lock is held, and the record has room for its
+                // value.
+                None => work.read(i, unsafe { record.value(old_bytes) }),
+            }
             locked.unlock_unchanged(after);
             work.clock(i, before.outstanding());
             work.settled(i, hint);

@@ -145,8 +145,8 @@ impl<O: Operation> Work for O {
     }
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         match O::ACCESS {
-            Access::Peek => Operation::destination(self, i),
-            Access::Get | Access::Update | Access::Put | Access::Touch => None,
+            Access::Peek | Access::Get => Operation::destination(self, i),
+            Access::Update | Access::Put | Access::Touch => None,
         }
     }
     fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
