@@ -64,10 +64,10 @@ pub struct BankOptions {
     /// Number of threads that share a large batch of a Get, a put, a peek, gradients or bags,
     /// including the calling thread. Batches of 2,048 keys or more are shared. Smaller batches stay
     /// on the calling thread. While one batch is shared, batches of other threads stay on their
-    /// threads too. A batch that a rayon thread calls is never shared, because that thread might
-    /// run another batch while it waits. 1 means that no batch is shared. Rows, clocks and errors
-    /// are the same as with one thread, bit for bit. Default: the processors that the process may
-    /// use, at most 16. At most 1,024.
+    /// threads too. After a batch, the threads look for the next one for 50 microseconds, and then
+    /// sleep. 1 means that no batch is shared. Rows, clocks and errors are the same as with one
+    /// thread, bit for bit. Default: the processors that the process may use, at most 16. At most
+    /// 1,024.
     pub threads: usize,
 }
 

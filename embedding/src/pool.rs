@@ -6,14 +6,15 @@
 //! **Approach.** A batch is divided if there are at least 1,024 keys per thread. The parts are
 //! consecutive ranges of keys, four per thread. The calling thread and the threads of the pool each
 //! take the next part whenever they have finished one. A thread that starts late, because it had to
-//! be woken, therefore does less. The store executes each part as if it were a whole batch. The
-//! calling thread joins the results in the order of the parts. The caller therefore sees the rows,
-//! clocks, counters and errors of one undivided batch.
+//! be woken, therefore does less. When no part is left, the calling thread waits only for threads
+//! that are at work on one. The store executes each part as if it were a whole batch. The calling
+//! thread joins the results in the order of the parts. The caller therefore sees the rows, clocks,
+//! counters and errors of one undivided batch.
 //!
-//! **Limit.** The calling thread waits until each thread of the pool has begun, even if no part is
-//! left. If other threads of the program keep all processors busy, this wait can take longer than
-//! the batch: milliseconds instead of microseconds. A program of that kind should set
-//! [`BankOptions::threads`](crate::BankOptions::threads) to 1.
+//! **Waking.** To wake a thread takes up to 40 microseconds. A thread of the pool therefore looks
+//! for the next batch for 50 microseconds before it sleeps (`embank_kv::crew`). A call that has
+//! other work before its batch, for example the search for distinct keys, wakes the threads
+//! beforehand ([`BatchPool::rouse`]).
 //!
 //! **Rows on disk.** If the bank has rows that are only on disk, each thread gets one part of the
 //! batch. The thread reads the rows of its part as one stream, and the store joins the reads of
@@ -24,10 +25,6 @@
 //! calling threads already keep the processors busy. A part never waits for the parts of another
 //! batch.
 //!
-//! **Callers that steal work.** While a rayon thread waits for parts, it runs other jobs of its own
-//! pool. Such a job could need rows whose clocks the waiting batch has raised. The job would then
-//! wait for the very thread on which it runs. Therefore a batch of a rayon thread is not divided.
-//!
 //! **Life.** The first divided batch starts the threads. They may therefore run on the processors
 //! that the thread of that batch may use. The threads end when the bank is closed. After `fork`,
 //! the child has the pool but not its threads, and must not use the bank of its parent. The
@@ -36,11 +33,10 @@
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
+use embank_kv::crew::{Crew, CrewTurn};
 use embank_kv::locks::Mutex;
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Least number of keys per thread of a divided batch. With fewer keys, the calling thread would
 /// finish the batch before the other threads are awake.
@@ -85,85 +81,55 @@ pub(crate) struct BatchPool {
     /// Largest number of threads that work on a batch, including the calling thread.
     threads: usize,
     /// Set when the first batch is divided. `None` inside if the system refused the threads.
-    running: OnceLock<Option<Running>>,
-    /// True while a batch uses the pool.
-    busy: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Running {
-    /// `None` once the threads were told to end.
-    pool: Option<ThreadPool>,
-    handles: Vec<JoinHandle<()>>,
-}
-
-impl Running {
-    fn start(workers: usize) -> Option<Self> {
-        let handles = Mutex::new(Vec::with_capacity(workers));
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(workers)
-            .spawn_handler(|worker| {
-                let name = format!("embank-batch-{}", worker.index());
-                handles.lock().push(thread::Builder::new().name(name).spawn(|| worker.run())?);
-                Ok(())
-            })
-            .build();
-        let handles = handles.into_inner();
-        match pool {
-            Ok(pool) => Some(Self { pool: Some(pool), handles }),
-            Err(error) => {
-                log::warn!("batches are not shared among threads: {error}");
-                join(handles);
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.pool.take());
-        join(std::mem::take(&mut self.handles));
-    }
-}
-
-/// Waits for threads that were told to end.
-fn join(handles: Vec<JoinHandle<()>>) {
-    for handle in handles {
-        // If a part panicked, the thread that called the batch has already received the panic.
-        let _ = handle.join();
-    }
+    crew: OnceLock<Option<Crew>>,
 }
 
 impl BatchPool {
     /// `threads` is the largest number of threads that work on a batch, including the calling
     /// thread; 0 counts as 1.
     pub(crate) fn new(threads: usize) -> Self {
-        Self { threads: threads.max(1), running: OnceLock::new(), busy: AtomicBool::new(false) }
+        Self { threads: threads.max(1), crew: OnceLock::new() }
+    }
+
+    /// Number of threads that work on a batch of `keys` keys.
+    fn threads_of(&self, keys: usize) -> usize {
+        match u32::try_from(keys) {
+            Ok(_) => self.threads.min(keys / thread_keys_min()),
+            Err(_) => 1,
+        }
+    }
+
+    fn start(&self) -> Option<Crew> {
+        let started = Crew::start(self.threads - 1, |number| format!("embank-batch-{number}"));
+        started
+            .inspect_err(|error| log::warn!("batches are not shared among threads: {error}"))
+            .ok()
+    }
+
+    /// Wakes the threads that will work on a batch of `keys` keys. Called some microseconds before
+    /// [`turn`](Self::turn).
+    pub(crate) fn rouse(&self, keys: usize) {
+        if let (threads @ 2.., Some(Some(crew))) = (self.threads_of(keys), self.crew.get()) {
+            crew.rouse(threads - 1);
+        }
     }
 
     /// Reserves the pool for a batch of `keys` keys. `None` if the calling thread must run the
     /// whole batch.
     pub(crate) fn turn(&self, keys: usize) -> Option<Turn<'_>> {
-        let threads = self.threads.min(keys / thread_keys_min());
-        if threads < 2 || u32::try_from(keys).is_err() || rayon::current_thread_index().is_some() {
+        let threads = self.threads_of(keys);
+        if threads < 2 {
             return None;
         }
-        // Acquire: pairs with the Release in `Turn::drop`. The pair only orders the turns of
-        // batches.
-        if self.busy.swap(true, Ordering::Acquire) {
-            return None;
-        }
-        let turn = Turn { pool: self, threads };
-        let running = self.running.get_or_init(|| Running::start(self.threads - 1));
-        running.is_some().then_some(turn)
+        let crew = self.crew.get_or_init(|| self.start()).as_ref()?.turn()?;
+        Some(Turn { crew, threads })
     }
 }
 
 /// One batch's use of the pool.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
-    pool: &'a BatchPool,
+    crew: CrewTurn<'a>,
     /// Number of threads that work on the batch, including the calling thread.
     threads: usize,
 }
@@ -195,33 +161,17 @@ impl Turn<'_> {
     /// # Panics
     /// If `work` panics for a part. The other parts still complete, unless `work` panics on each
     /// thread.
-    pub(crate) fn run<T: Send>(&self, parts: &mut [T], work: impl Fn(&mut T) + Sync) {
-        let running = self.pool.running.get().and_then(Option::as_ref);
-        let pool = running.and_then(|running| running.pool.as_ref());
-        let pool = pool.expect("a turn is given once the threads are there");
-        let others = self.threads.min(parts.len()).saturating_sub(1);
+    pub(crate) fn run<T: Send>(&mut self, parts: &mut [T], work: impl Fn(&mut T) + Sync) {
+        let helpers = self.threads.min(parts.len()).saturating_sub(1);
         let left = Mutex::new(parts.iter_mut());
         // Taking a part is a function of its own, so that the lock is released before `work`
         // begins.
         let next = || left.lock().next();
-        let run = || {
+        self.crew.run(helpers, || {
             while let Some(part) = next() {
                 work(part);
             }
-        };
-        let run = &run;
-        pool.in_place_scope(|scope| {
-            for _ in 0..others {
-                scope.spawn(move |_| run());
-            }
-            run();
         });
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.pool.busy.store(false, Ordering::Release);
     }
 }
 
@@ -237,14 +187,6 @@ mod tests {
         assert!(BatchPool::new(4).turn(2 * thread_keys_min() - 1).is_none());
         assert!(BatchPool::new(1).turn(1 << 20).is_none());
         assert!(BatchPool::new(0).turn(1 << 20).is_none());
-    }
-
-    #[test]
-    fn batches_of_a_rayon_thread_are_not_cut() {
-        let callers = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-        let pool = BatchPool::new(4);
-        callers.install(|| assert!(pool.turn(1 << 20).is_none()));
-        assert!(pool.turn(1 << 20).is_some());
     }
 
     #[test]
@@ -281,7 +223,7 @@ mod tests {
     #[test]
     fn each_part_runs_once_on_a_thread_of_its_own() {
         let pool = BatchPool::new(3);
-        let turn = pool.turn(1 << 20).unwrap();
+        let mut turn = pool.turn(1 << 20).unwrap();
         let meeting = std::sync::Barrier::new(3);
         let mut parts = [None; 3];
         turn.run(&mut parts, |part| {
@@ -295,7 +237,7 @@ mod tests {
     #[test]
     fn a_slow_part_does_not_hold_up_the_parts_behind_it() {
         let pool = BatchPool::new(2);
-        let turn = pool.turn(1 << 20).unwrap();
+        let mut turn = pool.turn(1 << 20).unwrap();
         let (done, all_others_done) = std::sync::mpsc::channel();
         let all_others_done = Mutex::new(all_others_done);
         let mut parts: Vec<(usize, bool)> = (0..8).map(|i| (i, false)).collect();
@@ -313,7 +255,7 @@ mod tests {
     fn a_panic_of_a_part_reaches_the_caller_and_frees_the_pool() {
         let pool = BatchPool::new(2);
         for bad in 0..2 {
-            let turn = pool.turn(1 << 20).unwrap();
+            let mut turn = pool.turn(1 << 20).unwrap();
             let mut parts = [(0, false), (1, false)];
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 turn.run(&mut parts, |(i, done)| {

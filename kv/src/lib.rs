@@ -88,6 +88,8 @@ pub use memory::control_group::{default_memory_budget_bytes, memory_budget_warni
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Shortage, Width};
 pub use options::StoreOptions;
 #[doc(hidden)]
+pub use process::crew;
+#[doc(hidden)]
 pub use process::interrupt;
 pub use process::interrupt::check_while_waiting;
 pub use process::locks;

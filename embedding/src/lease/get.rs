@@ -122,6 +122,8 @@ impl Table {
     /// Finds the distinct keys of a batch, for [`get_distinct`](Self::get_distinct).
     #[must_use]
     pub fn unique_keys(&self, keys: &[u64]) -> UniqueKeys {
+        // The threads that will share the batch wake up while this one searches.
+        self.context().pool.rouse(keys.len());
         UniqueKeys::new(keys)
     }
 

@@ -188,7 +188,7 @@ impl Table {
         // All parts read one state of the store: the state when the call began, even if a read-only
         // bank is refreshed meanwhile.
         let state = &self.context().store.call_state();
-        let Some(turn) = self.context().pool.turn(keys.len()) else {
+        let Some(mut turn) = self.context().pool.turn(keys.len()) else {
             return self.pool_some(state, keys, lease, bags, 0..bags.len(), pooled);
         };
         // Each part gets about the same number of keys. A bag is never divided between two parts.

@@ -54,7 +54,7 @@ impl Table {
         // check for interrupts during that wait. Therefore a batch is not divided while it may have
         // to wait for space.
         let turn = context.pool.turn(keys.len()).filter(|_| !context.store.may_await_space());
-        let Some(turn) = turn else { return self.execute(keys, clock, operation) };
+        let Some(mut turn) = turn else { return self.execute(keys, clock, operation) };
         let ranges = match context.store.has_rows_on_disk() {
             true => turn.long_ranges(keys.len()),
             false => turn.ranges(keys.len()),

@@ -239,9 +239,9 @@ fn a_number_of_threads_out_of_range_is_refused() {
     opened(0).unwrap();
 }
 
-/// Shows that batches of a rayon thread do not wait for themselves. A rayon thread runs other jobs
-/// of its pool while it waits. If it waited for the parts of its batch, such a job could wait for
-/// rows that this batch holds.
+/// Shows that batches of rayon threads do not wait for themselves. If a batch waited for its parts
+/// inside rayon, its thread would run other jobs of rayon meanwhile. Such a job could wait for rows
+/// that the batch holds.
 #[test]
 fn jobs_of_another_pool_that_share_rows_do_not_wait_for_themselves() {
     let bank = bank_of(4, 64 << 20);

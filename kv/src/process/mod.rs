@@ -7,9 +7,11 @@
 //! - `interrupt`: lets the program end a call that waits.
 //! - `descriptors`: keeps the bank's files away from the descriptor numbers of the standard
 //!   streams.
+//! - `crew`: threads that help a calling thread.
 //! - `thread_start`, `cpu_time`, `new_id`: threads, processor time, random ids.
 
 pub(crate) mod cpu_time;
+pub mod crew;
 pub(crate) mod descriptors;
 pub(crate) mod fork;
 pub mod interrupt;

@@ -1,6 +1,6 @@
 //! The atomics, locks and threads that the store runs with.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
@@ -56,5 +56,36 @@ pub(crate) fn rest(round: &mut u32) {
         std::thread::yield_now();
     } else {
         std::hint::spin_loop();
+    }
+}
+
+/// How long a thread looks for work, or for the end of another thread's work, before it sleeps.
+/// To wake a sleeping thread takes 5 to 40 microseconds, so a much shorter wait would not pay. A
+/// longer one would take processor time from other threads of the program.
+const SHORT_WAIT: Duration = Duration::from_micros(50);
+
+/// A wait of at most [`SHORT_WAIT`]. It yields the processor to other threads that can run.
+pub(crate) struct ShortWait {
+    since: Instant,
+    rounds: u32,
+}
+
+impl ShortWait {
+    pub(crate) fn new() -> Self {
+        ShortWait { since: Instant::now(), rounds: 0 }
+    }
+
+    /// Waits for less than a microsecond if no other thread needs the processor. False once the
+    /// time has passed.
+    pub(crate) fn again(&mut self) -> bool {
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(8) {
+            thread::yield_now();
+            return self.since.elapsed() < SHORT_WAIT;
+        }
+        for _ in 0..8 {
+            std::hint::spin_loop();
+        }
+        true
     }
 }

@@ -62,6 +62,14 @@ pub(crate) enum Planted {
     /// A batch changes the record to which a hint leads, although the record is in the read-only
     /// region.
     HintUnchecked,
+    /// Two callers have a crew at the same time.
+    CrewShared,
+    /// A helper enters a round that its caller has closed.
+    EnterClosed,
+    /// A helper sleeps without looking for a job under the lock.
+    SleepUnchecked,
+    /// The last helper that leaves a round does not wake the caller.
+    LeftUntold,
 }
 
 #[cfg(not(embank_shuttle))]

@@ -24,6 +24,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod crew;
 mod index;
 mod leases;
 mod log;
