@@ -6,15 +6,19 @@
 //! **Approach.** A batch is divided if there are at least 1,024 keys per thread. The parts are
 //! consecutive ranges of keys, four per thread. The calling thread and the threads of the pool each
 //! take the next part whenever they have finished one. A thread that starts late, because it had to
-//! be woken, therefore does less. When no part is left, the calling thread waits only for threads
-//! that are at work on one. The store executes each part as if it were a whole batch. The calling
-//! thread joins the results in the order of the parts. The caller therefore sees the rows, clocks,
-//! counters and errors of one undivided batch.
+//! be woken, therefore does less. The store executes each part as if it were a whole batch. The
+//! calling thread joins the results in the order of the parts. The caller therefore sees the rows,
+//! clocks, counters and errors of one undivided batch.
+//!
+//! **Limit.** When no part is left, the calling thread waits for the threads that have begun one.
+//! If other programs keep all processors busy, such a thread may lose its processor for
+//! milliseconds. A program of that kind should set
+//! [`BankOptions::threads`](crate::BankOptions::threads) to 1.
 //!
 //! **Waking.** To wake a thread takes up to 40 microseconds. A thread of the pool therefore looks
-//! for the next batch for 50 microseconds before it sleeps (`embank_kv::crew`). A call that has
-//! other work before its batch, for example the search for distinct keys, wakes the threads
-//! beforehand ([`BatchPool::rouse`]).
+//! for the next batch for 50 microseconds before it sleeps (`embank_kv::crew`). A call that
+//! searches for the distinct keys of its batch wakes the threads before the search
+//! ([`BatchPool::rouse`]).
 //!
 //! **Rows on disk.** If the bank has rows that are only on disk, each thread gets one part of the
 //! batch. The thread reads the rows of its part as one stream, and the store joins the reads of
@@ -32,6 +36,7 @@
 
 use std::num::NonZero;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::thread;
 
@@ -159,26 +164,30 @@ impl Turn<'_> {
     /// runs one part at a time. Returns when all parts are done.
     ///
     /// # Panics
-    /// If `work` panics for a part. The other parts still complete, unless `work` panics on each
-    /// thread.
+    /// If `work` panics for a part, after all other parts are done.
     pub(crate) fn run<T: Send>(&mut self, parts: &mut [T], work: impl Fn(&mut T) + Sync) {
         let helpers = self.threads.min(parts.len()).saturating_sub(1);
         let left = Mutex::new(parts.iter_mut());
+        let panicked = Mutex::new(None);
         // Taking a part is a function of its own, so that the lock is released before `work`
         // begins.
         let next = || left.lock().next();
         self.crew.run(helpers, || {
             while let Some(part) = next() {
-                work(part);
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(part))) {
+                    panicked.lock().replace(panic);
+                }
             }
         });
+        if let Some(panic) = panicked.into_inner() {
+            resume_unwind(panic);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
 
@@ -252,19 +261,19 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_a_part_reaches_the_caller_and_frees_the_pool() {
+    fn a_panic_of_a_part_reaches_the_caller_when_all_others_are_done() {
         let pool = BatchPool::new(2);
-        for bad in 0..2 {
+        for bad in [0..1, 7..8, 0..8] {
             let mut turn = pool.turn(1 << 20).unwrap();
-            let mut parts = [(0, false), (1, false)];
+            let mut parts: Vec<(usize, bool)> = (0..8).map(|i| (i, false)).collect();
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 turn.run(&mut parts, |(i, done)| {
-                    assert_ne!(*i, bad, "planted");
+                    assert!(!bad.contains(i), "planted");
                     *done = true;
                 });
             }));
             assert!(panicked.is_err());
-            assert!(parts[1 - bad].1);
+            assert!(parts.iter().all(|(i, done)| *done != bad.contains(i)));
             drop(turn);
         }
         assert!(pool.turn(1 << 20).is_some());

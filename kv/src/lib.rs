@@ -85,6 +85,8 @@ pub use history::delta::Delta;
 pub use leases::{Expired, Leased, Leases};
 pub use memory::budget::BUDGET_BYTES_MIN;
 pub use memory::control_group::{default_memory_budget_bytes, memory_budget_warning};
+#[doc(hidden)]
+pub use memory::cpu_hint::prefetch;
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Shortage, Width};
 pub use options::StoreOptions;
 #[doc(hidden)]

@@ -62,6 +62,13 @@ pub(crate) fn line_into<const NEAR: bool, T>(place: *const T) {
     let _ = place;
 }
 
+/// Prefetches the cache line of `place` into the first-level cache. For callers outside this crate
+/// that touch no unsafe code.
+#[inline]
+pub fn prefetch<T>(place: &T) {
+    line_into::<true, T>(place);
+}
+
 /// Prefetches the cache line of `place` into the second-level cache. Used for memory that the batch
 /// does not need at once.
 #[inline]

@@ -23,19 +23,20 @@
 //! inside before the closing, and the caller waits for it, or it does not enter. Therefore the job,
 //! which lies on the caller's stack, outlives every use.
 //!
-//! **Waiting.** A helper without a job looks at the word for [`ShortWait`], and then sleeps. Calls
+//! **Waiting.** A helper without a job looks at the word for `ShortWait`, and then sleeps. Calls
 //! of a training loop often follow each other within this time, and then no thread has to be woken.
 //! A caller that will publish a job soon can wake the helpers beforehand ([`Crew::rouse`]).
 //!
 //! Before a helper sleeps, it looks at the word once more, under the lock of `sleep`. The caller
-//! takes this lock after it has published. So either the helper sees the job, or the caller sees the
-//! sleeper.
+//! takes this lock after it has published. So either the helper sees the job, or the caller sees
+//! the sleeper.
 
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::Arc;
+// Not modelled: the word orders all its accesses.
 use std::sync::atomic::AtomicPtr;
 
 use crate::process::thread_start;
@@ -71,6 +72,8 @@ pub struct Crew {
 
 #[derive(Debug)]
 struct Shared {
+    /// Number of threads that the crew has, or will have when it has started.
+    threads: usize,
     /// The state of the present job; see the essay of this module.
     word: AtomicU64,
     /// Points to the `Work` of the present job. Valid while a thread is inside.
@@ -98,7 +101,9 @@ impl Crew {
     /// # Errors
     /// The system's error if it refuses a thread. The threads that were started have ended then.
     pub fn start(count: usize, name: impl Fn(usize) -> String) -> io::Result<Self> {
+        let count = count.min(CREW_THREADS_MAX);
         let shared = Arc::new(Shared {
+            threads: count,
             word: AtomicU64::new(CLOSED),
             work: AtomicPtr::new(ptr::null_mut()),
             sleep: Mutex::new(Sleep::default()),
@@ -107,7 +112,7 @@ impl Crew {
             panic: Mutex::new(None),
         });
         let mut crew = Self { shared, threads: Vec::new(), taken: AtomicBool::new(false) };
-        for number in 0..count.min(CREW_THREADS_MAX) {
+        for number in 0..count {
             let shared = Arc::clone(&crew.shared);
             // If a thread is refused, the drop of `crew` ends the others.
             crew.threads.push(thread_start::start(name(number), move || shared.help())?);
@@ -136,8 +141,8 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        // Release: no data depends on it. The lock below orders the flag for sleeping threads.
-        self.shared.word.fetch_or(END, Ordering::Release);
+        // Relaxed: no data depends on it. The lock below orders the flag for sleeping threads.
+        self.shared.word.fetch_or(END, Ordering::Relaxed);
         self.shared.wake(usize::MAX);
         for thread in self.threads.drain(..) {
             // `help` catches the panics of jobs, so a thread does not end with one.
@@ -159,7 +164,8 @@ impl CrewTurn<'_> {
     /// not begin any more. `work` must therefore leave no part undone when it returns.
     ///
     /// # Panics
-    /// If `work` panics on any thread, after it has ended on all.
+    /// If `work` panics on any thread, after it has ended on all. The panic of the caller's own
+    /// thread comes first.
     pub fn run(&mut self, helpers: usize, work: impl Fn() + Sync) {
         let shared = &*self.crew.shared;
         let helpers = helpers.min(self.crew.threads.len());
@@ -174,14 +180,11 @@ impl CrewTurn<'_> {
         // Release: pairs with the Acquire in `enter`, whose thread then sees `work` and all that
         // the job refers to.
         shared.word.store((round << ROUND_SHIFT) | (helpers as u64 * PLACE), Ordering::Release);
+        let open = Open(shared);
         shared.wake(helpers);
-        let own = catch_unwind(AssertUnwindSafe(&work));
-        shared.close();
-        let of_helper = shared.panic.lock().take();
-        if let Err(panic) = own {
-            resume_unwind(panic);
-        }
-        if let Some(panic) = of_helper {
+        work();
+        drop(open);
+        if let Some(panic) = shared.panic.lock().take() {
             resume_unwind(panic);
         }
     }
@@ -191,6 +194,19 @@ impl Drop for CrewTurn<'_> {
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `turn`.
         self.crew.taken.store(false, Ordering::Release);
+    }
+}
+
+/// An open round. Its drop ends the round, also while the caller panics. `work` lives longer.
+struct Open<'a>(&'a Shared);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+        if std::thread::panicking() {
+            // The caller's panic goes on, so that of a helper is forgotten.
+            std::mem::forget(self.0.panic.lock().take());
+        }
     }
 }
 
@@ -253,11 +269,13 @@ impl Shared {
         // Relaxed: `enter` has ordered it.
         let work = self.work.load(Ordering::Relaxed).cast_const().cast::<Work<'_>>();
         // SAFETY: the duty is to pass a pointer to a `Work` that lives during the call. `run` has
-        // stored one before it opened the round that this thread has entered, and it does not
-        // return while a thread is inside.
+        // stored one before it opened the round that this thread has entered. `Open` keeps `run`
+        // from returning or unwinding while a thread is inside.
         let work = unsafe { *work };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-            self.panic.lock().get_or_insert(panic);
+            // The drop of a payload may panic too, so a second one is forgotten. This thread must
+            // leave, or the caller would wait for ever.
+            std::mem::forget(self.panic.lock().replace(panic));
         }
         // Release: pairs with the Acquire loads in `close`, whose thread then sees all that this
         // thread has done.
@@ -286,10 +304,12 @@ impl Shared {
         sleep.woken -= 1;
     }
 
-    /// Wakes up to `count` sleeping helpers.
+    /// Wakes sleeping helpers until `count` helpers are awake. Each of those that are awake already
+    /// looks at the word before it sleeps.
     fn wake(&self, count: usize) {
         let mut sleep = self.sleep.lock();
-        let count = count.min(sleep.asleep);
+        let awake = self.threads - sleep.asleep;
+        let count = count.saturating_sub(awake).min(sleep.asleep);
         sleep.asleep -= count;
         sleep.woken += count;
         drop(sleep);
@@ -422,20 +442,48 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_a_helper_reaches_the_caller_and_the_crew_goes_on() {
+    fn a_panic_reaches_the_caller_and_the_crew_goes_on() {
         let crew = crew(1);
         let caller = thread::current().id();
-        for planted_in_caller in [true, false] {
+        for (of_caller, of_helper) in [(true, false), (false, true), (true, true)] {
             let meeting = Barrier::new(2);
+            let ended = AtomicU64::new(0);
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 crew.turn().unwrap().run(1, || {
                     meeting.wait();
-                    assert_ne!(thread::current().id() == caller, planted_in_caller, "planted");
+                    let here = if thread::current().id() == caller { of_caller } else { of_helper };
+                    ended.fetch_add(1, Ordering::Relaxed);
+                    assert!(!here, "planted");
                 });
             }));
             assert!(panicked.is_err());
+            assert_eq!(ended.into_inner(), 2, "a thread is still in the job");
             assert!(run_parts(&crew, 1, 100) >= 1);
         }
+    }
+
+    #[test]
+    fn crews_serve_callers_that_rouse_them_at_any_time() {
+        let crew = crew(2);
+        let rounds = if cfg!(miri) { 10 } else { 5_000 };
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for round in 0..rounds {
+                        crew.rouse(1 + round % 2);
+                        let Some(mut turn) = crew.turn() else { continue };
+                        let next = AtomicU64::new(0);
+                        let done = AtomicU64::new(0);
+                        turn.run(1 + round % 2, || {
+                            while next.fetch_add(1, Ordering::Relaxed) < 5 {
+                                done.fetch_add(1, Ordering::Relaxed);
+                            }
+                        });
+                        assert_eq!(done.into_inner(), 5);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -266,7 +266,7 @@ impl<'g> RecordRef<'g> {
         }
     }
 
-    /// Copies the value's first `into.len()` bytes through atomics, for readers that don't hold the
+    /// Copies the value's first `into.len()` bytes through atomics, so a reader need not hold the
     /// lock. `into` must not be longer than the record's padded value.
     #[inline]
     pub(crate) fn load_value_bytes(self, into: &mut [u8]) {

@@ -64,7 +64,8 @@ pub(crate) fn rest(round: &mut u32) {
 /// longer one would take processor time from other threads of the program.
 const SHORT_WAIT: Duration = Duration::from_micros(50);
 
-/// A wait of at most [`SHORT_WAIT`]. It yields the processor to other threads that can run.
+/// A wait of about [`SHORT_WAIT`]. It yields the processor to other threads that can run, and is
+/// longer if they use it.
 pub(crate) struct ShortWait {
     since: Instant,
     rounds: u32,

@@ -7,6 +7,7 @@ mod callbacks;
 mod callers;
 mod concurrency;
 mod conditional_deletion;
+mod destination;
 mod hints;
 mod index_growth;
 mod larger_budget;

@@ -9,7 +9,7 @@
 //! row anywhere in memory, another operation only in mutable memory. The work on the row uses the
 //! same code as a batch (`row`). In every other case this path gives up, and the caller runs a
 //! batch from the beginning. No row was changed by then, though a peek may have written to its
-//! destination.
+//! destination. A get that keeps the clock reads as a peek does here.
 
 use super::row::ValueRoom;
 use super::{Effect, Entry, Work};
