@@ -24,7 +24,7 @@ pub const UNKNOWN_ID: u64 = u64::MAX;
 
 /// Largest table, in words of 4 bytes, that a thread keeps for its next batch. 4 MiB serves batches
 /// of 131,072 keys.
-const SLOTS_KEPT_MAX: usize = 1 << 20;
+const WORDS_KEPT_MAX: usize = 1 << 20;
 
 /// The table has at least this many slots per key of the batch. With fewer slots, more keys share
 /// a slot, and each of them costs a wrong prediction. With more, the table leaves the processor's
@@ -69,7 +69,7 @@ impl UniqueKeys {
         let with_kept = |kept: &RefCell<Vec<u32>>| {
             let mut slots = kept.borrow_mut();
             let unique = Self::hashed(batch, &mut slots);
-            if slots.len() > SLOTS_KEPT_MAX {
+            if slots.len() > WORDS_KEPT_MAX {
                 *slots = Vec::new();
             }
             unique
@@ -332,6 +332,6 @@ mod tests {
     fn a_large_batch_leaves_no_large_scratch_behind() {
         let batch: Vec<u64> = (0..400_000_u64).rev().collect();
         assert_eq!(UniqueKeys::new(&batch).len(), batch.len());
-        SLOTS.with_borrow(|slots| assert!(slots.len() <= SLOTS_KEPT_MAX));
+        SLOTS.with_borrow(|slots| assert!(slots.len() <= WORDS_KEPT_MAX));
     }
 }

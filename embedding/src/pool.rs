@@ -18,7 +18,9 @@
 //! **Waking.** To wake a thread takes up to 40 microseconds. A thread of the pool therefore looks
 //! for the next batch for 50 microseconds before it sleeps (`embank_kv::crew`). A call that
 //! searches for the distinct keys of its batch wakes the threads before the search
-//! ([`BatchPool::rouse`]).
+//! ([`BatchPool::rouse`]). On two cores, gets of 4,096 rows of 64 bytes took 26 ns a key while the
+//! threads looked for the next batch. After a pause of 300 microseconds they took 37 ns, and 42 ns
+//! if the threads were woken after the search.
 //!
 //! **Rows on disk.** If the bank has rows that are only on disk, each thread gets one part of the
 //! batch. The thread reads the rows of its part as one stream, and the store joins the reads of

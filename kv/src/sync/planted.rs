@@ -62,7 +62,7 @@ pub(crate) enum Planted {
     /// A batch changes the record to which a hint leads, although the record is in the read-only
     /// region.
     HintUnchecked,
-    /// Two callers have a crew at the same time.
+    /// A crew that one caller has is given to another caller too.
     CrewShared,
     /// A helper enters a round that its caller has closed.
     EnterClosed,

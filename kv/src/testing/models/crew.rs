@@ -91,12 +91,12 @@ fn a_published_job_reaches_a_helper() {
 }
 
 #[test]
-fn two_callers_do_not_share_a_crew() {
+fn callers_do_not_share_a_crew() {
     explore("crew: callers", callers);
 }
 
 #[test]
-fn planted_a_crew_with_two_callers_is_found() {
+fn planted_a_crew_that_callers_share_is_found() {
     finds(Planted::CrewShared, callers);
 }
 
