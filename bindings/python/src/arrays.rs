@@ -82,16 +82,7 @@ pub(crate) fn values<'py>(
     keys: usize,
     dim: usize,
 ) -> PyResult<PyReadonlyArray2<'py, f32>> {
-    let py = object.py();
-    let array = as_array(object)?;
-    let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
-    let found = array.dtype();
-    let is_float32 = found.kind() == b'f' && found.itemsize() == size_of::<f32>();
-    if !is_list && !is_float32 {
-        return Err(PyTypeError::new_err(format!(
-            "{what} must be float32, not {found}: use {what}.astype(numpy.float32)"
-        )));
-    }
+    let array = of_float32(what, object)?;
     if array.shape() != [keys, dim] {
         return Err(PyValueError::new_err(format!(
             "{what} must have shape ({keys}, {dim}), a row of dim {dim} for each of {keys} keys; \
@@ -99,7 +90,7 @@ pub(crate) fn values<'py>(
             shape_text(array.shape())
         )));
     }
-    let array = contiguous(&array, dtype::<f32>(py))?;
+    let array = contiguous(&array, dtype::<f32>(object.py()))?;
     Ok(array.cast_into::<PyArray2<f32>>()?.try_readonly()?)
 }
 
@@ -111,15 +102,7 @@ pub(crate) fn weights<'py>(
     object: &Bound<'py, PyAny>,
     keys: usize,
 ) -> PyResult<PyReadonlyArray1<'py, f32>> {
-    let array = as_array(object)?;
-    let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
-    let found = array.dtype();
-    let is_float32 = found.kind() == b'f' && found.itemsize() == size_of::<f32>();
-    if !is_list && !is_float32 {
-        return Err(PyTypeError::new_err(format!(
-            "weights must be float32, not {found}: use weights.astype(numpy.float32)"
-        )));
-    }
+    let array = of_float32("weights", object)?;
     if array.shape() != [keys] {
         return Err(PyValueError::new_err(format!(
             "weights must have shape ({keys},), one for each key; found shape {}",
@@ -128,6 +111,29 @@ pub(crate) fn weights<'py>(
     }
     let array = contiguous(&array, dtype::<f32>(object.py()))?;
     Ok(array.cast_into::<PyArray1<f32>>()?.try_readonly()?)
+}
+
+/// Returns `object` as an array that `astype(float32)` converts number by number: an array of
+/// float32, or the array of a list or tuple of numbers.
+///
+/// # Errors
+/// `TypeError` for an array of another dtype, and for a list of other objects. NumPy would convert
+/// `None` to NaN, parse text, and drop the imaginary part of a complex number.
+fn of_float32<'py>(what: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let array = as_array(object)?;
+    let found = array.dtype();
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        if matches!(found.kind(), b'f' | b'i' | b'u') {
+            return Ok(array);
+        }
+        return Err(PyTypeError::new_err(format!("{what} must be numbers, not {found}")));
+    }
+    if found.kind() == b'f' && found.itemsize() == size_of::<f32>() {
+        return Ok(array);
+    }
+    Err(PyTypeError::new_err(format!(
+        "{what} must be float32, not {found}: use {what}.astype(numpy.float32)"
+    )))
 }
 
 /// An array of rows, float32 `(keys, dim)`, that the store fills: a fresh one, or the caller's

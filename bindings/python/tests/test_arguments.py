@@ -295,3 +295,20 @@ def test_messages_of_pipelines_name_what_python_has(tmp_path: Path) -> None:
 def test_a_number_of_threads_out_of_range_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="threads.*from 1 to 1024, not 1025"):
         embank.Bank(tmp_path / "bank", memory_budget="4MiB", threads=1025)
+
+
+@pytest.mark.parametrize("given", [[None, 1.0], ["1", "2"], [1j, 1.0], [True, False]])
+def test_lists_that_are_not_of_numbers(table: embank.Table, given: list[Any]) -> None:
+    """Shows that a list is converted number by number. `None` became NaN, text was parsed, and of
+    a complex number the imaginary part was lost."""
+    with pytest.raises(TypeError, match="weights must be numbers, not"):
+        table.peek_bags([1, 2], [0, 2], weights=given)
+    rows = [[of] * 4 for of in given]
+    with pytest.raises(TypeError, match="rows must be numbers, not"):
+        table.put([1, 2], rows)
+    assert not table.contains([1, 2]).any()
+    lease = table.get([1, 2])
+    with pytest.raises(TypeError, match="grads must be numbers, not"):
+        lease.apply(rows)
+    lease.apply(([1] * 4, [2.0] * 4))
+    assert table.peek([1, 2])[:, 0].tolist() == [0.5, 0.0]

@@ -32,6 +32,53 @@ def test_keys_and_offsets_of_any_integers(bank: embank.Bank, integers: Any) -> N
     assert table.peek_bags(keys, offsets).tolist() == [[0.0, 5.0], [0.0, 0.0], [-2.0, 1.0]]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_random_bags_equal_their_definition(bank: embank.Bank, seed: int) -> None:
+    """Draws integers of all dtypes, and offsets that do not fit. Values have sums without rounding.
+    """
+    random = np.random.default_rng(seed)
+    table = table_of(bank, staleness_bound=0)
+    keys_all = np.arange(100)
+    dtypes = [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64, ">i4"]
+    refused = 0
+    for _ in range(80):
+        rows = random.integers(-20, 20, (100, 2)).astype(np.float32)
+        table.put(keys_all, rows)
+        count = int(random.integers(0, 12))
+        keys = random.integers(0, 100, count).astype(random.choice(np.array(dtypes, object)))
+        cuts = np.sort(random.integers(0, count + 1, random.integers(0, 6)))
+        offsets = np.array([0, *cuts, count])
+        weights = None
+        if random.random() < 0.4:
+            weights = random.integers(-2, 3, count).astype(np.float32)
+        if random.random() < 0.3:
+            at = random.integers(0, len(offsets))
+            offsets[at] += random.choice([-(2**62), -13, 13, 2**62])
+        else:
+            offsets = offsets.astype(random.choice(np.array(dtypes, object)))
+        ends = (int(offsets[0]), int(offsets[-1]))
+        if ends != (0, count) or (np.diff(offsets.astype(np.int64)) < 0).any():
+            refused += 1
+            for call in (table.get_bags, table.peek_bags):
+                with pytest.raises(ValueError, match="offsets must begin with 0, never fall"):
+                    call(keys, offsets, weights=weights)
+            assert table.outstanding_leases() == []
+            continue
+        factors = np.ones(count, np.float32) if weights is None else weights
+        bags = [slice(*ends) for ends in zip(offsets.tolist(), offsets.tolist()[1:])]
+        places = keys.astype(np.int64)
+        wanted = [(rows[places[bag]] * factors[bag, None]).sum(0) for bag in bags]
+        assert table.peek_bags(keys, offsets, weights=weights).tolist() == np.array(wanted).tolist()
+        lease = table.get_bags(keys, offsets, weights=weights)
+        assert lease.rows.tolist() == np.array(wanted).tolist()
+        grads = random.integers(-3, 4, lease.rows.shape).astype(np.float32)
+        lease.apply(grads)
+        for bag, grad in zip(bags, grads):
+            np.subtract.at(rows, places[bag], factors[bag, None] * grad)
+        assert np.array_equal(table.peek(keys_all), rows)
+    assert refused > 10
+
+
 def test_mean_weights_and_out(bank: embank.Bank) -> None:
     table = table_of(bank, dim=1)
     table.put([1, 2], [[3.0], [5.0]])

@@ -190,13 +190,15 @@ fn bags_that_do_not_fit_are_refused_and_nothing_is_held() {
     let keys = [4, 5, 4];
     let sum = |offsets| Bags { offsets, pooling: Pooling::Sum, weights: None };
     let with_weights = |weights| Bags { weights: Some(weights), ..sum(&[0, 3]) };
-    let bad: [(&str, Bags<'_>); 8] = [
+    let bad: [(&str, Bags<'_>); 10] = [
         ("found no offset", sum(&[])),
         ("found 1 offsets from 0 to 0", sum(&[0])),
         ("begin with 0", sum(&[1, 3])),
         ("end with the number of keys, 3", sum(&[0, 2])),
         ("end with the number of keys, 3", sum(&[0, 4])),
         ("never fall", sum(&[0, 2, 1, 3])),
+        ("never fall", sum(&[0, u64::MAX, 3])),
+        ("found 2 offsets from 0 to 18446744073709551615", sum(&[0, u64::MAX])),
         ("3 keys need 3 weights, found 2", with_weights(&[1.0, 2.0])),
         (
             "weights go with Pooling::Sum",
