@@ -10,8 +10,10 @@ from torch import Tensor
 
 import embank
 
+from .bags import BagOptions, BagRequest, Bags, Mode, check_mode, joined_request
+from .keys import padding_key
 from .leaf import Rows, leased_outputs, naming_eval, refuse_recording, tensors_of
-from .modules import BagRequest, Bags, Mode, TableModule, check_mode, joined_request
+from .modules import TableModule
 from .sinks import identity
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def _tensors(features: Mapping[str, Jagged]) -> Iterator[Tensor]:
             f"not {type(features).__name__}: model({{feature: keys}})"
         )
     for given in features.values():
-        yield given[0] if isinstance(given, tuple) else given
+        yield given[0] if isinstance(given, tuple) and given else given
 
 
 class _Collection(TableModule):
@@ -134,7 +136,7 @@ class EmbeddingBagCollection(_Collection):
     Args:
         features: The table of each feature. Features may share a table.
         mode: "sum", "mean" or "max", for all features or by name. Default: "sum", as in TorchRec.
-        include_last_offset: Whether `offsets` have one more entry, the number of keys.
+        include_last_offset: Whether `offsets` have one more entry, the end of the last bag.
         padding_idx: A key that stands for no row, in every feature.
 
     >>> import embank, embank.torch, torch
@@ -167,6 +169,7 @@ class EmbeddingBagCollection(_Collection):
             self.modes = {name: mode[name] for name in self.features}
         for each in self.modes.values():
             check_mode(each)
+        padding_key(padding_idx)  # called for its error alone
         self.include_last_offset = include_last_offset
         self.padding_idx = padding_idx
 
@@ -204,8 +207,9 @@ class EmbeddingBagCollection(_Collection):
         joined: dict[tuple[int, str], BagRequest] = {}
         for at, names in of_table.items():
             requests = [bags[name].request() for name in names]
-            request = joined_request([each for each in requests if each is not None])
-            if request is None or None in requests:
+            of_all = [each for each in requests if each is not None]
+            request = joined_request(of_all) if len(of_all) == len(requests) else None
+            if request is None:
                 return None
             joined[at] = request
         found: dict[str, Tensor] = {}
@@ -242,19 +246,20 @@ class EmbeddingBagCollection(_Collection):
         return outputs
 
     def _bags(self, name: str, jagged: Jagged) -> Bags:
-        offsets: Optional[Tensor] = None
-        weights: Optional[Tensor] = None
-        if isinstance(jagged, Tensor):
-            keys = jagged
-        else:
-            keys, offsets, *rest = jagged
-            weights = rest[0] if rest else None
-        try:
-            return Bags.of(
-                keys, offsets, weights, self.modes[name], self.include_last_offset, self.padding_idx
+        given = (jagged, None) if isinstance(jagged, Tensor) else jagged
+        if len(given) not in (2, 3):
+            raise ValueError(
+                f"feature {name!r}: keys come alone, as (keys, offsets), or as (keys, offsets, per_sample_weights); "
+                f"found a tuple of {len(given)}"
             )
-        except ValueError as error:
-            raise ValueError(f"feature {name!r}: {error}") from None
+        keys, offsets, *rest = given
+        options = BagOptions(
+            self.modes[name], self.include_last_offset, self.padding_idx, self._dtype_of.dtype
+        )
+        try:
+            return Bags.of(keys, offsets, rest[0] if rest else None, options)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"feature {name!r}: {error}") from None
 
     def extra_repr(self) -> str:
         modes = ", ".join(f"{name!r}: {mode!r}" for name, mode in self.modes.items())

@@ -55,6 +55,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 import embank
 
 from .caller import warn_caller
+from .keys import as_keys
 from .sinks import Identity, identity, sink_of
 
 if TYPE_CHECKING:
@@ -473,18 +474,6 @@ def naming_eval() -> Iterator[None]:
         raise embank.ReadOnly(f"{error}; {cure}") from None
 
 
-def as_keys(keys: Tensor) -> NDArray[np.int64]:
-    """Returns the keys as a 1-D NumPy array. It shares the memory of an int64 tensor in host
-    memory.
-
-    Raises `TypeError` for a tensor that does not hold integers.
-    """
-    if keys.dtype not in _INTEGERS:
-        raise TypeError(f"keys must be an integer tensor, not {keys.dtype}: use keys.long()")
-    array: NDArray[np.int64] = keys.detach().reshape(-1).to("cpu", torch.int64).numpy()
-    return array
-
-
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Returns `values`, which are in host memory, on `device`. On the CPU returns `values`;
     otherwise a copy on the current stream, for which the caller need not wait.
@@ -514,10 +503,3 @@ _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lamb
 
 # Only newer versions of torch have `is_compiling`.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
-
-_SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-# PyTorch has these types from 2.3 on. Vocabularies return ids as uint64.
-_UNSIGNED = tuple(
-    getattr(torch, name) for name in ("uint64", "uint32", "uint16") if hasattr(torch, name)
-)
-_INTEGERS = _SIGNED + _UNSIGNED

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embank import AutoDepth
 
-from .leaf import as_keys
+from .keys import as_keys
 
 Batch = TypeVar("Batch")
 

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Literal, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
+from .bags import BagOptions, Bags, Mode, check_mode
 from .fills import filling
+from .keys import as_integers, as_keys, padding_key
 from .leaf import (
-    Norm, Rows, as_keys, is_compiling, leased_output, leased_rows, naming_eval, peeked_rows, refuse_recording,
+    Norm, Rows, is_compiling, leased_output, leased_rows, naming_eval, peeked_rows, refuse_recording,
 )  # fmt: skip
 from .reference import check_reference, differences, reference
 from .sinks import sink_of
 
 if TYPE_CHECKING:
     from embank import Table
-
-Mode = Literal["sum", "mean", "max"]
-# Keys, offsets including the end of the last bag, pooling, and weights.
-BagRequest = tuple[
-    NDArray[np.int64], NDArray[np.int64], Literal["sum", "mean"], Optional[NDArray[np.float32]]
-]
-MODES = ("sum", "mean", "max")
 
 
 class TableModule(nn.Module):
@@ -219,6 +212,7 @@ class Embedding(_OneTable):
         scale_grad_by_freq: bool = False,
     ) -> None:
         super().__init__(table, max_norm, norm_type)
+        padding_key(padding_idx)  # called for its error alone
         self.padding_idx = padding_idx
         self.scale_grad_by_freq = scale_grad_by_freq
 
@@ -269,16 +263,18 @@ class Embedding(_OneTable):
     def forward(self, input: Tensor) -> Tensor:
         """The rows of `input` (integers of any shape): float32 `(*input.shape, dim)`."""
         refuse_recording(self.tables(), [input])
+        input = as_integers("keys", input)
         if self._is_plain and self.trains and self._is_direct(self.table, input):
             with naming_eval():
                 lease = self.table.get(as_keys(input))
             output = leased_output(self.table, lease)
             return output.view(*input.shape, self.table.dim)
-        if self.padding_idx is None:
+        padding = padding_key(self.padding_idx)
+        if padding is None:
             rows, places = self._rows(input)
             padding_place = None
         else:
-            rows, places, padding_place = self._padded(input, self.padding_idx)
+            rows, places, padding_place = self._padded(input, padding)
         return F.embedding(
             places, rows, padding_idx=padding_place, scale_grad_by_freq=self.scale_grad_by_freq
         )
@@ -287,9 +283,9 @@ class Embedding(_OneTable):
     def _is_plain(self) -> bool:
         return self.padding_idx is None and self.max_norm is None and not self.scale_grad_by_freq
 
-    def _padded(self, input: Tensor, padding_idx: int) -> tuple[Tensor, Tensor, int]:
+    def _padded(self, input: Tensor, padding: int) -> tuple[Tensor, Tensor, int]:
         """Adds a row of zeros behind the rows. All places of padding refer to it."""
-        kept = input != padding_idx
+        kept = input != padding
         rows, kept_places = self._rows(input[kept])
         places = torch.full(input.shape, len(rows), dtype=torch.int64, device=input.device)
         places[kept] = kept_places
@@ -308,7 +304,7 @@ class EmbeddingBag(_OneTable):
         table: The table of the rows. Its optimizer applies the gradients.
         mode: How the rows of a bag are reduced to one: "mean", "sum" or "max". Default: "mean", as
             in torch.
-        include_last_offset: Whether `offsets` has one more entry, the length of `input`.
+        include_last_offset: Whether `offsets` has one more entry, the end of the last bag.
         padding_idx: A key that stands for no row: it adds nothing to its bag, does not count in its
             mean, and is never looked up. Any key is allowed, also -1.
         max_norm: As for `Embedding`.
@@ -341,6 +337,7 @@ class EmbeddingBag(_OneTable):
     ) -> None:
         super().__init__(table, max_norm, norm_type)
         check_mode(mode)
+        padding_key(padding_idx)  # called for its error alone
         if mode == "max" and scale_grad_by_freq:
             raise ValueError('scale_grad_by_freq goes with mode "sum" or "mean", not "max"')
         self.mode: Mode = mode
@@ -385,22 +382,26 @@ class EmbeddingBag(_OneTable):
 
         Args:
             input: Integers: 1-D with `offsets`, or 2-D `(bags, keys per bag)` without `offsets`.
-            offsets: 1-D: the place in a 1-D `input` at which each bag begins. An empty bag gives
-                zeros.
-            per_sample_weights: float32 in the shape of `input`; only for mode "sum". Gradients flow
-                to the weights.
+            offsets: Integers, 1-D: the place in a 1-D `input` at which each bag begins. An empty
+                bag gives zeros. Keys behind the last offset of `include_last_offset` are in no bag,
+                so they are not looked up.
+            per_sample_weights: In the shape of `input` and the dtype of the output; only for mode
+                "sum". Gradients flow to the weights.
 
         Raises:
-            ValueError: The shapes do not fit each other.
-            TypeError: `input` does not hold integers.
+            ValueError: The shapes or devices do not fit each other, or offsets do not begin with 0,
+                fall, or end behind the last key.
+            TypeError: `input` or `offsets` does not hold integers, or `per_sample_weights` has
+                another dtype than the output.
             embank.StalenessTimeout: A row stayed at the table's staleness bound.
         """
         refuse_recording(self.tables(), [input])
-        bags = Bags.of(
-            input, offsets, per_sample_weights, self.mode, self.include_last_offset, self.padding_idx
+        options = BagOptions(
+            self.mode, self.include_last_offset, self.padding_idx, self._dtype_of.dtype
         )
+        bags = Bags.of(input, offsets, per_sample_weights, options)
         if self.max_norm is None and not self.scale_grad_by_freq:
-            pooled = bags.pooled_by(self, self.table)
+            pooled = self._pooled(bags)
             if pooled is not None:
                 return pooled
         rows, places = self._rows(bags.keys)
@@ -412,140 +413,28 @@ class EmbeddingBag(_OneTable):
             on_gradient(lambda gradient: gradient / counts)
         return bags.reduced(rows, places)
 
+    def _pooled(self, bags: Bags) -> Optional[Tensor]:
+        """Returns the bags that the table pools. None if it can't pool them."""
+        if not self._is_direct(self.table, bags.keys):
+            return None
+        request = bags.request()
+        if request is None:
+            return None
+        keys, offsets, pooling, weights = request
+        if self.trains:
+            with naming_eval():
+                lease = self.table.get_bags(keys, offsets, pooling=pooling, weights=weights)
+            return leased_output(self.table, lease)
+        if torch.is_grad_enabled() and not self.frozen:
+            # torch pools instead, so that the graph begins at the rows.
+            return None
+        peek = self.table.peek_bags
+        return torch.from_numpy(peek(keys, offsets, pooling=pooling, weights=weights))
+
     def extra_repr(self) -> str:
         return f"{self.table.name!r}, dim={self.table.dim}, mode={self.mode!r}" + _shown(
             padding_idx=self.padding_idx, max_norm=self.max_norm
         )
-
-
-class Bags:
-    """The keys of one feature without padding, and how the rows of a bag are reduced to one."""
-
-    def __init__(
-        self,
-        keys: Tensor,
-        starts: Tensor,
-        weights: Optional[Tensor],
-        mode: Mode,
-        include_last_offset: bool,
-    ) -> None:
-        self.keys = keys
-        self._starts = starts
-        self._weights = weights
-        self._mode = mode
-        self._include_last_offset = include_last_offset
-
-    @classmethod
-    def of(
-        cls,
-        input: Tensor,
-        offsets: Optional[Tensor],
-        weights: Optional[Tensor],
-        mode: Mode,
-        include_last_offset: bool,
-        padding_idx: Optional[int],
-    ) -> Bags:
-        """Checks the arguments of a call and converts them to one form."""
-        keys, starts = _flat(input, offsets, include_last_offset)
-        if weights is not None:
-            if mode != "sum":
-                raise ValueError(f'per_sample_weights go with mode "sum", not {mode!r}')
-            if weights.shape != input.shape:
-                raise ValueError(
-                    f"per_sample_weights has shape {tuple(weights.shape)}, "
-                    f"input has {tuple(input.shape)}: they must be the same"
-                )
-            weights = weights.reshape(-1)
-        if padding_idx is not None:
-            kept = keys != padding_idx
-            skipped_before = F.pad((~kept).cumsum(0), (1, 0))
-            keys, starts = keys[kept], starts - skipped_before[starts]
-            weights = None if weights is None else weights[kept]
-        return cls(keys, starts, weights, mode, include_last_offset)
-
-    @property
-    def count(self) -> int:
-        """The number of bags."""
-        return self._starts.numel() - int(self._include_last_offset)
-
-    def request(self) -> Optional[BagRequest]:
-        """Returns keys, offsets, pooling and weights for the store. None if the store can't pool
-        these bags.
-        """
-        if self._mode == "max" or (self._weights is not None and self._weights.requires_grad):
-            return None
-        weights = self._weights
-        if weights is not None and weights.dtype != torch.float32:
-            return None
-        end = self.keys.numel()
-        offsets = self._starts
-        if offsets.numel() == 0:
-            # torch returns no bags if there are no offsets, even if there are keys.
-            return None
-        if not self._include_last_offset:
-            offsets = torch.cat([offsets, offsets.new_tensor([end])])
-        elif int(offsets[-1]) != end:
-            # torch ignores the keys behind the last offset.
-            return None
-        of_weights = None if weights is None else weights.detach().numpy()
-        return as_keys(self.keys), offsets.numpy(), self._mode, of_weights
-
-    def pooled_by(self, module: TableModule, table: Table) -> Optional[Tensor]:
-        """Returns the bags that the table pools. None if it can't pool them."""
-        if not module._is_direct(table, self.keys):
-            return None
-        request = self.request()
-        if request is None:
-            return None
-        keys, offsets, pooling, weights = request
-        if module.trains:
-            with naming_eval():
-                lease = table.get_bags(keys, offsets, pooling=pooling, weights=weights)
-            return leased_output(table, lease)
-        if torch.is_grad_enabled() and not module.frozen:
-            # torch pools instead, so that the graph begins at the rows.
-            return None
-        return torch.from_numpy(table.peek_bags(keys, offsets, pooling=pooling, weights=weights))
-
-    def reduced(self, rows: Tensor, places: Tensor) -> Tensor:
-        """Returns one row for each bag, from the places of its keys in `rows`."""
-        return F.embedding_bag(
-            places,
-            rows,
-            self._starts,
-            mode=self._mode,
-            per_sample_weights=self._weights,
-            include_last_offset=self._include_last_offset,
-        )
-
-
-def joined_request(requests: Sequence[BagRequest]) -> Optional[BagRequest]:
-    """Joins the bags of several features of one table to one batch. None if their pooling differs.
-    """
-    if not requests:
-        return None
-    keys, offsets, pooling, weights = requests[0]
-    if len(requests) == 1:
-        return keys, offsets, pooling, weights
-    if len({(of[2], of[3] is None) for of in requests}) > 1:
-        return None
-    all_offsets = [offsets]
-    end = len(keys)
-    for more, of_more, _, _ in requests[1:]:
-        all_offsets.append(of_more[1:] + end)
-        end += len(more)
-    all_weights = [of[3] for of in requests if of[3] is not None]
-    return (
-        np.concatenate([of[0] for of in requests]),
-        np.concatenate(all_offsets),
-        pooling,
-        np.concatenate(all_weights) if all_weights else None,
-    )
-
-
-def check_mode(mode: str) -> None:
-    if mode not in MODES:
-        raise ValueError(f'mode must be "sum", "mean" or "max", not {mode!r}')
 
 
 def check_rows(table: Table, embeddings: Tensor) -> None:
@@ -559,12 +448,13 @@ def check_rows(table: Table, embeddings: Tensor) -> None:
 def put_rows(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> None:
     """Puts row i of `embeddings` under key i, in several calls. Leaves out the row of the padding.
     """
+    padding = padding_key(padding_idx)
     with filling(table):
         for begin in range(0, len(embeddings), _PUT_ROWS):
             rows = embeddings[begin : begin + _PUT_ROWS].detach().cpu()
             keys = torch.arange(begin, begin + len(rows), device="cpu")
-            if padding_idx is not None:
-                kept = keys != padding_idx
+            if padding is not None:
+                kept = keys != padding
                 keys, rows = keys[kept], rows[kept]
             table.put(keys.numpy(), rows.numpy())
 
@@ -585,33 +475,3 @@ _INSTEAD = {
 def _shown(**options: object) -> str:
     return "".join(f", {name}={value}" for name, value in options.items() if value is not None)
 
-
-def _flat(
-    input: Tensor, offsets: Optional[Tensor], include_last_offset: bool
-) -> tuple[Tensor, Tensor]:
-    """Returns a 1-D `input` and the beginnings of its bags, for every form of the call."""
-    if input.dim() == 2:
-        if offsets is not None:
-            raise ValueError("a 2-D input has one bag a row: leave offsets out")
-        bags, length = input.shape
-        count = bags + 1 if include_last_offset else bags
-        starts = torch.arange(count, device=input.device) * length
-        return input.reshape(-1), starts
-    if input.dim() != 1:
-        raise ValueError(f"input must be 1-D or 2-D, not {input.dim()}-D")
-    if offsets is None:
-        raise ValueError("a 1-D input needs offsets: where each bag begins")
-    if offsets.dim() != 1:
-        raise ValueError(f"offsets must be 1-D, not {offsets.dim()}-D")
-    # torch's own bags make this check too. It comes before padding is removed from keys and
-    # offsets.
-    starts = offsets.to(torch.int64)
-    if len(starts) == 0:
-        if include_last_offset:
-            raise ValueError("offsets with include_last_offset must have one entry at least")
-    elif starts[0] != 0 or starts[-1] > len(input) or (starts.diff() < 0).any():
-        raise ValueError(
-            f"offsets must begin with 0, never fall, and end within the input, which has {len(input)} keys; "
-            f"found {int(starts[0])} to {int(starts[-1])}"
-        )
-    return input, starts
