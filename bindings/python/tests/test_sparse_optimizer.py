@@ -153,6 +153,30 @@ def test_backward_waits_for_step(module: Any) -> None:
     assert (module.table.peek([1, 2]) == 0.5).all(), "nothing waits"
 
 
+@pytest.mark.parametrize("norm", [2.0, float("inf")])
+def test_a_table_without_keys_is_no_parameter(bank: embank.Bank, norm: float) -> None:
+    """Shows that a batch may lack the keys of a table. Its gradient without values once made
+    clipping by the infinite norm fail for all tables."""
+    options: Any = {"optimizer": embank.SGD(lr=1.0), "initializer": embank.Zeros()}
+    tables = [bank.table(name, dim=2, **options) for name in ("user", "coupon")]
+    model = embank.torch.EmbeddingBagCollection(dict(zip(("user", "coupon"), tables)))
+    optimizer = embank.torch.SparseOptimizer(model)
+    no_keys = (torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]))
+    for users in (torch.tensor([[1], [2]]), no_keys):
+        rows_of(model({"user": users, "coupon": no_keys})).mul(4.0).backward()
+    for group in optimizer.param_groups:
+        assert len(group["params"]) == (1 if group["table"] == "user" else 0)
+    (gradient,) = [rows.grad for rows in optimizer.parameters()]
+    before = torch.linalg.vector_norm(gradient, norm)
+    found = torch.nn.utils.clip_grad_norm_(optimizer.parameters(), 1.0, norm_type=norm)
+    assert found == before
+    optimizer.step()
+    assert torch.linalg.vector_norm(torch.from_numpy(tables[0].peek([1, 2])), norm) == pytest.approx(
+        1.0, abs=1e-3
+    )
+    assert [table.outstanding_leases() for table in tables] == [[], []]
+
+
 def test_zero_grad_and_detach_give_leases_back(module: Any) -> None:
     tables = embank.torch.SparseOptimizer(module, lr=0.25)
     module(torch.tensor([1])).sum().backward()

@@ -54,6 +54,12 @@ class _Pending:
             )
         return self.rows.grad
 
+    def parameters(self) -> list[Tensor]:
+        """The rows, for functions that work on parameters. Empty without rows: a tensor without
+        values has no infinite norm, so clipping would fail for all tables.
+        """
+        return [self.rows] if len(self.rows) > 0 else []
+
     def merge(self, keys: NDArray[np.uint64], rows: Tensor, gradient: Tensor) -> None:
         """Adds a gradient. Its new rows go after or between the pending rows."""
         both = np.concatenate([self.keys, keys])
@@ -157,15 +163,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         take_over(self, self._tables, self._watched)
 
     def parameters(self) -> list[Tensor]:
-        """The rows that wait for a step: one float32 tensor `(u, dim)` for each table, with its
-        `.grad`.
+        """The rows that wait for a step: one float32 tensor `(u, dim)` for each table with such
+        rows, with its `.grad`.
 
         Meant for functions such as `torch.nn.utils.clip_grad_norm_([*model.parameters(),
         *tables.parameters()], 1.0)`. The step uses a `.grad` that was changed in place. It ignores
         changes of the rows themselves.
         """
         with self._lock:
-            return [pending.rows for pending in self._pending.values()]
+            return [rows for pending in self._pending.values() for rows in pending.parameters()]
 
     def collect(self, table: Table, lease: AnyLease, rows: Tensor, gradient: Tensor) -> None:
         """Takes a gradient from the backward pass."""
@@ -180,7 +186,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 pending.merge(lease.keys, rows, gradient)
             if all(lease is not of for of in pending.leases):
                 pending.leases.append(lease)
-            self._group[at]["params"] = [pending.rows]
+            self._group[at]["params"] = pending.parameters()
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
         """Called before a get. Refuses a get that would wait for ever, because its rows are held by
