@@ -173,11 +173,44 @@ def test_a_bad_gradient_of_an_empty_bag_is_dropped_in_several_banks(
         assert other.peek([1, 2]).tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 
-@pytest.mark.parametrize("trains", [True, False])
-def test_keys_without_offsets_give_no_bags(tables: list[embank.Table], trains: bool) -> None:
+EMPTY = (torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("mode", "weights"), [("sum", False), ("sum", True), ("mean", False), ("max", False)]
+)
+def test_a_feature_without_keys_leaves_pooling_to_the_store(
+    tables: list[embank.Table], mode: str, weights: bool
+) -> None:
+    """Shows that the store pools a batch in which a feature has no keys, whatever the mode of this
+    feature. torch once pooled all features of such a batch, which takes more than twice the time.
+    """
+    a, b = tables
+    modes: Any = {"full": "sum", "empty": mode, "alone": mode}
+    model = embank.torch.EmbeddingBagCollection({"empty": a, "full": a, "alone": b}, modes)
+    ones = torch.ones(2) if weights else None
+    full = (torch.tensor([1, 2]), torch.tensor([0, 1]), *([] if ones is None else [ones]))
+    out = model({"full": full, "empty": EMPTY, "alone": torch.empty(3, 0, dtype=torch.int64)})
+    assert {name: of.tolist() for name, of in out.items()} == {
+        "empty": [[0.0, 0.0]] * 2,
+        "full": [[1.0, 1.0]] * 2,
+        "alone": [[0.0, 0.0, 0.0]] * 3,
+    }
+    assert {type(of.grad_fn).__name__ for of in out.values()} == {"LeasedOutputBackward"}
+    sum(of.sum() for of in out.values()).backward()
+    assert a.peek([1, 2]).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert (a.stats()["applies"], a.outstanding_leases(), b.outstanding_leases()) == (1, [], [])
+    with torch.no_grad():
+        assert model({"full": full, "empty": EMPTY, "alone": EMPTY})["alone"].shape == (2, 3)
+
+
+def test_a_module_without_keys_does_not_need_torch(tables: list[embank.Table]) -> None:
     a, _ = tables
-    keys, offsets = torch.tensor([1, 2]), torch.tensor([], dtype=torch.int64)
-    expected = torch.nn.EmbeddingBag(3, 2, mode="sum")(keys, offsets)
-    module = embank.torch.EmbeddingBag(a, mode="sum").train(trains)
-    with torch.set_grad_enabled(trains):
-        assert module(keys, offsets).shape == expected.shape == (0, 2)
+    bags = embank.torch.EmbeddingBag(a, mode="max")(*EMPTY)
+    rows = embank.torch.Embedding(a)(torch.empty(0, 4, dtype=torch.int64))
+    assert (bags.tolist(), rows.shape) == ([[0.0, 0.0]] * 2, (0, 4, 2))
+    (of_rows, _), *_ = rows.grad_fn.next_functions  # the rows are a view
+    for node in (bags.grad_fn, of_rows):
+        assert type(node).__name__ == "LeasedOutputBackward"
+    (bags.sum() + rows.sum()).backward()
+    assert a.outstanding_leases() == []

@@ -91,7 +91,6 @@ class TableModule(nn.Module):
         """
         return (
             keys.device.type == "cpu"
-            and keys.numel() > 0
             and self._dtype_of.dtype == torch.float32
             and table.admits_all
             and sink_of(table) is None
