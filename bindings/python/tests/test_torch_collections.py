@@ -214,3 +214,29 @@ def test_a_module_without_keys_does_not_need_torch(tables: list[embank.Table]) -
         assert type(node).__name__ == "LeasedOutputBackward"
     (bags.sum() + rows.sum()).backward()
     assert a.outstanding_leases() == []
+
+
+@pytest.mark.parametrize("kind", ["EmbeddingCollection", "EmbeddingBagCollection"])
+def test_losses_of_two_features_are_one_backward_pass(
+    tables: list[embank.Table], kind: str
+) -> None:
+    """Shows that a second backward pass through one forward pass names its cures, which work. The
+    error spoke only of retained graphs, and two losses over two features need none."""
+    a, _ = tables
+    model = getattr(embank.torch, kind)({"one": a, "two": a})
+    batch = {"one": torch.tensor([[1]]), "two": torch.tensor([[2]])}
+    out = model(batch)
+    out["one"].sum().backward()
+    with pytest.raises(RuntimeError, match="one backward pass, .* sum of the losses, .*SparseOpt"):
+        out["two"].sum().backward()
+    assert a.peek([1, 2]).tolist() == [[0.5, 0.5], [1.0, 1.0]]
+    assert a.outstanding_leases() == []
+    out = model(batch)
+    (out["one"].sum() + out["two"].sum()).backward()
+    assert a.peek([1, 2]).tolist() == [[0.0, 0.0], [0.5, 0.5]]
+    steps = embank.torch.SparseOptimizer(model)
+    out = model(batch)
+    out["one"].sum().backward()
+    out["two"].sum().backward()
+    steps.step()
+    assert a.peek([1, 2]).tolist() == [[-0.5, -0.5], [0.0, 0.0]]

@@ -458,8 +458,10 @@ def raise_unless_held(lease: AnyLease) -> None:
         return
     if lease.state == "ended":
         raise RuntimeError(
-            "the gradient of these rows was already applied, or their lease was released: "
-            "run forward again instead of a second backward through a retained graph"
+            "the lease of these rows has ended: a backward pass through this forward pass was already applied, or the "
+            "lease was released; a forward pass takes one backward pass, for all its outputs: call backward() once for "
+            "the sum of the losses, make a SparseOptimizer, whose step() takes the sum of several backward passes, or "
+            "run forward again"
         )
     lease.check()
 
