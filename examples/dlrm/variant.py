@@ -58,11 +58,12 @@ class Experiment:
 @dataclass(frozen=True)
 class Variant:
     """Training on a bank with a budget of `budget_bytes`, or, if that is None, on
-    `torch.nn.EmbeddingBag` in memory."""
+    `torch.nn.EmbeddingBag` in memory. `bank_threads` is the bank's `threads`."""
 
     name: str
     budget_bytes: int | None
     lookahead: int = 0
+    bank_threads: int | None = None
 
 
 @dataclass
@@ -161,7 +162,8 @@ def run_on_bank(
 ) -> Outcome:
     """Trains on a bank, from its newest checkpoint if it has one."""
     with embank.Bank(
-        bank_path, memory_budget=variant.budget_bytes, device=experiment.device
+        bank_path, memory_budget=variant.budget_bytes, device=experiment.device,
+        threads=variant.bank_threads,
     ) as bank:
         tables = experiment.tables.open(bank, experiment.data)
         options = replace(experiment.train, lookahead=variant.lookahead)

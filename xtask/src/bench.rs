@@ -82,7 +82,7 @@ pub(crate) enum Measurement {
     /// quality`
     #[command(disable_help_flag = true)]
     Quality(PassedOn),
-    /// Training: quality, speed, staleness, lookahead, optimizers, dtypes, python, in-memory;
+    /// Training: quality, speed, staleness, lookahead, optimizers, dtypes, python, in-memory, busy;
     /// without a name, clicks
     #[command(disable_help_flag = true)]
     Training(PassedOn),

@@ -10,6 +10,7 @@ measurement.
   python       the cost of a call from Python
   in-memory    the training step of one table, beside torch's sparse Adagrad and FBGEMM
   clicks       Criteo-format rows by turns: the cost of training out of core, and Lookahead's gain
+  busy         Criteo-format rows beside processes that keep every core busy
 
 `<subcommand> --help` lists the options. Without a subcommand, `clicks` runs.
 """
@@ -30,6 +31,7 @@ PROGRAMS = {
     "python": "store/overhead.py",
     "in-memory": "training/in_memory.py",
     "clicks": "training/clicks.py",
+    "busy": "training/busy.py",
 }
 
 
