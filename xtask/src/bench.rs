@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 
 use crate::PassedOn;
-use crate::{command, environment, report, workspace};
+use crate::{bench_all, command, environment, report, workspace};
 
 /// Every measurement, one line each; `cargo xtask bench <name> --help` lists its options.
 #[derive(Debug, Subcommand)]
@@ -92,6 +92,8 @@ pub(crate) enum Measurement {
     /// kill -9 at random moments of a training run: every resume must end at the same AUC
     #[command(disable_help_flag = true)]
     Kills(PassedOn),
+    /// Every measurement, one after the other: a night on an idle machine
+    All(bench_all::Args),
     /// Makes docs/benchmarks.md from the results in bench/results
     Report,
 }
@@ -132,6 +134,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::Training(PassedOn { args }) => python(&root, "training/training", &args),
         Measurement::Memory(PassedOn { args }) => python(&root, "store/memory", &args),
         Measurement::Kills(PassedOn { args }) => python(&root, "training/kills", &args),
+        Measurement::All(args) => bench_all::run(&root, &args),
         Measurement::Report => report::write(&root).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -10,12 +10,13 @@
 //! | `checks.rs` | `test`: the stages, their order and the summary |
 //! | `test_programs.rs`, `side_by_side.rs` | building the test programs once, and running two at a time |
 //! | `prose/`, `links.rs` | checks of comments and pages |
-//! | `bench.rs`, `report.rs` | starting measurements; `docs/benchmarks.md` from their results |
+//! | `bench.rs`, `bench_all.rs`, `report.rs` | starting measurements; `docs/benchmarks.md` from their results |
 //! | `environment.rs`, `interpreter.rs` | `target/venv`, and the Python that it is made from |
 //! | `examples.rs`, `models.rs`, `book.rs` | the models in Rust, the model checker, the book |
 //! | `wheel.rs`, `install_c.rs` | what users install |
 
 mod bench;
+mod bench_all;
 mod book;
 mod checks;
 mod command;

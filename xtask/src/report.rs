@@ -52,6 +52,19 @@ struct Run {
     /// Conditions of the run that the command does not show.
     #[serde(default)]
     note: String,
+    /// True if the measured code has changed since the run, so that its results may differ today.
+    #[serde(default)]
+    old: bool,
+}
+
+impl Run {
+    fn conditions(&self) -> String {
+        match (self.old, self.note.as_str()) {
+            (false, note) => note.to_owned(),
+            (true, "") => "**old**".to_owned(),
+            (true, note) => format!("**old**; {note}"),
+        }
+    }
 }
 
 /// One result.
@@ -127,7 +140,9 @@ absolute numbers do not. The modules of `bench/src/measure` begin with their est
 
 `cargo xtask bench report` makes this page from `bench/results`: the newest run of each measurement,
 and its worst case. A spread of two numbers is the least and the largest round or case; of one
-number, the distance between the quartiles. A date is that of the measured commit.
+number, the distance between the quartiles. A date is that of the measured commit. A run that is
+marked **old** measured code that has changed since: its results may differ today. `cargo xtask
+bench all` repeats every measurement on one machine in a night.
 
 ";
 
@@ -181,12 +196,14 @@ fn add(page: &mut String, area: &Area, machines: &Machines) -> Result<()> {
         writeln!(page, "| {name} | {} | {spread} | {target} | {verdict} | {run} |", value.trim())?;
     }
     page.push_str("\n| run | command | machine | commit | conditions |\n|---|---|---|---|---|\n");
-    for (key, Run { command, machine, commit, date, note }) in &area.runs {
+    for (key, run) in &area.runs {
+        let Run { command, machine, commit, date, .. } = run;
         machines.get(machine).with_context(|| {
             format!("run {key:?} is of machine {machine:?}, which is not there")
         })?;
         let command = if command.contains('`') { command.clone() } else { format!("`{command}`") };
-        writeln!(page, "| {key} | {command} | {machine} | {commit}, {date} | {note} |")?;
+        let conditions = run.conditions();
+        writeln!(page, "| {key} | {command} | {machine} | {commit}, {date} | {conditions} |")?;
     }
     let plots: Vec<String> = area
         .plots
@@ -272,6 +289,16 @@ mod tests {
     fn a_row_of_an_unknown_run_and_a_run_on_an_unknown_machine_are_refused() {
         assert!(added(&area("A", r#""run": "b""#)).is_err());
         assert!(added(&area("Z", r#""run": "a""#)).is_err());
+    }
+
+    #[test]
+    fn an_old_run_is_marked() {
+        let mut area = area("A", r#""run": "a""#);
+        let run = area.runs.get_mut("a").unwrap();
+        run.old = true;
+        assert!(added(&area).unwrap().contains("| c, d | **old** |"));
+        area.runs.get_mut("a").unwrap().note = "n".to_owned();
+        assert!(added(&area).unwrap().contains("| c, d | **old**; n |"));
     }
 
     #[test]
