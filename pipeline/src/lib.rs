@@ -45,6 +45,18 @@ mod spec;
 mod trace;
 mod vocabulary;
 
+/// The Rust examples of the pages in `docs` compile. The tests stand here because this crate sees
+/// all that the examples use.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../docs/rust.md")]
+    mod rust {}
+    #[doc = include_str!("../../docs/vocabulary.md")]
+    mod vocabulary {}
+    #[doc = include_str!("../../docs/pipeline.md")]
+    mod pipeline {}
+}
+
 #[cfg(feature = "arrow")]
 pub use batch::arrow_schema;
 pub use batch::{Batch, Matrix, MatrixInfo};
