@@ -242,7 +242,7 @@ class EmbeddingBagCollection(_Collection):
             with naming_eval():
                 leases = embank.get_bags_many([(self._table[at], *requests[at]) for at in tables])
             for at, lease in zip(tables, leases):
-                outputs[at] = leased_outputs(self._table[at], lease, counts[at])
+                outputs[at] = leased_outputs(self._stand_in, self._table[at], lease, counts[at])
         return outputs
 
     def _bags(self, name: str, jagged: Jagged) -> Bags:
@@ -254,7 +254,7 @@ class EmbeddingBagCollection(_Collection):
             )
         keys, offsets, *rest = given
         options = BagOptions(
-            self.modes[name], self.include_last_offset, self.padding_idx, self._dtype_of.dtype
+            self.modes[name], self.include_last_offset, self.padding_idx, self._stand_in.dtype
         )
         try:
             return Bags.of(keys, offsets, rest[0] if rest else None, options)

@@ -319,15 +319,15 @@ class LeasedOutput(torch.autograd.Function):
     """Puts the `rows` of a lease into the graph, for a module that outputs these rows.
 
     The node of the graph owns the lease. The gradients of the outputs, one after the other, have
-    the shape of `rows`. So the lease sums them, and no tensor of distinct rows is needed. `anchor`
-    is an empty leaf that makes the outputs require a gradient. Output i has the next `counts[i]`
+    the shape of `rows`. So the lease sums them, and no tensor of distinct rows is needed. The
+    module's `stand_in` makes the outputs require a gradient. Output i has the next `counts[i]`
     rows. The outputs share no version counter, so a model may change one of them in place.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        anchor: Tensor,
+        stand_in: Tensor,
         table: Table,
         lease: Union[Lease, BagLease],
         counts: Sequence[int],
@@ -353,19 +353,18 @@ class LeasedOutput(torch.autograd.Function):
 
 
 def leased_outputs(
-    table: Table, lease: Union[Lease, BagLease], counts: Sequence[int]
+    stand_in: Tensor, table: Table, lease: Union[Lease, BagLease], counts: Sequence[int]
 ) -> tuple[Tensor, ...]:
     """Returns the rows of a lease in the graph: for each of `counts` a float32 tensor with this
     number of rows.
     """
-    anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
     apply: Callable[..., tuple[Tensor, ...]] = LeasedOutput.apply
-    return apply(anchor, table, lease, counts)
+    return apply(stand_in, table, lease, counts)
 
 
-def leased_output(table: Table, lease: Union[Lease, BagLease]) -> Tensor:
+def leased_output(stand_in: Tensor, table: Table, lease: Union[Lease, BagLease]) -> Tensor:
     """Returns the rows of a lease in the graph: float32 in the shape of `lease.rows`."""
-    (output,) = leased_outputs(table, lease, [len(lease.rows)])
+    (output,) = leased_outputs(stand_in, table, lease, [len(lease.rows)])
     return output
 
 

@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from .modules import TableModule
 from .optimizer import SparseOptimizer, group_places
 from .reference import decoded, taking_checkpoint
+from .stand_in import is_stand_in
 
 Names = list[list[Optional[str]]]
 # For each group of an optimizer: the number of the saved group whose options it takes.
@@ -173,8 +174,11 @@ class _Dense(NamedTuple):
                 return state, as_saved
             found.changed.append(self.part)
             return None, as_saved
-        found.added.extend(f"{self.part}.{name}" for name in own if name not in saved)
-        found.removed.extend(f"{self.part}.{name}" for name in saved if name not in own)
+        # The optimizer has no state of a stand-in, so it restores nothing for it.
+        added = (name for name in own if name not in saved and not is_stand_in(name))
+        removed = (name for name in saved if name not in own and not is_stand_in(name))
+        found.added.extend(f"{self.part}.{name}" for name in added)
+        found.removed.extend(f"{self.part}.{name}" for name in removed)
         if self.own == self.saved and not self._reshaped():
             return state, as_saved
         return self._in_order(state, saved)
@@ -250,12 +254,15 @@ def _load_module(part: str, module: nn.Module, state: Any, found: Differences) -
 
 
 def _named(key: str, of: Union[nn.Module, Any]) -> list[str]:
-    """Returns `key`. If it is the extra state of tables, returns a name for each table.
+    """Returns `key`. If it is the extra state of tables, returns a name for each table. Returns no
+    name for a stand-in, which has no value.
 
     Args:
         key: A key of a state dict.
         of: The module that has the key, or its state.
     """
+    if is_stand_in(key):
+        return []
     if not key.endswith(_EXTRA_STATE):
         return [key]
     prefix = key[: -len(_EXTRA_STATE)]

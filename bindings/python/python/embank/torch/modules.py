@@ -18,12 +18,13 @@ from .leaf import (
 )  # fmt: skip
 from .reference import check_reference, differences, reference
 from .sinks import sink_of
+from .stand_in import StandInModule
 
 if TYPE_CHECKING:
     from embank import Table
 
 
-class TableModule(nn.Module):
+class TableModule(StandInModule):
     """A module whose weights are tables: the base of `Embedding`, `EmbeddingBag` and the
     collections.
 
@@ -34,40 +35,15 @@ class TableModule(nn.Module):
 
     The output is float32, or of the dtype that `half()`, `bfloat16()`, `double()` or `to(dtype)`
     sets. Rows stay in the table's dtype.
+
+    `requires_grad_(False)` of the module, or of a model around it, freezes the rows as `freeze()`
+    does.
     """
-
-    _dtype_of: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._frozen = False
-        # An empty tensor that follows the module's casts. Its dtype and device are set here,
-        # because the defaults of torch may differ.
-        nothing = torch.empty(0, dtype=torch.float32, device="cpu")
-        self.register_buffer("_dtype_of", nothing, persistent=False)
-
-    @property
-    def frozen(self) -> bool:
-        """Whether forward passes always peek."""
-        return self._frozen
-
-    def freeze(self, frozen: bool = True) -> Self:
-        """Makes later forward passes peek, so that the rows never learn. `freeze(False)` lets them
-        learn again.
-
-        It corresponds to `requires_grad_(False)`, which works only on parameters.
-        """
-        self._frozen = frozen
-        return self
-
-    def tables(self) -> list[Table]:
-        """The tables, each once."""
-        raise NotImplementedError
 
     @property
     def trains(self) -> bool:
         """Whether a forward pass leases rows. Otherwise it peeks."""
-        return self.training and torch.is_grad_enabled() and not self._frozen
+        return self.training and torch.is_grad_enabled() and not self.frozen
 
     def _looked_up(
         self, requests: Sequence[tuple[Table, Tensor]], norm: Optional[Norm] = None
@@ -77,10 +53,9 @@ class TableModule(nn.Module):
         if self.trains:
             found = leased_rows(requests, norm)
         else:
-            graph = torch.is_grad_enabled() and not self._frozen
+            graph = torch.is_grad_enabled() and not self.frozen
             found = peeked_rows(requests, norm, requires_grad=graph)
-        dtype = self._dtype_of.dtype
-        return [Rows(rows.to(dtype), places) for rows, places in found]
+        return [Rows(self._linked(rows), places) for rows, places in found]
 
     def _is_direct(self, table: Table, keys: Tensor) -> bool:
         """Whether the output can be the rows of a lease, without a tensor of distinct rows.
@@ -91,7 +66,7 @@ class TableModule(nn.Module):
         """
         return (
             keys.device.type == "cpu"
-            and self._dtype_of.dtype == torch.float32
+            and self._stand_in.dtype == torch.float32
             and table.admits_all
             and sink_of(table) is None
             and not is_compiling()
@@ -266,7 +241,7 @@ class Embedding(_OneTable):
         if self._is_plain and self.trains and self._is_direct(self.table, input):
             with naming_eval():
                 lease = self.table.get(as_keys(input))
-            output = leased_output(self.table, lease)
+            output = leased_output(self._stand_in, self.table, lease)
             return output.view(*input.shape, self.table.dim)
         padding = padding_key(self.padding_idx)
         if padding is None:
@@ -396,7 +371,7 @@ class EmbeddingBag(_OneTable):
         """
         refuse_recording(self.tables(), [input])
         options = BagOptions(
-            self.mode, self.include_last_offset, self.padding_idx, self._dtype_of.dtype
+            self.mode, self.include_last_offset, self.padding_idx, self._stand_in.dtype
         )
         bags = Bags.of(input, offsets, per_sample_weights, options)
         if self.max_norm is None and not self.scale_grad_by_freq:
@@ -423,7 +398,7 @@ class EmbeddingBag(_OneTable):
         if self.trains:
             with naming_eval():
                 lease = self.table.get_bags(keys, offsets, pooling=pooling, weights=weights)
-            return leased_output(self.table, lease)
+            return leased_output(self._stand_in, self.table, lease)
         if torch.is_grad_enabled() and not self.frozen:
             # torch pools instead, so that the graph begins at the rows.
             return None

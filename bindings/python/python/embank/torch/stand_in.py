@@ -1,0 +1,110 @@
+"""An empty parameter that stands in for the rows of a module.
+
+Rows are in a table, so they are no parameter. But a program that freezes a part of a model sets
+`requires_grad` of its parameters and calls nothing else: `requires_grad_(False)` of the model,
+Lightning's `BaseFinetuning`, a loop over `parameters()`. So each module over tables has one
+parameter without elements, `_stand_in`. Its `requires_grad` says whether the rows learn. Its dtype
+is the dtype of the output, because casts of a model change the dtype of parameters.
+
+The stand-in gets no gradient, so optimizers and functions that clip gradients skip it. In training
+it is an input of the module's graph: `DistributedDataParallel` waits in each backward pass for
+every parameter that requires a gradient. State dicts have it, because
+`torch.distributed.checkpoint` looks every parameter up there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from typing_extensions import Self
+
+if TYPE_CHECKING:
+    from embank import Table
+
+_NAME = "_stand_in"
+
+
+class StandInModule(nn.Module):
+    """A module whose rows learn while its stand-in requires a gradient."""
+
+    _stand_in: nn.Parameter
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The dtype and the device are set here, because the defaults of torch may differ.
+        nothing = torch.empty(0, dtype=torch.float32, device="cpu")
+        self._stand_in = nn.Parameter(nothing)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether forward passes always peek."""
+        return not self._stand_in.requires_grad
+
+    def freeze(self, frozen: bool = True) -> Self:
+        """Makes later forward passes peek, so that the rows never learn. `freeze(False)` lets them
+        learn again.
+
+        `requires_grad_(False)` and `requires_grad_()` of the module, or of a model around it, do
+        the same.
+        """
+        self._stand_in.requires_grad_(not frozen)
+        return self
+
+    def tables(self) -> list[Table]:
+        """The tables, each once."""
+        raise NotImplementedError
+
+    def _linked(self, rows: Tensor) -> Tensor:
+        """Returns `rows` in the module's dtype. If they learn, the stand-in is in their graph."""
+        rows = rows.to(self._stand_in.dtype)
+        if not (rows.requires_grad and self._stand_in.requires_grad):
+            return rows
+        return _link(rows, self._stand_in)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        # State dicts of older versions have no stand-in.
+        if prefix + _NAME in missing_keys:
+            missing_keys.remove(prefix + _NAME)
+
+
+class _Linked(torch.autograd.Function):
+    """Returns `rows`, and makes the stand-in an input of their graph, which gets no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, stand_in: Tensor) -> Tensor:
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def _linked(rows: Tensor, stand_in: Tensor) -> Tensor:
+    apply: Callable[[Tensor, Tensor], Tensor] = _Linked.apply
+    return apply(rows, stand_in)
+
+
+# `torch.compile` does not look into this call. `torch.compiler.disable` does the same, but imports
+# the compiler at once.
+_link: Callable[[Tensor, Tensor], Tensor] = _disable_dynamo(_linked)
+
+
+def is_stand_in(name: str) -> bool:
+    """Whether `named_parameters` gives this name to a stand-in."""
+    return name.rpartition(".")[2] == _NAME
