@@ -108,7 +108,7 @@ def test_a_save_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
         train(model)
         bank.checkpoint()
     with opened(path) as (bank, model):
-        with pytest.raises(ValueError, match=f"embank.roll_back.*{number}"):
+        with pytest.raises(ValueError, match=rf"bank\.roll_back\({number}\)"):
             model.load_state_dict(of_file(file))
     with opened(path, read_only=True, checkpoint=number) as (bank, model):
         model.load_state_dict(of_file(file))

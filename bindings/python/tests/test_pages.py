@@ -163,6 +163,9 @@ def frameworks(names: Names, stack: ExitStack) -> Names:
     return {
         "accelerator": SimpleNamespace(save_state=ignore),
         "lightning": SimpleNamespace(Callback=object),
+        "transformers": SimpleNamespace(
+            TrainingArguments=lambda *_, **__: None, Trainer=lambda *_: SimpleNamespace(train=ignore)
+        ),
     }
 
 

@@ -42,6 +42,7 @@ from .collections import EmbeddingBagCollection, EmbeddingCollection
 from .lookahead import LookaheadLoader
 from .modules import Embedding, EmbeddingBag
 from .optimizer import SparseOptimizer
+from .reference import roll_back
 from .training_state import ResumableLoader, Resumed, resume, save
 
 __all__ = [
@@ -54,5 +55,6 @@ __all__ = [
     "Resumed",
     "SparseOptimizer",
     "resume",
+    "roll_back",
     "save",
 ]

@@ -23,14 +23,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from .modules import TableModule
 from .optimizer import SparseOptimizer, group_places
-from .reference import decoded, taking_checkpoint
+from .reference import EXTRA_STATE, decoded, taking_checkpoint
 from .stand_in import is_stand_in
 
 Names = list[list[Optional[str]]]
 # For each group of an optimizer: the number of the saved group whose options it takes.
 Places = list[Optional[int]]
 
-_EXTRA_STATE = "_extra_state"
 # The fields that torch's learning rate schedulers store for each group of their optimizer.
 _PER_GROUP = (
     "base_lrs", "_last_lr", "max_lrs", "min_lrs", "lr_lambdas", "base_momentums", "max_momentums",
@@ -235,7 +234,7 @@ def _load_module(part: str, module: nn.Module, state: Any, found: Differences) -
     changed = {
         key
         for key, of in state.items()
-        if not key.endswith(_EXTRA_STATE)
+        if not key.endswith(EXTRA_STATE)
         and isinstance(of, Tensor)
         and isinstance(own.get(key), Tensor)
         and not is_lazy(own[key])
@@ -263,9 +262,9 @@ def _named(key: str, of: Union[nn.Module, Any]) -> list[str]:
     """
     if is_stand_in(key):
         return []
-    if not key.endswith(_EXTRA_STATE):
+    if not key.endswith(EXTRA_STATE):
         return [key]
-    prefix = key[: -len(_EXTRA_STATE)]
+    prefix = key[: -len(EXTRA_STATE)]
     if isinstance(of, nn.Module):
         module = of.get_submodule(prefix.rstrip("."))
         names = [table.name for table in module.tables()] if isinstance(module, TableModule) else []

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 # This version reads the dictionary too.
 _FORMAT = 2
 
+# The last part of the key under which a state dict has a module's extra state.
+EXTRA_STATE = "_extra_state"
+
 _taking_checkpoint: ContextVar[bool] = ContextVar("_taking_checkpoint", default=False)
 
 
@@ -181,15 +184,94 @@ def check_reference(tables: Sequence[Table], state: Any) -> None:
             raise ValueError(f"table {table.name!r} is not where this state dict left it: {problem}")
 
 
+def roll_back(bank: Bank, state_dict: Mapping[str, Any]) -> list[int]:
+    """Takes the open bank back to the checkpoint that a model's state dict refers to.
+
+    Rows and optimizer state are then those of that moment, so `load_state_dict` accepts the state
+    dict. If the bank has these rows already, the call does nothing. Otherwise it calls
+    `Bank.roll_back`: newer checkpoints are given up, and leases, scans and feeds end.
+
+    Keep the checkpoint until then with `Bank.pin`, or with a larger `checkpoints_kept`.
+
+    Args:
+        bank: The bank, open for writing.
+        state_dict: The result of `state_dict()` of a model with tables of the bank, or of its
+            module.
+
+    Returns:
+        The numbers of the checkpoints that were given up.
+
+    Raises:
+        ValueError: The state dict has no tables, or the bank keeps no checkpoint with their rows.
+        embank.EmbankError: The errors of `Bank.roll_back`.
+
+    >>> import embank, embank.torch, torch
+    >>> bank = embank.Bank("best.bank", memory_budget="16MiB")
+    >>> words = bank.table("word", dim=2, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros())
+    >>> model = embank.torch.Embedding(words)
+    >>> bank.pin(bank.checkpoint())
+    >>> best = model.state_dict()
+    >>> model(torch.tensor([7])).sum().backward()
+    >>> embank.torch.roll_back(bank, best)
+    []
+    >>> model.load_state_dict(best)
+    <All keys matched successfully>
+    >>> words.peek([7]).tolist()
+    [[0.0, 0.0]]
+    >>> bank.close()
+    """
+    states = [decoded(state) for key, state in state_dict.items() if key.endswith(EXTRA_STATE)]
+    entries = [entry for state in states if state is not None for entry in state["tables"]]
+    # The state dict may be of a model with tables of another bank too.
+    own = [entry for entry in entries if entry["bank"] == str(bank.path)] or entries
+    if not own:
+        raise ValueError(
+            "this state dict has no tables of embank.torch: give roll_back the result of model.state_dict()"
+        )
+    if all(_has_rows(bank, entry) for entry in own):
+        return []
+    return bank.roll_back(max(_checkpoint(bank, entry, _kept(bank)) for entry in own))
+
+
 def _problem(bank: Bank, of: dict[str, Any]) -> Optional[str]:
-    number, identity, kept, at = of["checkpoint"], of["id"], _kept(bank), bank.last_checkpoint
-    recovered = bank.recovered
-    # If the bank still has the `state_id` of the state dict, no row has changed since then. There
-    # is one exception: `refresh` moves a bank that is open for reading to a newer checkpoint
+    """Returns why the bank does not have the rows of a table's entry. None if it has them."""
+    if _has_rows(bank, of):
+        return None
+    try:
+        number = _checkpoint(bank, of, _kept(bank))
+    except ValueError as error:
+        return str(error)
+    at = bank.last_checkpoint
+    cure = (
+        f"call embank.torch.roll_back(bank, state_dict), or bank.roll_back({number}), which gives up all later changes and "
+        "checkpoints"
+    )
+    if at != number:
+        return (
+            f"it refers to checkpoint {number}, and {bank.path} is at checkpoint {at}; {cure} (until then, keep the "
+            f"checkpoint with bank.pin({number})), or open the bank with read_only=True, checkpoint={number}"
+        )
+    return f"rows have changed since checkpoint {number}; {cure}" if bank.changed_since_checkpoint else None
+
+
+def _has_rows(bank: Bank, of: dict[str, Any]) -> bool:
+    """Whether no row has changed since the state dict was made: the bank still has its `state_id`.
+    """
+    number, at, recovered = of["checkpoint"], bank.last_checkpoint, bank.recovered
+    # There is one exception: `refresh` moves a bank that is open for reading to a newer checkpoint
     # (`recovered`), and its `state_id` stays.
     moved = number != at and recovered is not None and recovered.checkpoint == at
-    if of["state_id"] == bank.state_id and not moved:
-        return None
+    return bool(of["state_id"] == bank.state_id) and not moved
+
+
+def _checkpoint(bank: Bank, of: dict[str, Any], kept: Mapping[int, int]) -> int:
+    """Returns the number of the checkpoint that has the rows of a table's entry.
+
+    Raises:
+        ValueError: The bank keeps no such checkpoint.
+    """
+    number, identity = of["checkpoint"], of["id"]
+    at, recovered = bank.last_checkpoint, bank.recovered
     held_by = [each for each, found in kept.items() if found == embank.checkpoint_id(of["state_id"], each)]
     if recovered is not None and taken_at(of["state_id"]).encode() in recovered.blob:
         number, identity = recovered.checkpoint, kept.get(recovered.checkpoint)
@@ -197,28 +279,18 @@ def _problem(bank: Bank, of: dict[str, Any]) -> Optional[str]:
         number = at if at in held_by else max(held_by)
         identity = kept[number]
     elif number is None or of["changed"]:
-        return (
+        raise ValueError(
             f"it was made when rows of {of['bank']} had changed since the last checkpoint, and no checkpoint that {bank.path} "
             "keeps has the rows of that moment; save with embank.torch.save(bank, ...), or call bank.checkpoint() right "
             "before or after model.state_dict()"
         )
     if identity is None or kept.get(number) != identity:
-        return (
+        raise ValueError(
             f"it refers to checkpoint {number} of {of['bank']}, which {bank.path} does not hold (it keeps "
-            f"{sorted(kept)}); it is another bank, or checkpoints_kept is too small"
+            f"{sorted(kept)}); it is another bank, or the checkpoint was not kept: call bank.pin(number) after "
+            "bank.checkpoint(), or open the bank with a larger checkpoints_kept"
         )
-    if at != number:
-        return (
-            f"it refers to checkpoint {number}, and {bank.path} is at checkpoint {at}; close the bank and "
-            f"call embank.roll_back({str(bank.path)!r}, {number}), which gives the newer ones up, or open it with "
-            f"read_only=True, checkpoint={number}"
-        )
-    if bank.changed_since_checkpoint:
-        return (
-            f"rows have changed since checkpoint {number}; close {bank.path} without another checkpoint, open "
-            "it again, and load then"
-        )
-    return None
+    return int(number)
 
 
 def _kept(bank: Bank) -> dict[int, int]:
