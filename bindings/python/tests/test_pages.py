@@ -7,7 +7,9 @@ here fails with a NameError that says which name it needs.
 
 from __future__ import annotations
 
+import copy
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -169,6 +171,14 @@ def frameworks(names: Names, stack: ExitStack) -> Names:
     }
 
 
+def copies(names: Names, stack: ExitStack) -> Names:
+    stack.enter_context(warnings.catch_warnings())
+    warnings.simplefilter("ignore", embank.torch.SharedRowsWarning)
+    model = torch.nn.Sequential()
+    model.add_module("rows", embank.torch.Embedding(names["items"]))
+    return {"copy": copy, "decay": 0.9, "model": model}
+
+
 def reader(names: Names, stack: ExitStack) -> Names:
     embank.torch.save(names["bank"], model=names["model"])
     bank = stack.enter_context(embank.Bank("example.bank", memory_budget="16MiB", read_only=True))
@@ -192,6 +202,7 @@ SETTINGS = {
         resuming, {"...  ": "model, dense, tables, schedule, keys_of = made(bank)  "}
     ),
     ("python.md", "Checkpoints of Lightning and accelerate"): Setting(frameworks),
+    ("python.md", "Copies of a model"): Setting(copies),
     ("python.md", "Threads, processes and fork"): Setting(reader),
 }
 

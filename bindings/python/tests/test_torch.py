@@ -347,7 +347,8 @@ def test_a_copied_model_shares_its_tables(bag: Any) -> None:
     """Shows that a deep copy of a model, which averages of weights begin with, shares its
     tables."""
     tables = embank.torch.SparseOptimizer(bag)
-    copied = copy.deepcopy(torch.nn.Sequential(bag, torch.nn.Linear(4, 1)))
+    with pytest.warns(embank.torch.SharedRowsWarning):
+        copied = copy.deepcopy(torch.nn.Sequential(bag, torch.nn.Linear(4, 1)))
     assert copied[0].table is bag.table and copied[0].mode == "sum"
     copied[0](torch.tensor([[1]])).sum().backward()
     assert bag.table.peek([1])[0, 0] == 1.0, "the table's optimizer has the copy's gradients too"

@@ -1,11 +1,14 @@
-"""Tests the way back to the rows of a state dict, such as the best ones of a run."""
+"""Tests copies of models, which share the rows of their tables, and what to use instead: averages
+of rows, and the way back to the best rows.
+"""
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import pytest
@@ -18,6 +21,88 @@ import embank.torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 KEYS = torch.tensor([1, 2])
+SHARES = r"shares the rows .* table 'item' .*bank\.pin.*roll_back.*second table"
+
+
+@pytest.fixture
+def model(table: embank.Table) -> Any:
+    more = table.bank.table("more", dim=4, optimizer=embank.SGD(lr=0.5))
+    rows = embank.torch.EmbeddingCollection({"a": table, "b": more})
+    return nn.ModuleDict({"one": embank.torch.Embedding(table), "rows": rows, "top": nn.Linear(4, 1)})
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "in a list": lambda model: copy.deepcopy([model]),
+    "AveragedModel": torch.optim.swa_utils.AveragedModel,
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_model_says_that_it_shares_rows(model: Any, copied: Any) -> None:
+    """Shows that one warning says that the copy shares rows. An average of weights (EMA, SWA) and a
+    target network once trained the live rows without a word."""
+    with pytest.warns(embank.torch.SharedRowsWarning, match=SHARES) as told:
+        copied(model)
+    assert len(told) == 1 and told[0].filename == __file__
+
+
+def test_a_copy_has_its_own_dense_part_and_its_own_freezing(model: Any, table: embank.Table) -> None:
+    with pytest.warns(embank.torch.SharedRowsWarning):
+        target = copy.deepcopy(model)
+    target.requires_grad_(False)
+    assert target["one"].frozen and not model["one"].frozen
+    assert target["one"].table is table and target["top"].weight is not model["top"].weight
+    model["one"](KEYS).sum().backward()
+    assert target["one"](KEYS).tolist() == [[0.5] * 4] * 2
+    assert repr(target) == repr(model)
+
+
+def test_copies_that_no_training_tells_apart_say_nothing(bank: embank.Bank, model: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy.copy(model)
+        copy.deepcopy(embank.torch.Embedding(bank.table("constant", dim=2)))
+        frozen = embank.torch.Embedding(bank.open_table("item")).freeze()
+        assert copy.deepcopy(frozen).frozen
+
+
+def test_an_average_of_rows_is_a_table(bank: embank.Bank, table: embank.Table) -> None:
+    """Runs the example of docs/python.md for an average of rows."""
+    items, decay, model = table, 0.75, embank.torch.Embedding(table)
+    average = bank.table("item.average", dim=items.dim, initializer=embank.Zeros())
+
+    def follow(keys: Any) -> None:
+        keys = np.unique(keys.numpy())
+        rows = items.peek(keys)
+        known = average.contains(keys)[:, None]
+        average.put(keys, np.where(known, decay * average.peek(keys) + (1 - decay) * rows, rows))
+
+    expected = None
+    for _ in range(4):
+        model(KEYS).sum().backward()
+        follow(KEYS)
+        row = items.peek([1])[0, 0]
+        expected = row if expected is None else decay * expected + (1 - decay) * row
+    averaged = embank.torch.Embedding(average)
+    assert averaged(KEYS)[0, 0].item() == pytest.approx(expected)
+    assert items.peek([1])[0, 0] != averaged(KEYS)[0, 0].item()
+
+
+def test_an_averaged_model_averages_the_dense_part(table: embank.Table) -> None:
+    """Shows that `AveragedModel` works on a model with tables, and takes another module for the
+    rows."""
+    model = nn.Sequential(embank.torch.Embedding(table), nn.Linear(4, 1))
+    with pytest.warns(embank.torch.SharedRowsWarning):
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.module[0] = embank.torch.Embedding(table.bank.table("item.average", dim=4))
+    weights = []
+    for at in range(3):
+        with torch.no_grad():
+            model[1].weight.fill_(at)
+        averaged.update_parameters(model)
+        weights.append(averaged.module[1].weight[0, 0].item())
+    assert weights == pytest.approx([0.0, 0.5, 1.0])
 
 
 @pytest.fixture

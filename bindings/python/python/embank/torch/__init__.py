@@ -43,6 +43,7 @@ from .lookahead import LookaheadLoader
 from .modules import Embedding, EmbeddingBag
 from .optimizer import SparseOptimizer
 from .reference import roll_back
+from .stand_in import SharedRowsWarning
 from .training_state import ResumableLoader, Resumed, resume, save
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "LookaheadLoader",
     "ResumableLoader",
     "Resumed",
+    "SharedRowsWarning",
     "SparseOptimizer",
     "resume",
     "roll_back",

@@ -10,18 +10,19 @@ from __future__ import annotations
 import sys
 import warnings
 
-_INNER = ("torch", "embank")
+# `copy` is between a program and the copies of modules.
+_INNER = ("torch", "embank", "copy")
 
 
-def warn_caller(text: str) -> None:
-    """Issues a `UserWarning` at the innermost line outside of torch and this package."""
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Issues a warning at the innermost line outside of torch and this package."""
     level = 2
     frame = sys._getframe(1)
     # The loop ends because every stack has a first frame.
     while frame.f_back is not None and _is_inner(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
         level += 1
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def _is_inner(module: str) -> bool:

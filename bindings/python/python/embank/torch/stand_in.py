@@ -14,6 +14,7 @@ every parameter that requires a gradient. State dicts have it, because
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -22,10 +23,16 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from typing_extensions import Self
 
+from .caller import warn_caller
+
 if TYPE_CHECKING:
     from embank import Table
 
 _NAME = "_stand_in"
+
+
+class SharedRowsWarning(UserWarning):
+    """A deep copy of a model shares the rows of its tables: what one of them learns, both have."""
 
 
 class StandInModule(nn.Module):
@@ -64,6 +71,28 @@ class StandInModule(nn.Module):
         if not (rows.requires_grad and self._stand_in.requires_grad):
             return rows
         return _link(rows, self._stand_in)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copies the module, and shares its tables. Warns once in a copy of a whole model."""
+        # Each copy has a `memo` of its own. The entry says that the copied class is the class.
+        if id(SharedRowsWarning) not in memo and self._learns():
+            memo[id(SharedRowsWarning)] = SharedRowsWarning
+            table = self.tables()[0]
+            warn_caller(
+                f"this copy shares the rows of the model's tables, such as table {table.name!r} of {table.bank.path}: "
+                "what one model learns, both have. To keep the best rows, call bank.pin(bank.checkpoint()), and go back "
+                "with embank.torch.roll_back; for an average of rows (EMA, SWA) or a target network, keep a second "
+                "table; see 'Copies of a model' in docs/python.md. To share rows on purpose, ignore SharedRowsWarning",
+                SharedRowsWarning,
+            )
+        memo[id(self)] = copied = type(self).__new__(type(self))
+        copied.__setstate__(copy.deepcopy(self.__reduce_ex__(4)[2], memo))
+        return copied
+
+    def _learns(self) -> bool:
+        """Whether a forward pass can make rows learn, now or after `train()`."""
+        tables = [table for table in self.tables() if not table.bank.closed]
+        return not self.frozen and any(table.learning_rate is not None for table in tables)
 
     def _load_from_state_dict(
         self,
