@@ -25,5 +25,16 @@ def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(text, category, stacklevel=level)
 
 
+def runs_inside(module: str) -> bool:
+    """Whether a function of this module is on the stack of the caller."""
+    frame = sys._getframe(1)
+    # The loop ends because every stack has a first frame.
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == module:
+            return True
+    return False
+
+
 def _is_inner(module: str) -> bool:
     return module.partition(".")[0] in _INNER

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .caller import runs_inside
 from .leaf import AnyLease, Part, apply_step, to_host
 from .modules import TableModule
 from .sinks import Awaited, Identity, give_back, identity, take_over
@@ -149,6 +150,8 @@ class SparseOptimizer(torch.optim.Optimizer):
                 watched[identity(table)] = table
         if not tables:
             raise ValueError("these modules are frozen, and none of their tables has an optimizer")
+        # Until the groups are set, `add_param_group` accepts the groups of this constructor.
+        self._group: dict[Identity, dict[str, Any]] = {}
         super().__init__(groups, {"lr": lr})
         self._tables = list(tables.values())
         self._watched = list(watched.values())
@@ -180,13 +183,15 @@ class SparseOptimizer(torch.optim.Optimizer):
             raise _without_optimizer(table)
         with self._lock:
             pending = self._pending.get(at)
+            # A parameter that the program has put here stays, so that the step refuses it.
+            others = self._others(self._group[at])
             if pending is None:
                 pending = self._pending[at] = _Pending(table, lease.keys, rows, gradient)
             else:
                 pending.merge(lease.keys, rows, gradient)
             if all(lease is not of for of in pending.leases):
                 pending.leases.append(lease)
-            self._group[at]["params"] = pending.parameters()
+            self._group[at]["params"] = [*pending.parameters(), *others]
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
         """Called before a get. Refuses a get that would wait for ever, because its rows are held by
@@ -237,8 +242,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         After an error it drops the gradients of all tables too, and gives their leases back.
 
         Raises:
-            ValueError: A gradient is NaN or infinite: no row of any table has changed. Or a row
-                would become infinite: this row is unchanged, and all other rows took their step.
+            ValueError: A gradient is NaN or infinite, or a group has a parameter or an option that
+                no step uses: no row of any table has changed. Or a row would become infinite: this
+                row is unchanged, and all other rows took their step.
             embank.LeaseExpired: The rows were held for longer than the bank's `lease_timeout`: no
                 row has changed.
             embank.EmbankError: The store failed. The message names the tables that took their step
@@ -248,6 +254,11 @@ class SparseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        try:
+            self._check_groups()
+        except ValueError:
+            self.zero_grad()
+            raise
         waiting = self._take_pending()
         try:
             parts = [pending.part() for pending in waiting]
@@ -264,10 +275,14 @@ class SparseOptimizer(torch.optim.Optimizer):
     def _take_pending(self) -> list[_Pending]:
         """Takes the pending updates out, in the order of the tables."""
         with self._lock:
-            waiting = [self._pending.pop(of) for of in self._group if of in self._pending]
             for group in self.param_groups:
-                group["params"] = []
-        return waiting
+                group["params"] = self._others(group)
+            return [self._pending.pop(of) for of in self._group if of in self._pending]
+
+    def _others(self, group: dict[str, Any]) -> list[Tensor]:
+        """Returns the parameters of a group that are no rows. Must be called with the lock held."""
+        rows = {id(pending.rows) for pending in self._pending.values()}
+        return [param for param in group["params"] if id(param) not in rows]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients that wait for a step, and gives their leases back.
@@ -278,11 +293,39 @@ class SparseOptimizer(torch.optim.Optimizer):
         for pending in self._take_pending():
             pending.release()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> SparseOptimizer:
-        """Raises `TypeError`: a table has at most one `SparseOptimizer`."""
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises `TypeError`: the groups are those of the tables."""
+        if self._group:
+            raise TypeError(
+                "a SparseOptimizer steps only the tables of its modules: give parameters to an optimizer of torch.optim "
+                "beside it; for more tables, call detach() and make SparseOptimizer([model, new_module])"
+            )
+        super().add_param_group(param_group)
+
+    def _check_groups(self) -> None:
+        """Raises `ValueError` if a group has something that no step would use."""
+        with self._lock:
+            others = [param for group in self.param_groups for param in self._others(group)]
+        if others:
+            raise ValueError(
+                "param_groups of a SparseOptimizer has a parameter that it does not step: give parameters to an optimizer "
+                "of torch.optim beside it"
+            )
+        for group in self.param_groups:
+            found = sorted(_IGNORED.intersection(group))
+            if found:
+                raise ValueError(
+                    f"{found[0]!r} in param_groups would not change the steps of table {group['table']!r}: set it in the "
+                    "table's own optimizer, as in table.optimizer = embank.SGD(lr=0.1, weight_decay=1e-4), and remove it "
+                    "from the group"
+                )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises `TypeError`: a table has at most one `SparseOptimizer`, and it is in this process.
+        """
         raise TypeError(
-            "a SparseOptimizer can't be copied, since it owns the steps of its tables: keep its learning rates "
-            "with state_dict(), or detach() it and make another one"
+            "a SparseOptimizer can't be copied or pickled, since it owns the steps of its tables: keep its learning "
+            "rates with state_dict(), or detach() it and make another one"
         )
 
     def detach(self) -> None:
@@ -295,9 +338,23 @@ class SparseOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The learning rates and the numbers that schedules keep with them. The optimizer state of
         rows is in the tables.
+
+        Raises:
+            RuntimeError: `get_state_dict` or `get_optimizer_state_dict` of
+                `torch.distributed.checkpoint` asks for it.
         """
-        groups = [{**group, "params": []} for group in self.param_groups]
-        return {"state": {}, "param_groups": groups}
+        if runs_inside("torch.distributed.checkpoint.state_dict"):
+            # These functions name the parameters of each group, and restore no group without a
+            # parameter. A load fails, or loses the learning rates.
+            raise RuntimeError(
+                "get_state_dict and set_state_dict of torch.distributed.checkpoint can't restore a SparseOptimizer: give "
+                "them the other optimizers, and save this one under a name of its own, "
+                "dcp.save({..., 'tables': tables.state_dict()})"
+            )
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group["params"] = []
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Restores the learning rates, by the names of the tables.
@@ -308,9 +365,15 @@ class SparseOptimizer(torch.optim.Optimizer):
                 their learning rate.
 
         Raises:
-            ValueError: `strict` is true, and `state_dict` has other tables.
+            ValueError: `strict` is true, and `state_dict` has other tables. Or it is the state of
+                another kind of optimizer.
         """
+        state_dict = state_dict.copy()
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
         saved = state_dict["param_groups"]
+        if any("table" not in of for of in saved):
+            raise ValueError("the state dict is of another optimizer: give it SparseOptimizer.state_dict()")
         names = [of["table"] for of in saved]
         own = [group["table"] for group in self.param_groups]
         if strict and sorted(names) != sorted(own):
@@ -318,6 +381,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         for group, at in zip(self.param_groups, group_places(own, names)):
             if at is not None:
                 group.update({name: value for name, value in saved[at].items() if name != "params"})
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+
+# Options of the optimizers of torch, which the steps of tables do not read from a group.
+_IGNORED = {
+    "alpha", "amsgrad", "betas", "centered", "dampening", "eps", "etas", "initial_accumulator_value", "lambd",
+    "lr_decay", "maximize", "momentum", "momentum_decay", "nesterov", "rho", "weight_decay",
+}  # fmt: skip
 
 
 def group_places(own: Sequence[str], saved: Sequence[str]) -> list[Optional[int]]:
