@@ -103,3 +103,72 @@ def test_a_resumable_loader_does_not_go_into_a_lookahead_loader() -> None:
     data = DataLoader(torch.arange(8), batch_size=2)
     with pytest.raises(TypeError, match=r"ResumableLoader\(LookaheadLoader\(loader, keys\)\)"):
         embank.torch.LookaheadLoader(embank.torch.ResumableLoader(data), lambda batch: {})
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag", "max", "collection", "bags", "two tables"])
+def test_a_skipped_batch_names_the_graph_that_holds_its_rows(table: embank.Table, kind: str) -> None:
+    """Shows that the error of a get at its bound says `del loss`. It once spoke of leases, which a
+    program with modules never sees. A batch with a NaN loss is such a batch."""
+    table.staleness_bound = 0
+    other = table.bank.table("other", dim=4, optimizer=embank.SGD(lr=0.5))
+    keys: Any = torch.tensor([[1]])
+    models: dict[str, Any] = {
+        "Embedding": lambda: embank.torch.Embedding(table),
+        "EmbeddingBag": lambda: embank.torch.EmbeddingBag(table),
+        "max": lambda: embank.torch.EmbeddingBag(table, mode="max"),
+        "collection": lambda: embank.torch.EmbeddingCollection({"a": table}),
+        "bags": lambda: embank.torch.EmbeddingBagCollection({"a": table}),
+        "two tables": lambda: embank.torch.EmbeddingBagCollection({"a": table, "b": other}),
+    }
+    model = models[kind]()
+    given: Any = dict.fromkeys(model.features, keys) if hasattr(model, "features") else keys
+
+    def forward() -> Any:
+        found = model(given)
+        return sum(of.sum() for of in found.values()) if isinstance(found, dict) else found.sum()
+
+    loss = forward()
+    with pytest.raises(embank.SelfBlocked, match=r"lease.*graph of a forward pass.*del loss") as told:
+        forward()
+    assert (told.value.table, told.value.key, told.value.bound) == ("item", 1, 0)
+    del loss
+    forward().backward()
+    assert (table.peek([1]) == 0.5).all()
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
+def test_a_module_takes_no_weight(table: embank.Table, kind: str) -> None:
+    """Shows that a weight is refused, as of a tied layer or a matrix of pretrained rows. The module
+    once took it as an attribute and ignored it."""
+    module = getattr(embank.torch, kind)(table)
+    weight = torch.nn.Parameter(torch.ones(3, 4))
+    cure = r"has no weight: .*table\.put\(keys, rows\) or from_pretrained"
+    with pytest.raises(AttributeError, match=cure):
+        module.weight = weight
+    with pytest.raises(AttributeError, match=cure):
+        module.register_parameter("weight", weight)
+    with pytest.raises(AttributeError, match="has no num_embeddings"):
+        module.num_embeddings = 3
+    module.scale = weight
+    assert [name for name, _ in module.named_parameters()] == ["_stand_in", "scale"]
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_function_that_torch_transforms_reads_no_table(table: embank.Table, train: bool) -> None:
+    """Shows that `torch.func` is refused with a cure. The error once was "Cannot access data
+    pointer of Tensor that doesn't have storage"."""
+    model = torch.nn.Sequential(embank.torch.Embedding(table), torch.nn.Linear(4, 1)).train(train)
+    keys = torch.tensor([1, 2])
+    parameters = {name: of.detach() for name, of in model.named_parameters()}
+
+    def loss(parameters: Any) -> Any:
+        return torch.func.functional_call(model, parameters, (keys,)).sum()
+
+    for transformed in (lambda: torch.func.grad(loss)(parameters), lambda: torch.func.vmap(model)(keys)):
+        with pytest.raises(RuntimeError, match=r"torch\.func transforms.*as an argument"):
+            transformed()
+    top = dict(model[1].named_parameters())
+    rows = model[0](keys).detach()
+    found = torch.func.grad(lambda top: torch.func.functional_call(model[1], top, (rows,)).sum())(top)
+    assert found["bias"].item() == 2.0
+    assert not table.bank.outstanding_leases()

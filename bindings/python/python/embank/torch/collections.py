@@ -12,7 +12,7 @@ import embank
 
 from .bags import BagOptions, BagRequest, Bags, Mode, check_mode, joined_request
 from .keys import padding_key
-from .leaf import Rows, leased_outputs, naming_eval, refuse_recording, tensors_of
+from .leaf import Rows, leased_outputs, naming_cure, refuse_recording, tensors_of
 from .modules import TableModule
 from .sinks import identity
 
@@ -239,7 +239,7 @@ class EmbeddingBagCollection(_Collection):
         for at in requests:
             of_bank.setdefault(at[0], []).append(at)
         for tables in of_bank.values():
-            with naming_eval():
+            with naming_cure():
                 leases = embank.get_bags_many([(self._table[at], *requests[at]) for at in tables])
             for at, lease in zip(tables, leases):
                 outputs[at] = leased_outputs(self._stand_in, self._table[at], lease, counts[at])

@@ -288,7 +288,7 @@ def leased_rows(
     for sink, (table, keys_of_table) in zip(sinks, wanted):
         if sink is not None:
             sink.check_bound(table, keys_of_table)
-    with naming_eval():
+    with naming_cure():
         if len(wanted) == 1:
             ((table, keys_of_table),) = wanted
             leases = [table.get_distinct(keys_of_table, earlier=_earlier.keys(table))]
@@ -418,6 +418,11 @@ def refuse_recording(tables: Sequence[Table], keys: Iterable[Tensor]) -> None:
         recorder = "torch.export"
     elif get_proxy_mode() is not None:
         recorder = "make_fx"
+    elif _transforms():
+        raise RuntimeError(
+            "a table can't be read inside of a function that torch.func transforms (grad, vmap, jvp): call the modules "
+            "of embank.torch before, and give their output to the function as an argument"
+        )
     else:
         for of in keys:
             if isinstance(of, torch.fx.Proxy):
@@ -466,10 +471,16 @@ def raise_unless_held(lease: AnyLease) -> None:
 
 
 @contextmanager
-def naming_eval() -> Iterator[None]:
-    """Adds to a `ReadOnly` error of the block how a module reads rows without training them."""
+def naming_cure() -> Iterator[None]:
+    """Adds to errors of a get in the block what a program with modules does about them."""
     try:
         yield
+    except embank.StalenessTimeout as error:
+        error.args = (
+            f"{error}; the graph of a forward pass of a module holds its rows until its backward pass: if a batch is "
+            "skipped, drop its graph before the next forward pass (del loss, and what else was computed from its rows)",
+        )
+        raise
     except embank.ReadOnly as error:
         cure = "to read rows with a module, call model.eval() or use torch.no_grad()"
         raise embank.ReadOnly(f"{error}; {cure}") from None
@@ -501,6 +512,11 @@ def to_host(values: Tensor) -> NDArray[np.float32]:
 # Only newer versions of torch have `is_exporting`. Older versions export through modes that this
 # module checks too.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
+# Whether torch.func transforms the running function.
+_transforms: Callable[[], bool] = getattr(
+    torch._C, "_are_functorch_transforms_active", lambda: False
+)
 
 # Only newer versions of torch have `is_compiling`.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)

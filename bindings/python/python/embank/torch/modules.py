@@ -14,7 +14,7 @@ from .bags import BagOptions, Bags, Mode, check_mode
 from .fills import filling
 from .keys import as_integers, as_keys, padding_key
 from .leaf import (
-    Norm, Rows, is_compiling, leased_output, leased_rows, naming_eval, peeked_rows, refuse_recording,
+    Norm, Rows, is_compiling, leased_output, leased_rows, naming_cure, peeked_rows, refuse_recording,
 )  # fmt: skip
 from .reference import check_reference, differences, reference
 from .sinks import sink_of
@@ -144,6 +144,20 @@ class _OneTable(TableModule):
         kind, table = type(self).__name__, self.table.name
         raise AttributeError(f"{kind} over table {table!r} has no {name}: {instead}")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._refuse(name)
+        super().__setattr__(name, value)
+
+    def register_parameter(self, name: str, param: Optional[nn.Parameter]) -> None:
+        """As in torch. `AttributeError` for `weight`: the module would ignore it."""
+        self._refuse(name)
+        super().register_parameter(name, param)
+
+    def _refuse(self, name: str) -> None:
+        """Raises `AttributeError` for an attribute of torch's modules that a table lacks."""
+        if name in _INSTEAD:
+            getattr(self, name)
+
     def _fill(
         self, embeddings: Tensor, padding_idx: Optional[int], freeze: bool, fill: bool
     ) -> Self:
@@ -239,7 +253,7 @@ class Embedding(_OneTable):
         refuse_recording(self.tables(), [input])
         input = as_integers("keys", input)
         if self._is_plain and self.trains and self._is_direct(self.table, input):
-            with naming_eval():
+            with naming_cure():
                 lease = self.table.get(as_keys(input))
             output = leased_output(self._stand_in, self.table, lease)
             return output.view(*input.shape, self.table.dim)
@@ -396,7 +410,7 @@ class EmbeddingBag(_OneTable):
             return None
         keys, offsets, pooling, weights = request
         if self.trains:
-            with naming_eval():
+            with naming_cure():
                 lease = self.table.get_bags(keys, offsets, pooling=pooling, weights=weights)
             return leased_output(self._stand_in, self.table, lease)
         if torch.is_grad_enabled() and not self.frozen:
@@ -437,7 +451,8 @@ _PUT_ROWS = 1 << 16
 
 # Attributes of torch's modules that a table can't have, and what to use instead.
 _INSTEAD = {
-    "weight": "its rows are in the table; read them with table.peek(keys) or table.scan()",
+    "weight": "its rows are in the table; read them with table.peek(keys) or table.scan(), and write them with "
+    "table.put(keys, rows) or from_pretrained(matrix, table)",
     "num_embeddings": "a table takes any int64 key and grows with them; if a vocabulary of the bank numbers the keys, "
     "bank.open_vocabulary(name).next_id is one more than its largest id",
     "sparse": "the table takes the gradient of the rows of a batch alone",
