@@ -164,15 +164,16 @@ def _bounds(
         if include_last_offset:
             raise ValueError("offsets with include_last_offset must have one entry at least")
         return offsets.new_zeros(1), 0
-    first, last = int(offsets[0]), int(offsets[-1])
-    if first != 0 or last > len(keys) or bool((offsets.diff() < 0).any()):
+    if offsets[0] != 0 or offsets[-1] > len(keys) or (offsets.diff() < 0).any():
         raise ValueError(
             f"offsets must begin with 0, never fall, and end within the input, which has {len(keys)} keys; "
-            f"found {first} to {last}"
+            f"found {int(offsets[0])} to {int(offsets[-1])}"
         )
-    if include_last_offset:
-        return offsets, last
-    return torch.cat([offsets, offsets.new_tensor([len(keys)])]), len(keys)
+    if not include_last_offset:
+        offsets = torch.cat([offsets, offsets.new_tensor([len(keys)])])
+    elif offsets[-1] < len(keys):
+        return offsets, int(offsets[-1])
+    return offsets, len(keys)
 
 
 def _check_weights(weights: Tensor, input: Tensor, options: BagOptions) -> None:
