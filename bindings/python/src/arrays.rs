@@ -31,8 +31,25 @@ impl<'py> Keys<'py> {
         Self::named("keys", object)
     }
 
-    /// Reads integers that are not keys, with the rules of [`new`](Self::new). Errors call them
-    /// `what`.
+    /// Reads integers that count or number something, with the rules of [`new`](Self::new). A
+    /// negative one stands for no other number. Errors call them `what`.
+    ///
+    /// # Errors
+    /// The errors of [`new`](Self::new), and `ValueError` for a negative integer.
+    pub(crate) fn numbers(what: &str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let numbers = Self::named(what, object)?;
+        if let Self::Signed(array) = &numbers
+            && let Some(negative) = array.as_slice()?.iter().find(|&&number| number < 0)
+        {
+            return Err(PyValueError::new_err(format!(
+                "{what} must not be negative, found {negative}"
+            )));
+        }
+        Ok(numbers)
+    }
+
+    /// Reads integers that are no keys of a table but may have 64 bits, with the rules of
+    /// [`new`](Self::new). Errors call them `what`.
     pub(crate) fn named(what: &str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let array = as_array(object)?;

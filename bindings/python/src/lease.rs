@@ -358,7 +358,7 @@ impl PyDistinctLease {
         rows: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let [distinct, dim] = self.leased.shape;
-        let places = Keys::new(places)?;
+        let places = Keys::numbers("places", places)?;
         let places = places.as_slice()?;
         if let Some(beyond) = places.iter().find(|&&place| place >= distinct as u64) {
             return Err(PyValueError::new_err(format!(

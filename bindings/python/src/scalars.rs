@@ -35,11 +35,21 @@ pub(crate) fn unsigned_32(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u32>
 
 /// One key: an integer from -2^63 to 2^64 - 1. A negative integer stands for the key with the same
 /// 64 bits.
+///
+/// # Errors
+/// `ValueError` if the value is not in this range, `TypeError` if it is no integer.
 pub(crate) fn key(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    if let Ok(signed) = value.extract::<i64>() {
+    let is_bool = value.is_instance_of::<PyBool>();
+    if !is_bool && let Ok(signed) = value.extract::<i64>() {
         return Ok(signed as u64);
     }
-    unsigned("key", value, u64::MAX)
+    unsigned("key", value, u64::MAX).map_err(|error| {
+        if error.is_instance_of::<PyValueError>(value.py()) {
+            PyValueError::new_err(format!("key must be from -2^63 to 2^64 - 1, not {value}"))
+        } else {
+            error
+        }
+    })
 }
 
 /// A time span in seconds.

@@ -250,12 +250,13 @@ impl PyVocabulary {
     /// `first_id` are not counted.
     ///
     /// Raises:
+    ///     ValueError: A number in `counts` is negative; nothing was counted.
     ///     UnknownValue: An id was never given out; nothing was counted.
     #[pyo3(signature = (ids, counts=None))]
     fn count(&self, ids: &Bound<'_, PyAny>, counts: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let py = ids.py();
         let ids = Keys::named("ids", ids)?;
-        let counts = counts.map(|counts| Keys::named("counts", counts)).transpose()?;
+        let counts = counts.map(|counts| Keys::numbers("counts", counts)).transpose()?;
         let ids = ids.as_slice()?;
         let counts = counts.as_ref().map(Keys::as_slice).transpose()?;
         self.with(py, |vocabulary| match counts {

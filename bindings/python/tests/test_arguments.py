@@ -312,3 +312,33 @@ def test_lists_that_are_not_of_numbers(table: embank.Table, given: list[Any]) ->
         lease.apply(rows)
     lease.apply(([1] * 4, [2.0] * 4))
     assert table.peek([1, 2])[:, 0].tolist() == [0.5, 0.0]
+
+
+@pytest.mark.parametrize("number", [-1, -(2**63)])
+def test_numbers_that_are_no_keys_are_not_negative(
+    bank: embank.Bank, table: embank.Table, tmp_path: Path, number: int
+) -> None:
+    """Shows that a negative number of rows, uses or places is refused. As a key it stands for the
+    number with the same 64 bits, so a count of -1 once added 2^64 - 1."""
+    words = bank.vocabulary("word", "u64", counts=True)
+    words.ids_or_insert([7, 8])
+    with pytest.raises(ValueError, match=f"counts must not be negative, found {number}"):
+        words.count([0, 1], [3, number])
+    assert words.counts([0, 1]).tolist() == [0, 0]
+    table.put([0], ones(1, 4))
+    bank.checkpoint()
+    with pytest.raises(ValueError, match=f"rows must be from 0 to .*, not {number}"):
+        table.export(tmp_path / "rows.npy", dense=True, rows=number, fill_missing=True)
+    assert not (tmp_path / "rows.npy").exists()
+    for call in (table.peek_bags, table.get_bags):
+        with pytest.raises(ValueError, match=f"offsets must not be negative, found {number}"):
+            call([0, 1], [0, number, 2])
+    with table.get_distinct([0, 1]) as lease:
+        with pytest.raises(ValueError, match=f"places must not be negative, found {number}"):
+            lease.rewrite([number], ones(1, 4))
+
+
+@pytest.mark.parametrize("key", [True, 2**64, -(2**63) - 1, 1.0, "1"])
+def test_one_wrong_key(table: embank.Table, key: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"key must be (an integer|from -2\^63 to)"):
+        table.outstanding(key)

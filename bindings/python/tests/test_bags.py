@@ -60,7 +60,7 @@ def test_random_bags_equal_their_definition(bank: embank.Bank, seed: int) -> Non
         if ends != (0, count) or (np.diff(offsets.astype(np.int64)) < 0).any():
             refused += 1
             for call in (table.get_bags, table.peek_bags):
-                with pytest.raises(ValueError, match="offsets must begin with 0, never fall"):
+                with pytest.raises(ValueError, match="offsets must (begin with 0|not be negative)"):
                     call(keys, offsets, weights=weights)
             assert table.outstanding_leases() == []
             continue

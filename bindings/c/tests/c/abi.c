@@ -236,6 +236,17 @@ static void bags(void) {
     of.pooling = EMBANK_POOLING_SUM;
     BAD(EMBANK_STATUS_INVALID_ARGUMENT, "bags is NULL", embank_table_peek_bags(table, keys, 3, NULL, pooled, 6));
     BAD(EMBANK_STATUS_INVALID_ARGUMENT, "overlap", embank_table_peek_bags(table, keys, 3, &of, (float *)keys, 6));
+    /* Wrong offsets: falling ones, one that wraps around, a padded batch, and no offset at all. */
+    const uint64_t wrong[3][4] = {{0, 3, 2, 3}, {0, UINT64_MAX, 2, 3}, {0, 1, 1, 2}};
+    for (int i = 0; i < 4; i++) {
+        of.offsets = i < 3 ? wrong[i] : NULL;
+        of.offset_count = i < 3 ? 4 : 0;
+        BAD(EMBANK_STATUS_INVALID_ARGUMENT, "offsets must begin with 0, never fall", embank_table_peek_bags(table, keys, 3, &of, pooled, 6));
+        BAD(EMBANK_STATUS_INVALID_ARGUMENT, "offsets must begin with 0, never fall", embank_table_get_bags(table, keys, 3, &of, pooled, 6, &lease));
+        CHECK(lease == NULL);
+    }
+    of.offsets = offsets;
+    of.offset_count = 4;
     of.reserved = 1;
     BAD(EMBANK_STATUS_INVALID_ARGUMENT, "reserved", embank_table_peek_bags(table, keys, 3, &of, pooled, 6));
     embank_table_free(table);

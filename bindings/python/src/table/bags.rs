@@ -41,7 +41,7 @@ impl GivenBags {
                 )));
             }
         };
-        let offsets = Keys::named("offsets", offsets)?.as_slice()?.to_vec();
+        let offsets = Keys::numbers("offsets", offsets)?.as_slice()?.to_vec();
         let weights = weights.map(|weights| arrays::weights(weights, keys)).transpose()?;
         let weights = weights.map(|weights| weights.as_slice().map(<[f32]>::to_vec)).transpose()?;
         Ok(Self { offsets, pooling, weights })

@@ -71,7 +71,7 @@ impl PyTable {
         fill_missing: bool,
         progress: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let rows = rows.map(scalars::key).transpose()?;
+        let rows = rows.map(|rows| scalars::unsigned("rows", rows, u64::MAX)).transpose()?;
         if !dense && (rows.is_some() || fill_missing) {
             return Err(PyValueError::new_err("rows and fill_missing are for dense=True"));
         }
