@@ -66,7 +66,7 @@ class Run:
         return {
             name: self.dense.state[of]["exp_avg"].clone()
             for name, of in self.model.named_parameters()
-            if self.dense.state.get(of)
+            if self.dense.state.get(of) and not name.endswith("_stand_in")
         }
 
     def rates(self) -> dict[str, float]:

@@ -357,12 +357,12 @@ def test_a_copied_model_shares_its_tables(bag: Any) -> None:
 
 
 def test_a_dense_part_learns_beside_the_table(bank: embank.Bank) -> None:
-    """Shows that a torch parameter and a table both learn. The parameter that stands in for the
-    table's rows is empty."""
+    """Shows that a torch parameter and a table both learn. One number stands in for the table's
+    rows."""
     torch.manual_seed(1)
     table = bank.table("u", dim=DIM, optimizer=embank.Adagrad(lr=0.1))
     model = torch.nn.Sequential(embank.torch.EmbeddingBag(table), torch.nn.Linear(DIM, 1))
-    assert [of.numel() for of in model.parameters()] == [0, DIM, 1]
+    assert [of.numel() for of in model.parameters()] == [1, DIM, 1]
     bank.checkpoint()
     assert list(model.state_dict()) == ["0._stand_in", "0._extra_state", "1.weight", "1.bias"]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

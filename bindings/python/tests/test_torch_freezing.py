@@ -101,7 +101,7 @@ def test_rows_are_frozen_between_two_steps(table: embank.Table, sparse: bool) ->
             tables.step()
         assert (table.peek([1, 2]) == rows).all() == frozen
         assert not torch.equal(model.top.weight, weight)
-        assert model.rows._stand_in.grad is None, "no optimizer has a state of it"
+        assert model.rows._stand_in.item() == 0.0
 
 
 def test_pretrained_rows_are_frozen_as_in_torch(bank: embank.Bank) -> None:
@@ -121,7 +121,7 @@ def test_the_stand_in_is_in_state_dicts_and_need_not_be(bank: embank.Bank, table
     model = Model(embank.torch.Embedding(table))
     bank.checkpoint()
     state = model.state_dict()
-    assert state["rows._stand_in"].shape == (0,)
+    assert state["rows._stand_in"].tolist() == [0.0]
     model.requires_grad_(False)
     model.load_state_dict(state)
     assert model.rows.frozen, "as in torch, a state dict does not thaw"
@@ -182,3 +182,22 @@ def test_data_parallel_training_waits_for_no_gradient(
             assert not learns(model)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
+def test_the_stand_in_is_like_other_parameters(table: embank.Table, module: Any) -> None:
+    """Shows that functions over all parameters of a model work: gradients without a backward pass,
+    every kind of clipping, and weight decay."""
+    model = Model(module(table))
+    found = torch.autograd.grad(model(KEYS).sum(), list(model.parameters()))
+    assert [of.shape for of in found] == [of.shape for of in model.parameters()]
+    dense = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    for norm in (1.0, 2.0, float("inf")):
+        model(KEYS).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm_type=norm)
+        dense.step()
+    assert all(of.grad is not None and of.isfinite().all() for of in model.parameters())
+    assert model.rows._stand_in.item() == 0.0
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(model.parameters()), model.parameters())
+    nn.init.normal_(model.rows._stand_in)
+    assert learns(model), "its value has no effect"

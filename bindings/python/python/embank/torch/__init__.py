@@ -7,10 +7,10 @@ batches, so that their rows are in memory when the model needs them.
 
 **Training.** With gradients enabled and the module in training mode, `forward` takes a lease on the
 batch's rows. The backward pass hands their gradient to the table, and the table's own optimizer
-applies it. The module's one parameter is empty: a `torch.optim` optimizer trains only the dense
-part of the model. `requires_grad_(False)` of the parameter, the module or the model freezes the
-rows. To sum the gradients of several backward passes, or to clip or unscale them, make a
-`SparseOptimizer`: its `step()` then applies the gradients.
+applies it. The module has one parameter, a zero that stands in for the rows: a `torch.optim`
+optimizer trains only the dense part of the model. `requires_grad_(False)` of the parameter, the
+module or the model freezes the rows. To sum the gradients of several backward passes, or to clip or
+unscale them, make a `SparseOptimizer`: its `step()` then applies the gradients.
 
 **One backward, one update.** Every forward pass takes a lease, and its backward pass consumes the
 lease. A loss may depend on several forward passes over a table, within the table's staleness bound:

@@ -320,8 +320,9 @@ class LeasedOutput(torch.autograd.Function):
 
     The node of the graph owns the lease. The gradients of the outputs, one after the other, have
     the shape of `rows`. So the lease sums them, and no tensor of distinct rows is needed. The
-    module's `stand_in` makes the outputs require a gradient. Output i has the next `counts[i]`
-    rows. The outputs share no version counter, so a model may change one of them in place.
+    module's `stand_in` makes the outputs require a gradient; its own gradient is zero. Output i has
+    the next `counts[i]` rows. The outputs share no version counter, so a model may change one of
+    them in place.
     """
 
     @staticmethod
@@ -332,11 +333,11 @@ class LeasedOutput(torch.autograd.Function):
         lease: Union[Lease, BagLease],
         counts: Sequence[int],
     ) -> tuple[Tensor, ...]:
-        ctx.table, ctx.lease = table, lease
+        ctx.stand_in, ctx.table, ctx.lease = stand_in, table, lease
         return tuple(tensors_of(lease.rows, counts))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         table, lease = ctx.table, ctx.lease
         gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         gradient = gradient.detach()
@@ -349,7 +350,7 @@ class LeasedOutput(torch.autograd.Function):
             rows = torch.from_numpy(table.peek(lease.keys))
             sums = torch.from_numpy(lease.sum_gradients(to_host(gradient)))
             sink.collect(table, lease, rows, sums)
-        return None, None, None, None
+        return torch.zeros_like(ctx.stand_in), None, None, None
 
 
 def leased_outputs(

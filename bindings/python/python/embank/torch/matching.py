@@ -173,7 +173,7 @@ class _Dense(NamedTuple):
                 return state, as_saved
             found.changed.append(self.part)
             return None, as_saved
-        # The optimizer has no state of a stand-in, so it restores nothing for it.
+        # A state of a stand-in has no effect, so it may be missing.
         added = (name for name in own if name not in saved and not is_stand_in(name))
         removed = (name for name in saved if name not in own and not is_stand_in(name))
         found.added.extend(f"{self.part}.{name}" for name in added)
@@ -254,7 +254,7 @@ def _load_module(part: str, module: nn.Module, state: Any, found: Differences) -
 
 def _named(key: str, of: Union[nn.Module, Any]) -> list[str]:
     """Returns `key`. If it is the extra state of tables, returns a name for each table. Returns no
-    name for a stand-in, which has no value.
+    name for a stand-in, whose value has no effect.
 
     Args:
         key: A key of a state dict.

@@ -1,15 +1,17 @@
-"""An empty parameter that stands in for the rows of a module.
+"""A parameter that stands in for the rows of a module.
 
 Rows are in a table, so they are no parameter. But a program that freezes a part of a model sets
 `requires_grad` of its parameters and calls nothing else: `requires_grad_(False)` of the model,
 Lightning's `BaseFinetuning`, a loop over `parameters()`. So each module over tables has one
-parameter without elements, `_stand_in`. Its `requires_grad` says whether the rows learn. Its dtype
-is the dtype of the output, because casts of a model change the dtype of parameters.
+parameter with one zero, `_stand_in`. Its `requires_grad` says whether the rows learn. Its dtype is
+the dtype of the output, because casts of a model change the dtype of parameters. Its value has no
+effect.
 
-The stand-in gets no gradient, so optimizers and functions that clip gradients skip it. In training
-it is an input of the module's graph: `DistributedDataParallel` waits in each backward pass for
-every parameter that requires a gradient. State dicts have it, because
-`torch.distributed.checkpoint` looks every parameter up there.
+Programs expect of each parameter what they find at all others, so the stand-in is like them. In
+training it is an input of the module's graph, and its gradient is zero: `torch.autograd.grad`
+refuses a parameter without a gradient, and `DistributedDataParallel` waits for each one. It has an
+element, because an empty tensor has no largest value, so clipping by the infinite norm would fail.
+State dicts have it, because `torch.distributed.checkpoint` looks each parameter up there.
 """
 
 from __future__ import annotations
@@ -43,8 +45,7 @@ class StandInModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         # The dtype and the device are set here, because the defaults of torch may differ.
-        nothing = torch.empty(0, dtype=torch.float32, device="cpu")
-        self._stand_in = nn.Parameter(nothing)
+        self._stand_in = nn.Parameter(torch.zeros(1, dtype=torch.float32, device="cpu"))
 
     @property
     def frozen(self) -> bool:
@@ -113,15 +114,16 @@ class StandInModule(nn.Module):
 
 
 class _Linked(torch.autograd.Function):
-    """Returns `rows`, and makes the stand-in an input of their graph, which gets no gradient."""
+    """Returns `rows`, and makes the stand-in an input of their graph, with a gradient of zero."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, stand_in: Tensor) -> Tensor:
+        ctx.stand_in = stand_in
         return rows.view_as(rows)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], torch.zeros_like(ctx.stand_in)
 
 
 def _linked(rows: Tensor, stand_in: Tensor) -> Tensor:
