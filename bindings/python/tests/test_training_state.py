@@ -77,17 +77,27 @@ def test_random_generators_may_be_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_bank_that_went_on_is_not_resumed(tmp_path: Path) -> None:
+    """Shows that the errors name a way inside of the process. They once said only that the bank
+    must be opened again."""
     with opened(tmp_path / "bank") as bank:
         table = bank.table("t", dim=1)
-        embank.torch.save(bank, step=1)
+        saved = embank.torch.save(bank, step=1)
     with opened(tmp_path / "bank") as bank:
         table = bank.open_table("t")
         table.put([1], [[1.0]])
-        with pytest.raises(ValueError, match="open it anew"):
+        with pytest.raises(ValueError, match=rf"bank\.roll_back\({saved}\).*open it anew"):
             embank.torch.resume(bank)
-        bank.checkpoint()
-        with pytest.raises(ValueError, match="open it anew"):
+        bank.roll_back(saved)
+        assert embank.torch.resume(bank) == {"step": 1}
+        table.put([1], [[1.0]])
+        later = bank.checkpoint()
+        with pytest.raises(ValueError, match=rf"bank\.roll_back\({later}\).*open it anew"):
             embank.torch.resume(bank)
+        bank.roll_back(later)
+        with pytest.raises(ValueError, match=r"not made by .*bank\.roll_back\(number\)"):
+            embank.torch.resume(bank)
+        bank.roll_back(saved)
+        assert embank.torch.resume(bank) == {"step": 1}
 
 
 def test_a_model_over_two_banks_is_not_saved(tmp_path: Path) -> None:
@@ -194,6 +204,8 @@ def test_a_save_is_not_resumed_by_the_process_that_took_it(tmp_path: Path, train
             table.get([1]).apply([[1.0]])
         with pytest.raises(ValueError, match=f"has taken checkpoint {number}.*open it anew"):
             embank.torch.resume(bank)
+        bank.roll_back(number)
+        assert embank.torch.resume(bank) == {"step": 1}
 
 
 def test_resuming_twice_and_after_reading_works(tmp_path: Path) -> None:

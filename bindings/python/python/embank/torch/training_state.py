@@ -298,8 +298,8 @@ def resume(
     except ValueError as error:
         raise ValueError(
             f"checkpoint {recovered.checkpoint} of {bank.path} was not made by embank.torch.save: {error}; read "
-            "bank.recovered.blob yourself, or close the bank and go back with embank.roll_back to a checkpoint that "
-            "save made"
+            "bank.recovered.blob yourself, or go back to a checkpoint that save made: bank.roll_back(number), or with a "
+            "bank that is closed, embank.roll_back(path, number)"
         ) from None
     states, values, generators = state["states"], state["values"], state["random"]
     if strict and parts.keys() != states.keys():
@@ -325,6 +325,7 @@ def _check_unchanged(bank: Bank) -> None:
     cure = "close it, open it anew, and resume before anything is trained"
     if bank.last_checkpoint != (None if recovered is None else recovered.checkpoint):
         what = f"this process has taken checkpoint {bank.last_checkpoint} since it opened the bank"
+        cure = f"call bank.roll_back({bank.last_checkpoint}), which drops later changes, and then resume; or {cure}"
     elif not bank.changed_since_checkpoint:
         return
     elif recovered is None:
@@ -339,6 +340,7 @@ def _check_unchanged(bank: Bank) -> None:
     else:
         found = change(bank)
         what = f"rows have changed since it was opened at checkpoint {recovered.checkpoint}"
+        cure = f"call bank.roll_back({recovered.checkpoint}), which drops these changes, and then resume; or {cure}"
         if found is not None:
             what += f", those of table {found.table!r} among them: {found.cause}"
     raise ValueError(f"{bank.path} can't be resumed: {what}; {cure}")
