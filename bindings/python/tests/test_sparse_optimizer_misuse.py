@@ -39,6 +39,9 @@ ADDERS: dict[str, Callable[[Any, Any], object]] = {
     "a parameter": lambda tables, top: tables.add_param_group(group_of(top)),
     "an empty group": lambda tables, top: tables.add_param_group({"params": [], "lr": 1.0}),
     "a group": lambda tables, top: tables.param_groups.append(group_of(top)),
+    "a group of nothing": lambda tables, top: tables.param_groups.append({"params": [], "lr": 1.0}),
+    "new groups": lambda tables, top: setattr(tables, "param_groups", [{**tables.param_groups[0], "lr": 1.0}]),
+    "no groups": lambda tables, top: tables.param_groups.clear(),
     "in a group": lambda tables, top: tables.param_groups[0]["params"].append(top),
     "weight_decay": lambda tables, top: tables.param_groups[0].update(weight_decay=0.1),
     "momentum": lambda tables, top: tables.param_groups[0].update(momentum=0.9),
@@ -50,7 +53,7 @@ def test_what_no_step_would_use_is_refused(module: Any, tables: Any, add: Any) -
     """Shows that a parameter that would never be stepped, and an option that would have no effect,
     raise an error. Both were once accepted without a word."""
     top = nn.Parameter(torch.ones(4))
-    cure = r"torch\.optim beside it|table\.optimizer = embank\.SGD"
+    cure = r"torch\.optim beside it|table\.optimizer = embank\.SGD|change its groups in place"
     with pytest.raises((TypeError, ValueError), match=cure):
         add(tables, top)
         for _ in range(2):

@@ -311,6 +311,11 @@ class SparseOptimizer(torch.optim.Optimizer):
                 "param_groups of a SparseOptimizer has a parameter that it does not step: give parameters to an optimizer "
                 "of torch.optim beside it"
             )
+        if [id(group) for group in self.param_groups] != [id(group) for group in self._group.values()]:
+            raise ValueError(
+                "param_groups of a SparseOptimizer has other groups than those of its tables, which no step would use: "
+                "change its groups in place, as in tables.param_groups[0]['lr'] = 0.1"
+            )
         for group in self.param_groups:
             found = sorted(_IGNORED.intersection(group))
             if found:
