@@ -100,7 +100,7 @@ pub use stats::space_holder::SpaceHolder;
 pub use stats::{StoreStats, metrics};
 pub use store::scan::{Scan, ScannedRow};
 pub use store::serving::CallState;
-pub use store::{Loan, Recovered, StateId, Store, TableInfo};
+pub use store::{Loan, NewTable, Recovered, StateId, Store, TableInfo};
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub use testing::bench;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use embank_kv::Store;
 use embank_kv::locks::Mutex;
+use embank_kv::{NewTable, Store, Width};
 
 use crate::bank::Bank;
 use crate::error::{Error, Result};
@@ -13,8 +13,7 @@ use crate::row::config::TableConfig;
 use crate::row::descriptor::is_counts_descriptor;
 use crate::row::times::{read_time, table_of_times};
 use crate::table::Table;
-use crate::table::count_tables::{Generations, create_counts};
-use crate::table::gate::Gate;
+use crate::table::count_tables::{Generations, create_with_counts};
 use crate::table::shared::TableShared;
 use crate::vocabulary::registry::Vocabularies;
 use crate::vocabulary::{is_name_of_a_part, is_of_a_vocabulary};
@@ -78,20 +77,20 @@ impl Bank {
             let context = self.context();
             let store = &context.store;
             let _side_tables = context.side_tables.lock();
-            let counts = create_counts(store, name, config.admission)?;
-            let made = store.create_table(name, config.value_bytes(), &config.to_descriptor());
-            let id = made.inspect_err(|_| {
-                // If this drop fails, the next call that makes a table of this name drops the count
-                // tables first.
-                let _ = counts.iter().try_for_each(|counts| store.drop_table(counts.newer));
-            })?;
+            let new = NewTable {
+                name,
+                width: Width::Fixed,
+                value_bytes: config.value_bytes(),
+                descriptor: &config.to_descriptor(),
+            };
+            let (id, counts) = create_with_counts(store, new, config.admission)?;
             let shared = Arc::new(TableShared::new(id, name, config, counts));
             if shared.set_tracker().is_some() {
                 let forgotten = context.times.forget(store, id.number());
                 forgotten.inspect_err(|_| {
                     // No handle of the new table exists yet, so it can be dropped. If this drop
                     // fails too, the next open lists the table.
-                    let _ = store.drop_table(id);
+                    let _ = store.drop_tables(&shared.store_tables());
                 })?;
             }
             if let Some(ids) = &ids {
@@ -202,16 +201,13 @@ impl Bank {
         let Some(shared) = tables.get(name) else { return Err(self.no_such_table(name, &tables)) };
         let context = self.context();
         let side_tables = context.side_tables.lock();
-        context.store.drop_table(shared.id)?;
-        let beside = shared.gate.as_ref().map_or(Vec::new(), Gate::side_tables);
-        let counts_dropped = beside.iter().try_for_each(|&counts| context.store.drop_table(counts));
+        context.store.drop_tables(&shared.store_tables())?;
         drop(side_tables);
         let time_forgotten = context.times.forget(&context.store, shared.id.number());
         // Called after the drop in the store: a later lookahead then sees that the table is gone.
         context.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
         tables.remove(name);
-        counts_dropped?;
         time_forgotten
     }
 
@@ -260,6 +256,7 @@ pub(crate) fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableSha
     let times = table_of_times(store);
     let (counts, infos): (Vec<_>, Vec<_>) =
         infos.into_iter().partition(|info| is_counts_descriptor(&info.descriptor));
+    let (mut generations, mut left) = Generations::find(&counts);
     for info in infos.into_iter().filter(|info| !is_of_a_vocabulary(&info.descriptor)) {
         let config = TableConfig::from_descriptor(&info.name, &info.descriptor)?;
         if config.value_bytes() != info.value_bytes {
@@ -272,7 +269,8 @@ pub(crate) fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableSha
                 ),
             });
         }
-        let counts = Generations::find(&info.name, &counts, store)?;
+        let is_counted = config.admission != Admission::Always;
+        let counts = is_counted.then(|| generations.remove(info.name.as_str())).flatten();
         if matches!(config.admission, Admission::AfterGets(_)) && counts.is_none() {
             let reason = "the table of its counts before admission is missing".to_owned();
             return Err(Error::UnreadableTable { table: info.name, reason });
@@ -285,5 +283,63 @@ pub(crate) fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableSha
         }
         tables.insert(info.name, shared);
     }
+    // Versions of Embank that dropped a table and its counts one after the other have left counts
+    // without a table, if a checkpoint was taken in between.
+    left.extend(generations.into_values().flat_map(Generations::tables));
+    if !store.is_read_only() {
+        store.drop_tables(&left)?;
+    }
     Ok(tables)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::optimizer::Optimizer;
+    use crate::options::BankOptions;
+    use crate::row::tracking::Tracking;
+
+    fn opened(dir: &std::path::Path) -> Bank {
+        let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
+        Bank::open(dir, options).unwrap()
+    }
+
+    fn configs() -> [TableConfig; 3] {
+        let config = TableConfig::new(2).optimizer(Optimizer::sgd(1.0));
+        let tracked = config.clone().tracking(Tracking::SetTime);
+        [config, tracked.clone().admission(Admission::AfterGets(1)), tracked]
+    }
+
+    /// Shows that the bank holds no state of a dropped table once the program has dropped its
+    /// handles and its leases.
+    #[test]
+    fn a_dropped_table_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let bank = opened(dir.path());
+        for config in configs() {
+            let table = bank.table("t", config).unwrap();
+            let lease = table.get(&[1, 2], &mut [0.0; 4]).unwrap();
+            table.lookahead(&[1, 2, 3]).unwrap();
+            let prefetch = table.prefetch(&[1]).unwrap();
+            bank.drop_table("t").unwrap();
+            assert!(bank.wait_lookahead(Duration::from_secs(60)));
+            let state = Arc::downgrade(&table.shared);
+            drop((table, prefetch));
+            assert!(state.upgrade().is_some(), "the lease holds it");
+            drop(lease);
+            assert!(is_gone(&state));
+        }
+    }
+
+    /// Waits until the lookahead thread has let go of a prefetch that it was told to end.
+    fn is_gone(state: &Weak<TableShared>) -> bool {
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while state.upgrade().is_some() && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        state.upgrade().is_none()
+    }
 }

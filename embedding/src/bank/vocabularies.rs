@@ -151,11 +151,12 @@ impl Bank {
             // Another thread has dropped the vocabulary meanwhile.
             return Err(gone());
         }
-        store.drop_table(shared.header)?;
-        let dropped = shared.numbering().drop_tables(store);
+        let tables: Vec<_> =
+            [shared.header].into_iter().chain(shared.numbering().tables()).collect();
+        store.drop_tables(&tables)?;
         vocabularies.remove(name);
         drop(vocabularies);
         self.shared.vocabularies.refuse_other_numberings();
-        Ok(dropped?)
+        Ok(())
     }
 }

@@ -288,7 +288,7 @@ impl Lookahead {
         let in_hand = self.shared.queue.state.lock().pending.len() as u64;
         // `promoted` is read after `in_hand`. A row counts as promoted before it leaves the pending
         // set, so the sum misses no row.
-        let promoted = self.shared.store.stats().promoted;
+        let promoted = self.shared.store.promoted();
         self.shared.counters.cancelled_too_late.add(promoted + in_hand);
     }
 

@@ -1,11 +1,13 @@
 //! The separate tables in which admission counts the Gets of keys without a row. A table has two
 //! generations of counts, each in a separate table whose name contains a number.
 
-use embank_kv::{Store, TableId};
+use std::collections::HashMap;
+
+use embank_kv::{NewTable, Store, TableId, TableInfo, Width};
 
 use crate::error::Result;
 use crate::row::admission::Admission;
-use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
+use crate::row::descriptor::counts_descriptor;
 
 /// Bytes of a row of such a table. With `AfterGets`, the row is a count and the time of the key's
 /// last Get, each a u32. With `Probability`, it is the number of Gets, a u64.
@@ -25,24 +27,26 @@ impl Generations {
         [Some(self.newer), self.older].into_iter().flatten()
     }
 
-    /// Finds the generations of table `name` among the tables `counts`: the two with the largest
-    /// numbers. Drops older generations. A checkpoint may contain a third generation, if it was
-    /// taken while a new generation began.
-    pub(crate) fn find(
-        name: &str,
-        counts: &[embank_kv::TableInfo],
-        store: &Store,
-    ) -> Result<Option<Self>> {
-        let numbered =
-            counts.iter().filter_map(|info| Some((number_in(&info.name, name)?, info.id)));
-        let mut found: Vec<(u64, TableId)> = numbered.collect();
-        found.sort_unstable_by_key(|&(number, _)| number);
-        let Some((number, newer)) = found.pop() else { return Ok(None) };
-        let older = found.pop().map(|(_, older)| older);
-        if !store.is_read_only() {
-            found.iter().try_for_each(|&(_, left)| store.drop_table(left))?;
+    /// Finds the generations of each table among the tables `counts`, by the table's name: the two
+    /// with the largest numbers. Also returns the older generations. A checkpoint may contain a
+    /// third generation, if it was taken while a new generation began.
+    pub(crate) fn find(counts: &[TableInfo]) -> (HashMap<&str, Self>, Vec<TableId>) {
+        let mut by_name = HashMap::<&str, Vec<(u64, TableId)>>::new();
+        for info in counts {
+            if let Some((name, number)) = split_name(&info.name) {
+                by_name.entry(name).or_default().push((number, info.id));
+            }
         }
-        Ok(Some(Self { newer, older, number }))
+        let mut left = Vec::new();
+        let mut newest = HashMap::new();
+        for (name, mut found) in by_name {
+            found.sort_unstable_by_key(|&(number, _)| number);
+            let Some((number, newer)) = found.pop() else { continue };
+            let older = found.pop().map(|(_, older)| older);
+            left.extend(found.into_iter().map(|(_, id)| id));
+            newest.insert(name, Self { newer, older, number });
+        }
+        (newest, left)
     }
 }
 
@@ -53,13 +57,6 @@ fn counts_name(name: &str, number: u64) -> String {
         0 => format!("{name} (counts before admission)"),
         number => format!("{name} (counts before admission, {number})"),
     }
-}
-
-/// Returns the generation number if `counts` is the name of a table that holds admission counts of
-/// table `name`. `None` for any other name.
-fn number_in(counts: &str, name: &str) -> Option<u64> {
-    let (table, number) = split_name(counts)?;
-    (table == name).then_some(number)
 }
 
 fn split_name(counts: &str) -> Option<(&str, u64)> {
@@ -88,26 +85,30 @@ pub fn table_of_counts(name: &str) -> Option<&str> {
     split_name(name).map(|(table, _)| table)
 }
 
-/// Makes the separate table that `admission` needs: for the counts, or for the number of Gets.
-/// Returns `None` if `admission` needs no table. The separate table must be made before its main
-/// table, and dropped after the main table. If a crash has left a separate table without a main
-/// table, this call replaces it by an empty one.
-pub(crate) fn create_counts(
+/// Makes table `name` together with the separate table that `admission` needs: for the counts, or
+/// for the number of Gets. Every checkpoint has both tables, or neither. Returns `None` for the
+/// second if `admission` needs no separate table.
+pub(crate) fn create_with_counts(
     store: &Store,
-    name: &str,
+    table: NewTable<'_>,
     admission: Admission,
-) -> Result<Option<Generations>> {
+) -> Result<(TableId, Option<Generations>)> {
     if admission == Admission::Always {
-        return Ok(None);
+        return Ok((store.create_tables(&[table])?[0], None));
     }
-    for left in store.tables() {
-        if is_counts_descriptor(&left.descriptor) && number_in(&left.name, name).is_some() {
-            store.drop_table(left.id)?;
-        }
-    }
-    Ok(Some(Generations { newer: create_generation(store, name, 0)?, older: None, number: 0 }))
+    let name = counts_name(table.name, 0);
+    let descriptor = counts_descriptor();
+    let counts = NewTable {
+        name: &name,
+        width: Width::Fixed,
+        value_bytes: COUNT_BYTES,
+        descriptor: &descriptor,
+    };
+    let made = store.create_tables(&[table, counts])?;
+    Ok((made[0], Some(Generations { newer: made[1], older: None, number: 0 })))
 }
 
+/// Makes the separate table of generation `number` of the counts of table `name`.
 pub(crate) fn create_generation(store: &Store, name: &str, number: u64) -> Result<TableId> {
     Ok(store.create_table(&counts_name(name, number), COUNT_BYTES, &counts_descriptor())?)
 }

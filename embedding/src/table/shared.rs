@@ -93,6 +93,13 @@ impl TableShared {
         shared
     }
 
+    /// The tables of the store that hold this table: its own, and those of its counts.
+    pub(crate) fn store_tables(&self) -> Vec<TableId> {
+        let mut tables = vec![self.id];
+        tables.extend(self.gate.iter().flat_map(Gate::side_tables));
+        tables
+    }
+
     /// Copies the generations of counts from `other`, which is the same table in a newer
     /// checkpoint.
     pub(crate) fn take_counts_of(&self, other: &Self) {

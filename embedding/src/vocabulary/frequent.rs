@@ -109,7 +109,7 @@ impl Vocabulary {
         writer.tip = Some(tip);
         self.registry.refuse_other_numberings();
         // If this drop fails, the next open for writing drops the tables.
-        let _ = old.drop_tables(store);
+        let _ = store.drop_tables(&old.tables().collect::<Vec<_>>());
         Ok(KeptFrequent {
             kept: header.len,
             removed: before.len - header.len,

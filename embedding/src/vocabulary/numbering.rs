@@ -162,10 +162,9 @@ impl Numbering {
         Ok(Self { number, ids, values, counts: counts.transpose()?, kind: config.kind })
     }
 
-    /// Drops the tables. If a drop fails, the next open for writing drops the table.
-    pub(crate) fn drop_tables(&self, store: &Store) -> StoreResult<()> {
-        let tables = [Some(self.ids), Some(self.values), self.counts];
-        tables.into_iter().flatten().try_for_each(|table| store.drop_table(table))
+    /// The numbering's tables.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = TableId> {
+        [Some(self.ids), Some(self.values), self.counts].into_iter().flatten()
     }
 
     pub(crate) fn values_per_block(&self) -> u64 {

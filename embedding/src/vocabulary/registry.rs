@@ -2,10 +2,10 @@
 //! tables in the store.
 //!
 //! A new vocabulary's tables are made first, then the table of its header, then the header row. A
-//! drop removes the table of the header first. A checkpoint that is cut during either call may
-//! therefore contain tables that no header names. The next open for writing drops them.
+//! checkpoint that is cut meanwhile may therefore contain tables that no header names. The next
+//! open for writing drops them. A drop removes all tables in one step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -190,17 +190,11 @@ pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<Vo
 
 /// Drops the tables of a vocabulary's numberings. Keeps the tables of the numbering `kept`.
 fn drop_parts(store: &Store, identity: u64, kept: Option<u64>) -> Result<()> {
-    for (table, role) in roles(store)? {
-        match role {
-            Role::Part { identity: of, numbering, .. }
-                if of == identity && Some(numbering) != kept =>
-            {
-                store.drop_table(table.id)?;
-            }
-            Role::Part { .. } | Role::Header(_) => {}
-        }
-    }
-    Ok(())
+    let roles = roles(store)?;
+    let parts = parts_by_identity(&roles);
+    let parts = parts.get(&identity).map_or(&[][..], Vec::as_slice);
+    let left = parts.iter().filter(|of| Some(of.numbering) != kept).map(|of| of.table.id);
+    Ok(store.drop_tables(&left.collect::<Vec<_>>())?)
 }
 
 fn unreadable(name: &str, reason: String) -> Error {
@@ -226,7 +220,8 @@ fn roles(store: &Store) -> Result<Vec<(TableInfo, Role)>> {
 pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<VocabularyShared>>> {
     let roles = roles(store)?;
     let mut vocabularies = BTreeMap::new();
-    let mut in_use: Vec<TableId> = Vec::new();
+    let parts = parts_by_identity(&roles);
+    let mut in_use = HashSet::new();
     for (table, role) in &roles {
         let Role::Header(founding) = role else { continue };
         let Some(name) = table.name.strip_suffix(&header_name("")) else {
@@ -235,13 +230,13 @@ pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<Vo
                 "its table's name is not a vocabulary's".to_owned(),
             ));
         };
-        let parts = parts_of(&roles, founding.identity);
+        let parts = parts.get(&founding.identity).map_or(&[][..], Vec::as_slice);
         let Some(bytes) = read_header(store, table.id)? else {
             // Without a header the vocabulary was not made completely, and its tables are dropped.
             // But if these tables have rows, the header was lost. The open then fails, so that the
             // values are not dropped.
-            for (_, _, part) in parts {
-                if store.rows(part.id)? > 0 {
+            for part in parts {
+                if store.rows(part.table.id)? > 0 {
                     return Err(unreadable(name, "its header is missing".to_owned()));
                 }
             }
@@ -249,22 +244,23 @@ pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<Vo
         };
         let header = Header::from_bytes(&bytes).map_err(|reason| unreadable(name, reason))?;
         let part = |wanted| {
-            let mut of = parts.iter().filter(|of| (of.0, of.1) == (wanted, header.numbering));
-            of.next().map(|of| of.2.id)
+            let is_it = |of: &&PartTable<'_>| (of.part, of.numbering) == (wanted, header.numbering);
+            parts.iter().find(is_it).map(|of| of.table).ok_or_else(|| {
+                unreadable(name, format!("a table of numbering {} is missing", header.numbering))
+            })
         };
-        let missing =
-            || unreadable(name, format!("a table of numbering {} is missing", header.numbering));
         let config = &founding.config;
         config.validate(name)?;
-        let counts = config.counts.then(|| part(Part::Counts).ok_or_else(missing));
+        let counts = config.counts.then(|| part(Part::Counts)).transpose()?;
+        let (ids, values) = (part(Part::Ids)?, part(Part::Values)?);
+        check_widths(name, config.kind, ids, values, counts)?;
         let numbering = Numbering {
             number: header.numbering,
-            ids: part(Part::Ids).ok_or_else(missing)?,
-            values: part(Part::Values).ok_or_else(missing)?,
-            counts: counts.transpose()?,
+            ids: ids.id,
+            values: values.id,
+            counts: counts.map(|counts| counts.id),
             kind: config.kind,
         };
-        check_widths(name, &numbering, &roles)?;
         in_use.extend([table.id, numbering.ids, numbering.values]);
         in_use.extend(numbering.counts);
         let shared =
@@ -273,38 +269,46 @@ pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<Vo
     }
     if !store.is_read_only() {
         // Tables are dropped only here, so an error above leaves all tables in place.
-        for (table, _) in roles.iter().filter(|of| !in_use.contains(&of.0.id)) {
-            store.drop_table(table.id)?;
-        }
+        let ids = roles.iter().map(|(table, _)| table.id);
+        let left: Vec<TableId> = ids.filter(|id| !in_use.contains(id)).collect();
+        store.drop_tables(&left)?;
     }
     Ok(vocabularies)
 }
 
-fn parts_of(roles: &[(TableInfo, Role)], identity: u64) -> Vec<(Part, u64, &TableInfo)> {
-    let mut parts = Vec::new();
+/// A table of one of a vocabulary's numberings.
+struct PartTable<'t> {
+    part: Part,
+    numbering: u64,
+    table: &'t TableInfo,
+}
+
+/// Returns the tables of the numberings of each vocabulary, by the vocabulary's identity.
+fn parts_by_identity(roles: &[(TableInfo, Role)]) -> HashMap<u64, Vec<PartTable<'_>>> {
+    let mut parts = HashMap::<u64, Vec<PartTable<'_>>>::new();
     for (table, role) in roles {
-        match role {
-            Role::Part { part, identity: of, numbering } if *of == identity => {
-                parts.push((*part, *numbering, table));
-            }
-            Role::Part { .. } | Role::Header(_) => {}
+        if let &Role::Part { part, identity, numbering } = role {
+            parts.entry(identity).or_default().push(PartTable { part, numbering, table });
         }
     }
     parts
 }
 
 /// Fails if a table's row width differs from the width that this program writes.
-fn check_widths(name: &str, numbering: &Numbering, roles: &[(TableInfo, Role)]) -> Result<()> {
-    let value_bytes = |id| roles.iter().find(|of| of.0.id == id).map(|of| of.0.value_bytes);
-    let blocks = match numbering.kind {
+fn check_widths(
+    name: &str,
+    kind: ValueKind,
+    ids: &TableInfo,
+    values: &TableInfo,
+    counts: Option<&TableInfo>,
+) -> Result<()> {
+    let blocks = match kind {
         ValueKind::U64 => NUMBER_BLOCK_BYTES as u32,
         ValueKind::Bytes => BYTE_BLOCK_BYTES_MAX,
     };
-    let ids_fit = numbering.kind == ValueKind::Bytes || value_bytes(numbering.ids) == Some(8);
-    let counts = numbering.counts.map_or(Some(NUMBER_BLOCK_BYTES as u32), value_bytes);
-    let fits = ids_fit
-        && value_bytes(numbering.values) == Some(blocks)
-        && counts == Some(NUMBER_BLOCK_BYTES as u32);
+    let fits = (kind == ValueKind::Bytes || ids.value_bytes == 8)
+        && values.value_bytes == blocks
+        && counts.is_none_or(|counts| counts.value_bytes == NUMBER_BLOCK_BYTES as u32);
     if fits {
         return Ok(());
     }

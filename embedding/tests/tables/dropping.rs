@@ -1,12 +1,14 @@
 //! Tests the effects of dropping a table on its rows, waiting Gets, leases and lookahead.
 
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
 use std::sync::Barrier;
 use std::time::Duration;
 
 use crate::common::{
     initial_of, new_bank, new_bank_with, push_to_disk, rows_of, small_options, table,
 };
-use embank::{Bank, Error, Missing, Optimizer, TableConfig};
+use embank::{Admission, Bank, Error, Missing, Optimizer, TableConfig};
 
 fn sgd(dim: u32) -> TableConfig {
     TableConfig::new(dim).optimizer(Optimizer::sgd(1.0))
@@ -243,4 +245,84 @@ fn an_unknown_name_is_answered_with_the_names_that_exist() {
     let read =
         all.replace(", and 1 more", "").replace("in this bank", "in checkpoint 1 of this bank");
     assert_eq!(message(&reader), read);
+}
+
+/// True if each table of counts in the newest checkpoint has its main table, and each main table
+/// has its counts.
+fn counts_have_tables(dir: &std::path::Path) -> bool {
+    let newest = embank::inspect::summary(dir).unwrap().checkpoints.into_iter().next_back();
+    let names: Vec<String> = newest.unwrap().tables.into_iter().map(|table| table.name).collect();
+    let (counts, tables): (Vec<&str>, Vec<&str>) = {
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+        names.retain(|name| !name.starts_with('('));
+        names.into_iter().partition(|name| embank::table_of_counts(name).is_some())
+    };
+    let counted: Vec<&str> = counts.into_iter().filter_map(embank::table_of_counts).collect();
+    counted == tables
+}
+
+/// Regression test: a table and the table of its counts were made, and dropped, one after the
+/// other. A checkpoint in between kept counts without a table for ever.
+#[test]
+fn no_checkpoint_has_counts_without_their_table() {
+    let test = new_bank();
+    let path = test.dir.path().join("bank");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for admission in [Admission::AfterGets(2), Admission::Probability(0.5)].repeat(150) {
+                test.bank.table("t", sgd(1).admission(admission)).unwrap();
+                test.bank.drop_table("t").unwrap();
+            }
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
+        while !done.load(std::sync::atomic::Ordering::Acquire) {
+            test.bank.checkpoint(b"").unwrap();
+            assert!(counts_have_tables(&path));
+        }
+    });
+}
+
+/// Makes a bank with tables "t" and "other" of this admission, and drops "t" without its counts, as
+/// earlier versions of Embank could.
+fn with_an_orphan(path: &std::path::Path, admission: Admission) {
+    let bank = Bank::open(path, small_options()).unwrap();
+    for name in ["t", "other"] {
+        let table = bank.table(name, sgd(1).admission(admission)).unwrap();
+        table.get(&[1], &mut [0.0]).unwrap().release().unwrap();
+    }
+    bank.checkpoint(b"").unwrap();
+    drop(bank);
+    let store = embank_kv::Store::open(path, &embank_kv::StoreOptions::default()).unwrap();
+    let table = store.tables().into_iter().find(|table| table.name == "t").unwrap();
+    store.drop_table(table.id).unwrap();
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    assert!(!counts_have_tables(path));
+}
+
+/// Regression test: counts whose table was dropped stayed in the bank until a table of the same
+/// name was made.
+#[test]
+fn an_open_drops_counts_without_their_table() {
+    for admission in [Admission::AfterGets(3), Admission::Probability(1e-9)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bank");
+        with_an_orphan(&path, admission);
+        let reader = Bank::open_read_only(&path, small_options(), None).unwrap();
+        assert_eq!(reader.tables().len(), 1);
+        drop(reader);
+        let bank = Bank::open(&path, small_options()).unwrap();
+        bank.checkpoint(b"").unwrap();
+        assert!(counts_have_tables(&path));
+        // The counts of the other table are still there.
+        let other = bank.open_table("other").unwrap();
+        other.get(&[1], &mut [0.0]).unwrap().release().unwrap();
+        other.get(&[1], &mut [0.0]).unwrap().release().unwrap();
+        let has_row = matches!(admission, Admission::AfterGets(_));
+        assert_eq!(other.contains(&[1]).unwrap(), [has_row]);
+        let again = bank.table("t", sgd(1).admission(admission)).unwrap();
+        again.get(&[1], &mut [0.0]).unwrap().release().unwrap();
+        assert_eq!(again.contains(&[1]).unwrap(), [false]);
+    }
 }

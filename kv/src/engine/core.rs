@@ -8,8 +8,8 @@ use crate::device;
 use crate::engine::compaction::space::Space;
 use crate::engine::read_at::ReadAt;
 use crate::engine::retention::state::Retention;
+use crate::engine::table_list::TableList;
 use crate::engine::tables::Numbers;
-use crate::engine::tables::TableState;
 use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
@@ -44,7 +44,7 @@ pub(crate) struct Core {
     pub(crate) retention: Retention,
     pub(crate) counters: Arc<Counters>,
     pub(crate) waiters: Arc<Waiters>,
-    pub(crate) tables: RwLock<Vec<TableState>>,
+    pub(crate) tables: RwLock<TableList>,
     /// The width and value length of each table in `tables`. Batches read it without a lock.
     pub(crate) lengths: Lengths,
     pub(crate) numbers: Numbers,

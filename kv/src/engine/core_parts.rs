@@ -13,6 +13,7 @@ use crate::engine::core::Core;
 use crate::engine::lengths::Lengths;
 use crate::engine::retention::state::Retention;
 use crate::engine::signal::Signal;
+use crate::engine::table_list::TableList;
 use crate::engine::tables::Named;
 use crate::engine::tables::Numbers;
 use crate::engine::tables::TableState;
@@ -76,6 +77,7 @@ impl Core {
             let incarnation = parts.incarnations.get(place).copied().unwrap_or(0);
             TableState::recovered(entry.clone(), incarnation, manifest.log_end, &parts.named)
         };
+        let tables = manifest.tables.iter().enumerate().map(table);
         let core = Core {
             log,
             index,
@@ -95,7 +97,7 @@ impl Core {
             budget,
             counters,
             waiters,
-            tables: RwLock::new(manifest.tables.iter().enumerate().map(table).collect()),
+            tables: RwLock::new(TableList::new(tables.collect())),
             lengths: Lengths::default(),
             numbers: Numbers::default(),
             store: StoreNumber::new(),

@@ -11,5 +11,6 @@ pub(crate) mod numbers;
 pub(crate) mod read_at;
 pub(crate) mod retention;
 pub(crate) mod signal;
+pub(crate) mod table_list;
 pub(crate) mod tables;
 pub(crate) mod waiters;

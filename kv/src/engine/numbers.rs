@@ -70,6 +70,7 @@ use crate::checkpoint::Checkpoints;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::manifest::TableEntry;
 use crate::engine::core::Core;
+use crate::engine::table_list::TableList;
 use crate::engine::tables::TableState;
 use crate::epoch;
 use crate::error::{Error, Result};
@@ -99,7 +100,7 @@ pub(crate) fn named(checkpoints: &Checkpoints, tables: &[TableEntry]) -> Result<
 impl Core {
     /// Returns the id for the next table. `None` if all numbers are taken. The caller holds the
     /// lock of the tables and passes the locked list.
-    pub(crate) fn next_table(&self, tables: &[TableState]) -> Option<TableId> {
+    pub(crate) fn next_table(&self, tables: &TableList) -> Option<TableId> {
         let max = self.numbers.max.load(Ordering::Relaxed) as usize;
         if tables.len() < max {
             let number = u16::try_from(tables.len() + 1).ok()?;
@@ -107,11 +108,12 @@ impl Core {
         }
         let begin = self.log.begin();
         let checkpoints = self.checkpoints_on_disk();
-        let next = self.numbers.next.load(Ordering::Relaxed) as usize % tables.len().max(1);
-        let mut places = (next..tables.len()).chain(0..next);
-        let free = places.find(|&place| tables[place].is_free(begin, &checkpoints))?;
-        self.numbers.next.store(free as u32 + 1, Ordering::Relaxed);
-        tables[free].next_id()
+        let next = self.numbers.next.load(Ordering::Relaxed) as u16;
+        let mut dropped = tables.dropped_from(next);
+        let free = dropped.find(|state| state.is_free(begin, &checkpoints))?;
+        // The place that follows: the place of number `n` is `n - 1`.
+        self.numbers.next.store(free.entry.number.into(), Ordering::Relaxed);
+        free.next_id()
     }
 
     /// Waits until no thread appends records of the dropped tables any more, and notes where the
@@ -124,7 +126,7 @@ impl Core {
         }
         let unsettled = |state: &&TableState| state.is_unsettled();
         let dropped: Vec<TableId> =
-            self.tables.read().iter().filter(unsettled).map(TableState::id).collect();
+            self.tables.read().dropped_from(0).filter(unsettled).map(TableState::id).collect();
         if dropped.is_empty() {
             return;
         }
@@ -168,7 +170,7 @@ impl Core {
 
     pub(crate) fn no_number_left(&self) -> Error {
         let tables = self.tables.read();
-        let dropped = tables.iter().filter(|state| state.entry.dropped).count();
+        let dropped = tables.dropped_count();
         let all = tables.len();
         let there = tables.len() - dropped;
         Error::Exhausted(format!(
@@ -183,6 +185,7 @@ impl Core {
 mod tests {
     use super::*;
     use crate::engine::compaction::options::CompactionOptions;
+    use crate::engine::tables::EXAMINED;
     use crate::{Access, Clock, Operation, Store, StoreOptions};
 
     struct Put(u8);
@@ -266,5 +269,32 @@ mod tests {
         assert!(state.cut(9, 4096).is_gone());
         assert!(state.is_free(4096, &[9]) && !state.is_free(4096, &[8, 9]));
         assert_eq!(state.next_id().map(TableId::incarnation), Some(1));
+    }
+
+    /// Regression test: to find a free number, or a name, the store looked at all tables. Making
+    /// and dropping tables took time in proportion to the square of their number.
+    #[test]
+    fn a_free_number_is_found_without_a_look_at_the_tables_that_are_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = opened(dir.path());
+        let count = 3000;
+        store.limit_table_numbers(count);
+        let make = |i: u16| store.create_table(&format!("table {i}"), 8, b"").unwrap();
+        let mut tables: Vec<TableId> = (0..count).map(make).collect();
+        assert_eq!(EXAMINED.take(), 0);
+        // One table at a time: the call examines it before and after it has settled.
+        for i in 0..500_u16 {
+            store.drop_table(tables[usize::from(i)]).unwrap();
+            tables[usize::from(i)] = make(i);
+        }
+        assert_eq!(EXAMINED.take(), 1000);
+        // Many tables: the first call examines all of them, and settles them.
+        for i in 0..1000_u16 {
+            store.drop_table(tables[usize::from(i)]).unwrap();
+        }
+        for i in 0..1000_u16 {
+            make(i);
+        }
+        assert_eq!(EXAMINED.take(), 2000);
     }
 }

@@ -12,6 +12,12 @@ use crate::sync::AtomicU64;
 use crate::sync::Ordering;
 use std::collections::BTreeMap;
 
+#[cfg(test)]
+thread_local! {
+    /// The number of table numbers that this thread has examined in search of a free one.
+    pub(crate) static EXAMINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// A table with its row count.
 #[derive(Debug)]
 pub(crate) struct TableState {
@@ -105,6 +111,8 @@ impl TableState {
     /// True if another table can get this number. `checkpoints` lists the checkpoints that are on
     /// disk or being taken.
     pub(crate) fn is_free(&self, log_begin: u64, checkpoints: &[u64]) -> bool {
+        #[cfg(test)]
+        EXAMINED.set(EXAMINED.get() + 1);
         let is_named = |&(oldest, newest): &(u64, u64)| {
             checkpoints.iter().any(|checkpoint| (oldest..=newest).contains(checkpoint))
         };

@@ -39,7 +39,7 @@ pub(crate) use open::{check_bank_file, check_last_page, log_begins};
 pub(crate) use reading::hold_one;
 use serving::{CallState, Serving};
 pub use state::StateId;
-pub use tables::TableInfo;
+pub use tables::{NewTable, TableInfo};
 
 /// A guard that wakes the threads that wait for rows of this batch when it is dropped. The guard
 /// does so even if the batch ends with an error or a panic, because such a batch may have released

@@ -14,6 +14,13 @@ impl Store {
         self.core().space_holders()
     }
 
+    /// Returns the counter `promoted` of [`stats`](Self::stats). Takes the same time however many
+    /// tables there are.
+    #[must_use]
+    pub fn promoted(&self) -> u64 {
+        self.core().counters.promoted.get()
+    }
+
     /// Returns a snapshot of the counters. The call is cheap and may be used while batches run.
     #[must_use]
     pub fn stats(&self) -> StoreStats {

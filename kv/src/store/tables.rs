@@ -2,12 +2,14 @@
 
 use super::Store;
 use crate::checkpoint::manifest::TableEntry;
+use crate::engine::core::Core;
 use crate::engine::core_parts::check_value_bytes;
+use crate::engine::table_list::TableList;
 use crate::engine::tables::TableState;
 use crate::error::{Error, Result};
 use crate::operation::Width;
 use crate::record::address::TableId;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::Ordering;
 
 /// Largest length in bytes of a table's descriptor. Every checkpoint stores all descriptors in its
 /// manifest.
@@ -29,6 +31,35 @@ pub struct TableInfo {
     pub descriptor: Vec<u8>,
 }
 
+/// A table that [`Store::create_tables`] makes.
+#[derive(Debug, Clone, Copy)]
+pub struct NewTable<'a> {
+    /// The table's name.
+    pub name: &'a str,
+    /// Says if all values have the same length, or if lengths differ.
+    pub width: Width,
+    /// Length of every value in bytes; for a table of variable width, the largest length of a
+    /// value.
+    pub value_bytes: u32,
+    /// Bytes that the store keeps with the table. Only the caller interprets them.
+    pub descriptor: &'a [u8],
+}
+
+impl NewTable<'_> {
+    fn entry(&self, id: TableId) -> TableEntry {
+        TableEntry {
+            number: id.number.0,
+            name: self.name.into(),
+            value_bytes: self.value_bytes,
+            variable: self.width == Width::Variable,
+            descriptor: self.descriptor.into(),
+            rows: 0,
+            record_bytes: 0,
+            dropped: false,
+        }
+    }
+}
+
 impl Store {
     /// Makes a table whose values have `value_bytes` bytes each. Stores `descriptor` with the
     /// table; only the caller interprets these bytes. The table is durable after the next
@@ -41,7 +72,31 @@ impl Store {
     /// - `Exhausted` if all 65,535 table numbers are taken. A dropped table keeps its number while
     ///   the log or a kept checkpoint still has its records.
     pub fn create_table(&self, name: &str, value_bytes: u32, descriptor: &[u8]) -> Result<TableId> {
-        self.create(name, Width::Fixed, value_bytes, descriptor)
+        let table = NewTable { name, width: Width::Fixed, value_bytes, descriptor };
+        self.create(&table)
+    }
+
+    /// Makes several tables. Every checkpoint has all of them or none. After an error, none exists.
+    /// The order of the ids is that of `tables`.
+    ///
+    /// # Errors
+    /// The errors of [`create_table`](Self::create_table).
+    pub fn create_tables(&self, tables: &[NewTable<'_>]) -> Result<Vec<TableId>> {
+        let core = self.core();
+        tables.iter().try_for_each(|table| check_new(&core, table))?;
+        let mut settled = false;
+        // The loop ends: the second iteration returns.
+        loop {
+            let mut list = core.tables.write();
+            if let Some(ids) = add_tables(&core, &mut list, tables)? {
+                return Ok(ids);
+            }
+            drop(list);
+            if std::mem::replace(&mut settled, true) {
+                return Err(core.no_number_left());
+            }
+            core.settle_dropped();
+        }
     }
 
     /// Makes a table whose values may have any length up to `value_bytes_max` bytes. A record has a
@@ -88,59 +143,12 @@ impl Store {
         value_bytes_max: u32,
         descriptor: &[u8],
     ) -> Result<TableId> {
-        self.create(name, Width::Variable, value_bytes_max, descriptor)
+        let width = Width::Variable;
+        self.create(&NewTable { name, width, value_bytes: value_bytes_max, descriptor })
     }
 
-    fn create(
-        &self,
-        name: &str,
-        width: Width,
-        value_bytes: u32,
-        descriptor: &[u8],
-    ) -> Result<TableId> {
-        let core = self.core();
-        if let Err(error @ Error::ReadOnly { .. }) = core.log.check_poison() {
-            return Err(error);
-        }
-        check_value_bytes(&core, name, value_bytes)?;
-        if descriptor.len() > DESCRIPTOR_BYTES_MAX {
-            return Err(Error::TooLong {
-                what: format!("table {name:?}: a descriptor"),
-                bytes: descriptor.len(),
-                bytes_max: DESCRIPTOR_BYTES_MAX,
-                limit: "a descriptor may have; make it shorter",
-            });
-        }
-        let mut settled = false;
-        // The loop ends: the second iteration returns.
-        loop {
-            let mut tables = core.tables.write();
-            check_name_is_free(&tables, name)?;
-            if let Some(id) = core.next_table(&tables) {
-                let entry = TableEntry {
-                    number: id.number.0,
-                    name: name.into(),
-                    value_bytes,
-                    variable: width == Width::Variable,
-                    descriptor: descriptor.into(),
-                    rows: 0,
-                    record_bytes: 0,
-                    dropped: false,
-                };
-                let state = TableState::new(entry, id.incarnation);
-                match tables.get_mut(usize::from(id.number.0) - 1) {
-                    Some(dropped) => *dropped = state,
-                    None => tables.push(state),
-                }
-                core.lengths.set(id, width, value_bytes);
-                return Ok(id);
-            }
-            drop(tables);
-            if std::mem::replace(&mut settled, true) {
-                return Err(core.no_number_left());
-            }
-            core.settle_dropped();
-        }
+    fn create(&self, table: &NewTable<'_>) -> Result<TableId> {
+        Ok(self.create_tables(std::slice::from_ref(table))?[0])
     }
 
     /// True if this table's number was not given to another table: the table exists, or it was
@@ -181,23 +189,32 @@ impl Store {
     /// # Errors
     /// `NoSuchTable` if the table does not exist.
     pub fn drop_table(&self, table: TableId) -> Result<()> {
+        self.drop_tables(&[table])
+    }
+
+    /// Drops several tables as [`drop_table`](Self::drop_table) does. Every checkpoint has all of
+    /// them or none.
+    ///
+    /// # Errors
+    /// `NoSuchTable` if one of the tables does not exist. Then none is dropped.
+    pub fn drop_tables(&self, tables: &[TableId]) -> Result<()> {
+        if tables.is_empty() {
+            return Ok(());
+        }
         let core = self.core();
         core.log.check_poison()?;
         {
-            let mut tables = core.tables.write();
-            // Checked under the lock, so that only one of two concurrent calls drops the table.
-            core.width(table)?;
-            let state = &mut tables[usize::from(table.number.0) - 1];
-            state.entry = TableEntry {
-                name: String::new(),
-                descriptor: Vec::new(),
-                dropped: true,
-                ..state.entry.clone()
-            };
-            state.rows = AtomicU64::new(0);
-            state.record_bytes = AtomicU64::new(0);
-            core.lengths.clear(table.number);
-            core.counters.tables_dropped.add(1);
+            // A checkpoint records the tables under this lock.
+            let mut list = core.tables.write();
+            // Checked under the lock, so that only one of two concurrent calls drops a table.
+            for &table in tables {
+                core.width(table)?;
+            }
+            for &table in tables {
+                list.mark_dropped(table);
+                core.lengths.clear(table.number);
+                core.counters.tables_dropped.add(1);
+            }
         }
         self.waiters.wake_all();
         core.space.signal().raise();
@@ -263,9 +280,62 @@ impl Store {
     }
 }
 
-fn check_name_is_free(tables: &[TableState], name: &str) -> Result<()> {
-    let taken = |state: &&TableState| !state.entry.dropped && state.entry.name == name;
-    let Some(found) = tables.iter().find(taken).map(|state| &state.entry) else { return Ok(()) };
+/// Checks what can be checked of a new table without the lock of the tables.
+fn check_new(core: &Core, table: &NewTable<'_>) -> Result<()> {
+    if let Err(error @ Error::ReadOnly { .. }) = core.log.check_poison() {
+        return Err(error);
+    }
+    check_value_bytes(core, table.name, table.value_bytes)?;
+    if table.descriptor.len() > DESCRIPTOR_BYTES_MAX {
+        return Err(Error::TooLong {
+            what: format!("table {:?}: a descriptor", table.name),
+            bytes: table.descriptor.len(),
+            bytes_max: DESCRIPTOR_BYTES_MAX,
+            limit: "a descriptor may have; make it shorter",
+        });
+    }
+    Ok(())
+}
+
+/// Adds all of `tables`, or none: returns `None` if too few table numbers are free.
+///
+/// # Errors
+/// `TableMismatch` if a table has the name of one of `tables`.
+fn add_tables(
+    core: &Core,
+    list: &mut TableList,
+    tables: &[NewTable<'_>],
+) -> Result<Option<Vec<TableId>>> {
+    let mut ids = Vec::with_capacity(tables.len());
+    for table in tables {
+        let id = match check_name_is_free(list, table.name) {
+            Ok(()) => core.next_table(list),
+            Err(error) => {
+                take_back(list, &ids);
+                return Err(error);
+            }
+        };
+        let Some(id) = id else {
+            take_back(list, &ids);
+            return Ok(None);
+        };
+        list.add(TableState::new(table.entry(id), id.incarnation));
+        ids.push(id);
+    }
+    // No batch finds a table before its word is set.
+    for (&id, table) in ids.iter().zip(tables) {
+        core.lengths.set(id, table.width, table.value_bytes);
+    }
+    Ok(Some(ids))
+}
+
+/// Takes back tables that no call has an id of. Their numbers count as those of dropped tables.
+fn take_back(list: &mut TableList, ids: &[TableId]) {
+    ids.iter().for_each(|&id| list.mark_dropped(id));
+}
+
+fn check_name_is_free(tables: &TableList, name: &str) -> Result<()> {
+    let Some(found) = tables.named(name).map(|state| &state.entry) else { return Ok(()) };
     Err(Error::TableMismatch {
         name: name.into(),
         expected: "a new table".into(),
@@ -274,4 +344,58 @@ fn check_name_is_free(tables: &[TableState], name: &str) -> Result<()> {
             Width::Variable => format!("values of up to {} bytes", found.value_bytes),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::StoreOptions;
+
+    fn new(name: &str) -> NewTable<'_> {
+        NewTable { name, width: Width::Fixed, value_bytes: 8, descriptor: b"" }
+    }
+
+    fn names(store: &Store) -> Vec<String> {
+        store.tables().into_iter().map(|table| table.name).collect()
+    }
+
+    #[test]
+    fn several_tables_are_made_and_dropped_together_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
+        let made = store.create_tables(&[new("a"), new("b")]).unwrap();
+        let taken = store.create_tables(&[new("c"), new("b")]);
+        assert!(matches!(taken, Err(Error::TableMismatch { .. })), "{taken:?}");
+        let twice = store.create_tables(&[new("c"), new("c")]);
+        assert!(matches!(twice, Err(Error::TableMismatch { .. })), "{twice:?}");
+        let too_long =
+            store.create_tables(&[new("c"), NewTable { value_bytes: u32::MAX, ..new("d") }]);
+        assert!(matches!(too_long, Err(Error::TooLong { .. })), "{too_long:?}");
+        assert_eq!(names(&store), ["a", "b"]);
+        // The calls that failed have given their numbers back, and the bank may use no others.
+        let dropped = store.core().tables.read().dropped_count();
+        store.limit_table_numbers(store.core().tables.read().len() as u16);
+        let fillers: Vec<String> = (1..dropped).map(|i| format!("filler {i}")).collect();
+        for name in &fillers {
+            store.create_table(name, 8, b"").unwrap();
+        }
+        // One number is free, and two are needed.
+        let none_left = store.create_tables(&[new("c"), new("d")]);
+        assert!(matches!(none_left, Err(Error::Exhausted(_))), "{none_left:?}");
+        for table in store.tables().iter().filter(|table| fillers.contains(&table.name)) {
+            store.drop_table(table.id).unwrap();
+        }
+        assert_eq!(names(&store), ["a", "b"]);
+        store.drop_tables(&[made[0]]).unwrap();
+        let gone = store.drop_tables(&[made[1], made[0]]);
+        assert!(matches!(gone, Err(Error::NoSuchTable(_))), "{gone:?}");
+        assert_eq!(names(&store), ["b"]);
+        assert_eq!(store.rows(made[1]).unwrap(), 0);
+        store.checkpoint(b"").unwrap();
+        drop(store);
+        let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
+        assert_eq!(names(&store), ["b"]);
+        assert!(store.create_table("b", 8, b"").is_err());
+        store.create_tables(&[new("a"), new("c")]).unwrap();
+    }
 }
