@@ -14,13 +14,11 @@
 
 use std::cell::RefCell;
 
-use embank_kv::prefetch;
+use embank_kv::{check_batch, prefetch};
 
-/// Stands for the id of an unknown value. No value has this id.
-///
-/// # Examples
-/// See [`Vocabulary::ids`](crate::Vocabulary::ids).
-pub const UNKNOWN_ID: u64 = u64::MAX;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
 
 /// Largest table, in words of 4 bytes, that a thread keeps for its next batch. 4 MiB serves batches
 /// of 131,072 keys.
@@ -45,9 +43,10 @@ thread_local! {
 /// ```
 /// use embank::UniqueKeys;
 ///
-/// let unique = UniqueKeys::new(&[7, 3, 7, 9]);
+/// let unique = UniqueKeys::new(&[7, 3, 7, 9])?;
 /// assert_eq!(unique.keys(), [7, 3, 9]);
 /// assert_eq!(unique.inverse(), [0, 1, 0, 2]);
+/// # Ok::<(), embank::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UniqueKeys {
@@ -58,13 +57,12 @@ pub struct UniqueKeys {
 impl UniqueKeys {
     /// Finds the distinct keys of `batch`.
     ///
-    /// # Panics
-    /// If the batch has `u32::MAX` or more keys (32 GiB).
-    #[must_use]
-    pub fn new(batch: &[u64]) -> Self {
-        assert!(batch.len() < u32::MAX as usize, "a batch holds fewer than 2^32 - 1 keys");
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the batch has 2^32 or more keys (32 GiB).
+    pub fn new(batch: &[u64]) -> Result<Self> {
+        check_batch(batch.len())?;
         if batch.windows(2).all(|pair| pair[0] < pair[1]) {
-            return Self { keys: batch.to_vec(), inverse: (0..batch.len() as u32).collect() };
+            return Ok(Self { keys: batch.to_vec(), inverse: (0..batch.len() as u32).collect() });
         }
         let with_kept = |kept: &RefCell<Vec<u32>>| {
             let mut slots = kept.borrow_mut();
@@ -75,7 +73,7 @@ impl UniqueKeys {
             unique
         };
         // A thread that is ending can't keep a scratch table.
-        SLOTS.try_with(with_kept).unwrap_or_else(|_| Self::hashed(batch, &mut Vec::new()))
+        Ok(SLOTS.try_with(with_kept).unwrap_or_else(|_| Self::hashed(batch, &mut Vec::new())))
     }
 
     fn hashed(batch: &[u64], scratch: &mut Vec<u32>) -> Self {
@@ -270,7 +268,7 @@ mod tests {
     }
 
     fn assert_matches_reference(batch: &[u64]) {
-        let unique = UniqueKeys::new(batch);
+        let unique = UniqueKeys::new(batch).unwrap();
         let (keys, inverse) = reference(batch);
         let Places { first, later } = unique.places();
         for (number, (&first, &last)) in first.iter().zip(&unique.last_places()).enumerate() {
@@ -300,7 +298,7 @@ mod tests {
         assert_matches_reference(&[]);
         assert_matches_reference(&[u64::MAX]);
         assert_matches_reference(&[0; 9]);
-        assert!(UniqueKeys::new(&[]).is_empty());
+        assert!(UniqueKeys::new(&[]).unwrap().is_empty());
     }
 
     /// Shows that few of many regular keys share a slot. Of random keys, one in sixteen does.
@@ -323,7 +321,7 @@ mod tests {
         for count in [70_000, 65_536, 10, 65_535, 140_000, 0, 65_534, 1, 4096, 70_000] {
             let kinds = random.u64(1..2 * count.max(1));
             let batch: Vec<u64> = (0..count).map(|_| random.u64(0..kinds)).collect();
-            let unique = UniqueKeys::new(&batch);
+            let unique = UniqueKeys::new(&batch).unwrap();
             assert_eq!(unique.into_parts(), reference(&batch));
         }
     }
@@ -331,7 +329,7 @@ mod tests {
     #[test]
     fn a_large_batch_leaves_no_large_scratch_behind() {
         let batch: Vec<u64> = (0..400_000_u64).rev().collect();
-        assert_eq!(UniqueKeys::new(&batch).len(), batch.len());
+        assert_eq!(UniqueKeys::new(&batch).unwrap().len(), batch.len());
         SLOTS.with_borrow(|slots| assert!(slots.len() <= WORDS_KEPT_MAX));
     }
 }

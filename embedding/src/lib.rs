@@ -45,13 +45,14 @@
 
 // The folders of this crate. A folder imports only from folders above it in this list.
 //
-// keys        the distinct keys of a batch
+// unknown_id  the id that stands for a value without an id
 // pool        the threads that share the large batches of a bank
 // options     the options for opening a bank
 // dtype       the stored types of values, and rounding
 // stats       counters, and the descriptions in lists and errors
 // optimizer   one optimizer step of a row
 // error       the errors
+// keys        the distinct keys of a batch
 // row         a table's settings, and the layout of its rows
 // lookahead   rows that are read in advance
 // context     the state that all handles of an open bank share
@@ -77,6 +78,7 @@ mod registry;
 mod row;
 mod stats;
 mod table;
+mod unknown_id;
 mod vocabulary;
 
 pub use bank::Bank;
@@ -94,13 +96,13 @@ pub use embank_kv::{
     default_memory_budget_bytes, memory_budget_warning,
 };
 #[doc(hidden)]
-pub use embank_kv::{THREADS_ADVICE, locks};
+pub use embank_kv::{THREADS_ADVICE, check_batch, locks};
 pub use error::{Error, Result};
 pub use files::FileFormat;
 pub use files::export::{DenseRows, ExportOptions, Exported};
 pub use files::import::options::ImportOptions;
 pub use files::import::{Imported, exported_config};
-pub use keys::{UNKNOWN_ID, UniqueKeys};
+pub use keys::UniqueKeys;
 pub use lease::Lease;
 pub use lease::step::{GradientPer, TableGradients};
 pub use lookahead::queue::LookaheadReceipt;
@@ -124,6 +126,7 @@ pub use table::peek::{Missing, PeekOutcome};
 pub use table::prefetch::Prefetch;
 pub use table::progress::TransferProgress;
 pub use table::scan::{Scan, ScannedRow};
+pub use unknown_id::UNKNOWN_ID;
 pub use vocabulary::{
     ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, ValueKind,
     Values, VerifiedVocabulary, Vocabulary, VocabularyChunk, VocabularyConfig, VocabularyProgress,

@@ -98,6 +98,8 @@ pub use process::locks;
 pub use record::address::TableId;
 pub use stats::space_holder::SpaceHolder;
 pub use stats::{StoreStats, metrics};
+#[doc(hidden)]
+pub use store::check_batch;
 pub use store::scan::{Scan, ScannedRow};
 pub use store::serving::CallState;
 pub use store::{Loan, NewTable, Recovered, StateId, Store, TableInfo};

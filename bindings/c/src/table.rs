@@ -190,7 +190,7 @@ pub unsafe extern "C" fn embank_table_get_distinct(
         let count = Place::optional("number of distinct keys", distinct_count)?;
         let table = table_of(table)?;
         let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
-        let unique = table.unique_keys(keys);
+        let unique = table.unique_keys(keys)?;
         let distinct = unique.len();
         let used = rows.len().min(distinct * table.dim());
         let got = table.get_distinct(unique, &mut rows[..used])?;

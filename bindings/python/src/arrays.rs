@@ -63,6 +63,9 @@ impl<'py> Keys<'py> {
                 array.dtype()
             )));
         }
+        // Checked before a conversion copies the array.
+        embank::check_batch(array.len())
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
         if array.ndim() != 1 {
             return Err(PyValueError::new_err(format!(
                 "{what} must be 1-D, not {}-D with shape {}: use {what}.reshape(-1)",

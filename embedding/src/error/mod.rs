@@ -9,8 +9,8 @@ use std::time::Duration;
 use embank_kv::{LockHolders, SpaceHolder, THREADS_ADVICE, no_checkpoint};
 
 use crate::dtype::Dtype;
-use crate::keys::UNKNOWN_ID;
 use crate::stats::lease_info::LeaseInfo;
+use crate::unknown_id::UNKNOWN_ID;
 use wording::{cure, others, quota_exceeded, why_it_waited};
 
 /// The result of a fallible call on a bank or a table.

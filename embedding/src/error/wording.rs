@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use embank_kv::SpaceHolder;
 
-use crate::keys::UNKNOWN_ID;
 use crate::stats::lease_info::LeaseInfo;
+use crate::unknown_id::UNKNOWN_ID;
 
 /// Returns an error message's advice: how to get keys that are ids of the table's vocabulary.
 pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {

@@ -430,7 +430,7 @@ impl Table {
         if taken == (Taken { state: false, uses: TakenUses::None }) && !as_stored {
             return self.put_unchecked(&batch.keys, &batch.vectors);
         }
-        let unique = UniqueKeys::new(&batch.keys);
+        let unique = UniqueKeys::new(&batch.keys)?;
         let sources = unique.last_places();
         let layout = self.shared.layout();
         let counters = &self.shared.counters;

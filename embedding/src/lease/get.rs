@@ -103,7 +103,7 @@ impl Table {
 
     fn get_batch(&self, keys: &[u64], rows: &mut [f32], waits: Waits) -> Result<Option<Lease>> {
         self.check_shape("rows", keys.len(), rows.len())?;
-        let unique = self.unique_keys(keys);
+        let unique = self.unique_keys(keys)?;
         if unique.all_distinct() {
             return self.get_into(unique, GotRows::InOrder(rows), None, waits);
         }
@@ -120,8 +120,10 @@ impl Table {
     }
 
     /// Finds the distinct keys of a batch, for [`get_distinct`](Self::get_distinct).
-    #[must_use]
-    pub fn unique_keys(&self, keys: &[u64]) -> UniqueKeys {
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) if the batch has 2^32 or more keys.
+    pub fn unique_keys(&self, keys: &[u64]) -> Result<UniqueKeys> {
         // The threads that will share the batch wake up while this one searches.
         self.context().pool.rouse(keys.len());
         UniqueKeys::new(keys)

@@ -161,7 +161,7 @@ impl<'g> TableGradients<'g> {
         table.check_shape("gradients", keys.len(), gradients.len())?;
         // If the keys are one lease's distinct keys in order, no sums are needed.
         let is_whole = others.is_empty() && first.unique().keys() == keys;
-        let unique = (!is_whole).then(|| table.unique_keys(keys));
+        let unique = (!is_whole).then(|| table.unique_keys(keys)).transpose()?;
         let gradients = match &unique {
             None => table.distinct_gradients(keys, gradients)?,
             Some(unique) => table.batch_gradients(unique, None, gradients)?,

@@ -166,7 +166,7 @@ impl Lookahead {
         if let Some(failure) = shared.queue.state.lock().failure.take() {
             return Err(Error::LookaheadFailed(Box::new(failure.into())));
         }
-        let unique = UniqueKeys::new(keys);
+        let unique = UniqueKeys::new(keys)?;
         let keys = unique.keys();
         let mut wanted = Vec::new();
         let mut resident = Vec::new();

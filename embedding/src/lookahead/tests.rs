@@ -204,7 +204,7 @@ fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     lookahead.shared.enqueue(id, 4096, &[1], &[], &mut LookaheadReceipt::default());
     let loan = table.context().store.lend_memory(8).unwrap();
     let (prefetch, job) =
-        crate::table::prefetch::Prefetch::new(table.clone(), UniqueKeys::new(&[1]), loan);
+        crate::table::prefetch::Prefetch::new(table.clone(), UniqueKeys::new(&[1]).unwrap(), loan);
     lookahead.shared.queue.state.lock().prefetches.push_back(Box::new(job));
     lookahead.make_way(id, &[1]);
     assert!(matches!(lookahead.shared.next_task(&mut Vec::new()), Some(Task::Prefetch(_))));

@@ -180,7 +180,8 @@ impl LeaseRegistry {
     /// later call can then try again.
     pub(crate) fn owe(&self, keys: &[u64], entered: &Entered<'_>) {
         let hints = RowHints::none_of(keys.len());
-        let lease = self.register(UniqueKeys::new(keys), None, hints, entered);
+        let unique = UniqueKeys::new(keys).expect("the keys of a Get fit a batch");
+        let lease = self.register(unique, None, hints, entered);
         // Any thread may lower these clocks, so the lease must not count as this thread's own.
         lease.what().hand_over();
         let mut owed = self.owed.lock();

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use embank_kv::{CallState, Clock, RowHints};
+use embank_kv::{CallState, Clock, RowHints, check_batch};
 
 use crate::error::{Error, Result};
 use crate::lease::Lease;
@@ -96,6 +96,11 @@ impl Bags<'_> {
     fn check(&self, table: &str, keys: usize) -> Result<()> {
         let refused = |what: String| Err(Error::BadBags { table: table.to_owned(), what });
         let ends = (self.offsets.first(), self.offsets.last());
+        if u32::try_from(self.len()).is_err() {
+            let found = self.len();
+            let bags = "a batch holds at most 4,294,967,295 bags, and this one has";
+            return refused(format!("{bags} {found}; divide it into several batches"));
+        }
         let is_whole = matches!(ends, (Some(0), Some(&end)) if end == keys as u64);
         if !is_whole || !self.offsets.is_sorted() {
             let found = match ends {
@@ -135,7 +140,7 @@ impl Table {
     pub fn get_bags(&self, keys: &[u64], bags: Bags<'_>, pooled: &mut [f32]) -> Result<Lease> {
         self.check_bags(keys.len(), &bags)?;
         self.check_shape("pooled", bags.len(), pooled.len())?;
-        let lease = self.get_unread(self.unique_keys(keys))?;
+        let lease = self.get_unread(self.unique_keys(keys)?)?;
         self.pool_bags(keys, Some(&lease), &bags, pooled)?;
         Ok(lease)
     }
@@ -173,6 +178,7 @@ impl Table {
     }
 
     fn check_bags(&self, keys: usize, bags: &Bags<'_>) -> Result<()> {
+        check_batch(keys)?;
         bags.check(self.name(), keys)
     }
 

@@ -31,7 +31,7 @@ impl Table {
     /// A failure of the store, after which some of the rows may be deleted.
     pub fn delete(&self, keys: &[u64]) -> Result<u64> {
         self.check_numbering()?;
-        let unique = UniqueKeys::new(keys);
+        let unique = UniqueKeys::new(keys)?;
         let keys = unique.keys();
         let store = &self.context().store;
         let mut leased = vec![false; keys.len()];

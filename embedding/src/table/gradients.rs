@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     fn sums(keys: &[u64], bags: Option<&Bags<'_>>, values: &[f32], dim: usize) -> Vec<f32> {
-        Occurrences::of(&UniqueKeys::new(keys), bags).sums(values, dim)
+        Occurrences::of(&UniqueKeys::new(keys).unwrap(), bags).sums(values, dim)
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
 
     fn of_batch<'g>(keys: &[u64], values: &'g [f32], dim: usize) -> Result<BatchGradients<'g>> {
         let largest = largest_magnitude(values);
-        BatchGradients::of_batch("t", &UniqueKeys::new(keys), None, values, dim, largest)
+        BatchGradients::of_batch("t", &UniqueKeys::new(keys).unwrap(), None, values, dim, largest)
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use embank_kv::{CallState, Clock, Operation, Outcome, TableId};
+use embank_kv::{CallState, Clock, Operation, Outcome, TableId, check_batch};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -222,8 +222,10 @@ impl Table {
         }
     }
 
-    /// Fails unless a slice of `found` values holds exactly `keys` rows.
+    /// Fails unless a slice of `found` values holds exactly `keys` rows, and `keys` keys fit a
+    /// batch.
     pub(crate) fn check_shape(&self, what: &'static str, keys: usize, found: usize) -> Result<()> {
+        check_batch(keys)?;
         let expected = keys * self.dim();
         if found == expected {
             return Ok(());

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use embank_kv::{Clock, Operation, Outcome};
+use embank_kv::{Clock, Operation, Outcome, check_batch};
 
 use crate::error::Result;
 use crate::table::Table;
@@ -49,6 +49,8 @@ impl Table {
         clock: Clock,
         operation: &mut O,
     ) -> Result<Outcome> {
+        // A part may have fewer keys than the limit although the batch has more.
+        check_batch(keys.len())?;
         let context = self.context();
         // A batch may have to wait for disk space. A thread of the pool can't run the program's
         // check for interrupts during that wait. Therefore a batch is not divided while it may have

@@ -1,6 +1,6 @@
 //! Reads that do not change staleness clocks.
 
-use embank_kv::Clock;
+use embank_kv::{Clock, check_batch};
 
 use crate::error::{Error, Result};
 use crate::table::Table;
@@ -114,6 +114,7 @@ impl Table {
     /// # Errors
     /// A failure of the store.
     pub fn contains(&self, keys: &[u64]) -> Result<Vec<bool>> {
+        check_batch(keys.len())?;
         let mut present = vec![true; keys.len()];
         for place in self.find(keys, &mut FindRows)? {
             present[place as usize] = false;

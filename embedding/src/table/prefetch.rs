@@ -314,7 +314,7 @@ impl Table {
     /// does.
     pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
         self.check_numbering()?;
-        let unique = UniqueKeys::new(keys);
+        let unique = UniqueKeys::new(keys)?;
         let bytes = unique.len() as u64 * self.dim() as u64 * 4;
         let loan = self.context().store.lend_memory(bytes);
         let loan = loan.map_err(|error| self.context().budget.in_terms_of_the_bank(error))?;

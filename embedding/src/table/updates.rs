@@ -30,7 +30,7 @@ impl Table {
 
     /// Puts rows like [`put`](Self::put), but also accepts NaN and infinite values.
     pub(crate) fn put_unchecked(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
-        let unique = self.unique_keys(keys);
+        let unique = self.unique_keys(keys)?;
         self.check_ids(unique.keys())?;
         let last_places = (!unique.all_distinct()).then(|| unique.last_places());
         self.execute_put(unique.keys(), rows, last_places.as_deref(), Clock::Keep, None)
@@ -47,7 +47,7 @@ impl Table {
     /// other rows are changed. A failure of the store, after which some rows may be changed.
     pub fn apply_gradients(&self, keys: &[u64], gradients: &[f32]) -> Result<()> {
         self.check_shape("gradients", keys.len(), gradients.len())?;
-        let unique = self.unique_keys(keys);
+        let unique = self.unique_keys(keys)?;
         self.check_ids(unique.keys())?;
         let gradients = self.batch_gradients(&unique, None, gradients)?;
         let insert_missing = self.shared.gate.is_none();

@@ -175,7 +175,7 @@ impl Vocabulary {
         let mut counts = Vec::with_capacity(places.len());
         for places in places.chunks(READ_AT_ONCE) {
             let of: Vec<u64> = places.iter().map(|place| place / NUMBERS_PER_BLOCK).collect();
-            let (blocks, inverse) = UniqueKeys::new(&of).into_parts();
+            let (blocks, inverse) = UniqueKeys::new(&of)?.into_parts();
             let (bytes, missing) = read_number_blocks(&self.context().store, table, &blocks)?;
             for (&place, &block) in places.iter().zip(&inverse) {
                 let at = block as usize * NUMBER_BLOCK_BYTES;

@@ -2,7 +2,11 @@
 
 use super::byte_values::{ByteValues, Values};
 use super::hash::key_of;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
 use crate::keys::UniqueKeys;
+use embank_kv::check_batch;
 
 /// The distinct values of a batch.
 #[derive(Debug)]
@@ -16,16 +20,19 @@ pub(crate) struct Distinct<'v> {
 }
 
 impl<'v> Distinct<'v> {
-    /// Finds the distinct values of a batch of fewer than 2^32 - 1 values. `seed` seeds the hash of
-    /// strings.
-    pub(crate) fn new(values: Values<'v>, seed: u64) -> Self {
-        match values {
+    /// Finds the distinct values of a batch. `seed` seeds the hash of strings.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the batch has 2^32 or more values.
+    pub(crate) fn new(values: Values<'v>, seed: u64) -> Result<Self> {
+        check_batch(values.len())?;
+        Ok(match values {
             Values::U64(values) => {
-                let (keys, inverse) = UniqueKeys::new(values).into_parts();
+                let (keys, inverse) = UniqueKeys::new(values)?.into_parts();
                 Self { keys, inverse, strings: None }
             }
             Values::Bytes(values) => Self::strings(values, seed),
-        }
+        })
     }
 
     fn strings(values: ByteValues<'v>, seed: u64) -> Self {
@@ -88,7 +95,7 @@ mod tests {
         fn strings_come_once_in_order(batch in prop::collection::vec("[ab]{0,4}", 0..80), clash: bool) {
             let buffer = ByteBuffer::from_iter(&batch);
             let seed = if clash { CLASHING_SEED } else { 7 };
-            let distinct = Distinct::new(Values::from(&buffer), seed);
+            let distinct = Distinct::new(Values::from(&buffer), seed).unwrap();
             let mut expected: Vec<&str> = Vec::new();
             for (word, &number) in batch.iter().zip(&distinct.inverse) {
                 if !expected.contains(&word.as_str()) {

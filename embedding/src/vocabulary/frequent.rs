@@ -138,7 +138,7 @@ impl Vocabulary {
                 continue;
             }
             let values = self.values_at(old, &places)?;
-            let distinct = Distinct::new(values.values(), self.shared.founding.seed);
+            let distinct = Distinct::new(values.values(), self.shared.founding.seed)?;
             if distinct.keys.len() != places.len() {
                 return Err(self.damaged("a value has two ids".to_owned()));
             }

@@ -30,7 +30,7 @@ use super::rows::PutVariable;
 use super::shared::Writer;
 use super::{Found, ValueKind, Values, Vocabulary};
 use crate::error::{Error, Result};
-use crate::keys::UNKNOWN_ID;
+use crate::unknown_id::UNKNOWN_ID;
 use embank_kv::Clock;
 
 /// The number of values that are inserted together. An interrupted insertion leaves at most this
@@ -66,7 +66,7 @@ impl Vocabulary {
     pub fn ids_or_insert<'v>(&self, values: impl Into<Values<'v>>, ids: &mut [u64]) -> Result<u64> {
         let values = values.into();
         self.check_batch(values, ids.len())?;
-        let distinct = Distinct::new(values, self.shared.founding.seed);
+        let distinct = Distinct::new(values, self.shared.founding.seed)?;
         let mut found = self.find(&distinct)?;
         let mut inserted = 0;
         if found.places.contains(&UNKNOWN_ID) {

@@ -62,9 +62,10 @@ pub use verify::{VerifiedVocabulary, VocabularyProgress};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::keys::UNKNOWN_ID;
 use crate::row::numbering::VocabularyIdentity;
+use crate::unknown_id::UNKNOWN_ID;
 use distinct::Distinct;
+use embank_kv::check_batch;
 use registry::Vocabularies;
 
 /// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are
@@ -222,7 +223,7 @@ impl Vocabulary {
     pub fn ids<'v>(&self, values: impl Into<Values<'v>>, ids: &mut [u64]) -> Result<Vec<u32>> {
         let values = values.into();
         self.check_batch(values, ids.len())?;
-        let distinct = Distinct::new(values, self.shared.founding.seed);
+        let distinct = Distinct::new(values, self.shared.founding.seed)?;
         let found = self.find(&distinct)?;
         Ok(self.fill_ids(&distinct, &found.places, ids))
     }
@@ -278,11 +279,7 @@ impl Vocabulary {
                 found: ids,
             });
         }
-        if values.len() >= u32::MAX as usize {
-            let what = format!("vocabulary {name:?}: a batch holds fewer than 2^32 - 1 values");
-            return Err(Error::InvalidArgument(what));
-        }
-        Ok(())
+        Ok(check_batch(values.len())?)
     }
 
     /// Looks up all distinct values.

@@ -12,8 +12,8 @@ use super::hash::CLASHING_SEED;
 use super::{ByteBuffer, OwnedValues, ValueKind, Vocabulary, VocabularyConfig};
 use crate::bank::Bank;
 use crate::error::Error;
-use crate::keys::UNKNOWN_ID;
 use crate::options::BankOptions;
+use crate::unknown_id::UNKNOWN_ID;
 
 const FIRST_ID: u64 = 3;
 

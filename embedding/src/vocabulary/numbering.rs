@@ -16,8 +16,8 @@ use super::record::{
 use super::rows::{
     AddEntries, Copies, FindPlaces, FindStrings, PeekFixed, PeekVariable, PutFixed, PutVariable,
 };
-use crate::keys::UNKNOWN_ID;
 use crate::row::numbering::renumberings;
+use crate::unknown_id::UNKNOWN_ID;
 
 type StoreResult<T> = embank_kv::Result<T>;
 

@@ -60,7 +60,7 @@ impl Vocabulary {
         for places in places.chunks(at_once) {
             let per_block = numbering.values_per_block();
             let of: Vec<u64> = places.iter().map(|place| place / per_block).collect();
-            let (block_numbers, inverse) = UniqueKeys::new(&of).into_parts();
+            let (block_numbers, inverse) = UniqueKeys::new(&of)?.into_parts();
             let blocks = numbering.read_blocks(&self.context().store, &block_numbers)?;
             match numbering.kind {
                 ValueKind::U64 => self.take_numbers(&blocks, places, &inverse, &mut numbers)?,

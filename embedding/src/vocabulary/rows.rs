@@ -6,7 +6,7 @@
 use embank_kv::{Access, Operation, RowHint, Shortage, Width};
 
 use super::record::{Entries, push_entry};
-use crate::keys::UNKNOWN_ID;
+use crate::unknown_id::UNKNOWN_ID;
 
 /// Reads whole rows of a table of fixed width.
 #[derive(Debug)]

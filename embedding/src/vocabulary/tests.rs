@@ -49,7 +49,7 @@ fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     let mut writer = vocabulary.writer();
     let numbering = vocabulary.shared.numbering();
     vocabulary.take_out_what_lies_beyond(&mut writer, &numbering).unwrap();
-    let distinct = Distinct::new(values, vocabulary.shared.founding.seed);
+    let distinct = Distinct::new(values, vocabulary.shared.founding.seed).unwrap();
     let bytes: Vec<&[u8]> = if distinct.are_strings() {
         (0..distinct.keys.len()).map(|i| distinct.bytes(i)).collect()
     } else {

@@ -18,7 +18,7 @@ use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, key_of};
 use super::numbering::{Numbering, values_in};
 use super::record::Entries;
 use crate::error::{Error, Result};
-use crate::keys::UNKNOWN_ID;
+use crate::unknown_id::UNKNOWN_ID;
 
 /// The progress of a verification.
 ///
@@ -185,7 +185,7 @@ impl Vocabulary {
         let store = &self.context().store;
         let first_id = self.config().first_id;
         let seed = self.shared.founding.seed;
-        let distinct = Distinct::new(values, seed);
+        let distinct = Distinct::new(values, seed)?;
         let found = numbering.find(store, &distinct.keys, |i| distinct.bytes(i), UNKNOWN_ID)?;
         for (i, (&place, &number)) in places.iter().zip(&distinct.inverse).enumerate() {
             let found = found[number as usize];

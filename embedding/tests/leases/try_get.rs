@@ -31,7 +31,7 @@ fn a_get_that_would_wait_holds_nothing() {
     thread::scope(|scope| {
         scope.spawn(|| assert!(try_get(&table, &[1, 2, 3, 2]).is_none()));
     });
-    let unique = table.unique_keys(&[1, 2, 3, 2]);
+    let unique = table.unique_keys(&[1, 2, 3, 2]).unwrap();
     assert!(table.try_get_distinct(unique, &mut [0.0; 3]).unwrap().is_none());
     for key in [1, 3] {
         assert_eq!(table.outstanding(key).unwrap().unwrap_or(0), 0, "key {key}");

@@ -441,7 +441,7 @@ fn a_second_get_of_a_step_counts_no_key_again() {
         let test = new_bank();
         let table = table(&test.bank, TableConfig::new(1).admission(admission));
         let keys: Vec<u64> = (0..1_000).collect();
-        let unique = || embank::UniqueKeys::new(&keys);
+        let unique = || embank::UniqueKeys::new(&keys).unwrap();
         let mut rows = vec![0.0; keys.len()];
         for step in 0..3 {
             let first = table.get_distinct(unique(), &mut rows).unwrap();

@@ -5,6 +5,7 @@ mod common;
 
 mod admission;
 mod bags;
+mod batch_limit;
 mod counts;
 mod dropping;
 mod dtypes;

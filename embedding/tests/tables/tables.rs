@@ -47,11 +47,11 @@ fn distinct_gets_hold_one_row_per_distinct_key() {
     let config = TableConfig::new(1).optimizer(Optimizer::sgd(1.0));
     let table = table(&test.bank, config.initializer(Initializer::Zeros));
     let mut rows = [f32::NAN; 2];
-    let lease = table.get_distinct(table.unique_keys(&[8, 7, 8]), &mut rows).unwrap();
-    assert_eq!(lease.unique(), &UniqueKeys::new(&[8, 7, 8]));
+    let lease = table.get_distinct(table.unique_keys(&[8, 7, 8]).unwrap(), &mut rows).unwrap();
+    assert_eq!(lease.unique(), &UniqueKeys::new(&[8, 7, 8]).unwrap());
     lease.apply_distinct(&[-1.0, -2.0]).unwrap();
     assert_eq!(rows_of(&table, &[8, 7]), [1.0, 2.0]);
-    let lease = table.get_distinct(UniqueKeys::new(&[7, 8]), &mut rows).unwrap();
+    let lease = table.get_distinct(UniqueKeys::new(&[7, 8]).unwrap(), &mut rows).unwrap();
     lease.put_distinct(&[70.0, 80.0]).unwrap();
     assert_eq!(rows_of(&table, &[8, 7]), [80.0, 70.0]);
 }
@@ -160,7 +160,7 @@ fn slices_of_the_wrong_length_are_refused_and_change_nothing() {
         other => panic!("{other}"),
     };
     refused(table.get(&keys, &mut [0.0; 5]).unwrap_err(), 6);
-    refused(table.get_distinct(UniqueKeys::new(&keys), &mut [0.0; 6]).unwrap_err(), 4);
+    refused(table.get_distinct(UniqueKeys::new(&keys).unwrap(), &mut [0.0; 6]).unwrap_err(), 4);
     refused(table.put(&keys, &[0.0; 7]).unwrap_err(), 6);
     refused(table.apply_gradients(&keys, &[]).unwrap_err(), 6);
     refused(table.peek(&keys, &mut [0.0; 3], Missing::Initial).unwrap_err(), 6);

@@ -36,7 +36,7 @@ fn train(table: &Table, seed: u64) -> Vec<f32> {
         match step % 4 {
             0 => table.get(&keys, &mut rows).unwrap().apply(&gradients).unwrap(),
             1 => {
-                let unique = table.unique_keys(&keys);
+                let unique = table.unique_keys(&keys).unwrap();
                 let distinct = unique.len() * DIM;
                 let lease = table.get_distinct(unique, &mut rows[..distinct]).unwrap();
                 lease.apply_distinct(&gradients[..distinct]).unwrap();

@@ -57,7 +57,7 @@ impl Embedding {
 
     /// Gets the rows of `keys`, which may repeat, for training.
     pub fn get(&self, keys: &[u64]) -> Result<Rows> {
-        let unique = UniqueKeys::new(keys);
+        let unique = UniqueKeys::new(keys)?;
         let places = (!unique.all_distinct()).then(|| {
             let places: Vec<i64> = unique.inverse().iter().map(|&place| place.into()).collect();
             Tensor::from_slice(&places)
@@ -147,7 +147,7 @@ impl Twin {
     /// the keys.
     fn of(table: &Table, keys: impl Iterator<Item = u64>) -> Result<Self> {
         let keys: Vec<u64> = keys.collect();
-        let unique = UniqueKeys::new(&keys);
+        let unique = UniqueKeys::new(&keys)?;
         let mut rows = vec![0.0; unique.len() * table.dim()];
         table.initial(unique.keys(), &mut rows)?;
         let weight = matrix(&rows, table.dim());

@@ -41,6 +41,23 @@ use serving::{CallState, Serving};
 pub use state::StateId;
 pub use tables::{NewTable, TableInfo};
 
+/// Fails if a batch has more keys than a place of 32 bits can number: 4,294,967,295.
+///
+/// # Errors
+/// `InvalidArgument`.
+#[doc(hidden)]
+#[inline]
+pub fn check_batch(keys: usize) -> Result<()> {
+    if u32::try_from(keys).is_ok() { Ok(()) } else { Err(too_many_keys(keys)) }
+}
+
+#[cold]
+fn too_many_keys(keys: usize) -> Error {
+    Error::InvalidArgument(format!(
+        "a batch holds at most 4,294,967,295 keys, and this one has {keys}; divide it into several batches"
+    ))
+}
+
 /// A guard that wakes the threads that wait for rows of this batch when it is dropped. The guard
 /// does so even if the batch ends with an error or a panic, because such a batch may have released
 /// rows.
@@ -196,12 +213,11 @@ impl Store {
         clock: Clock,
         run: impl FnOnce(&Core, Rows, BatchMemory<'_>) -> Result<()>,
     ) -> Result<(Outcome, Tally)> {
+        // Checked first, because the guard below reads all keys when it is dropped.
+        check_batch(keys.len())?;
         let rows = Rows { table, value_bytes: core.value_bytes(table, width)? };
         let releases = clock == Clock::Release || W::EFFECT == Effect::Delete;
         let _released = releases.then(|| Released { waiters: &core.waiters, table, keys });
-        if u32::try_from(keys.len()).is_err() {
-            return Err(Error::InvalidArgument("a batch holds at most 4,294,967,295 keys".into()));
-        }
         let mut scratch = take_scratch();
         // The batch fills these values through references. In a batch of one key, moving them would
         // take most of the time.

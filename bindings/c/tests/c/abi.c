@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -1183,6 +1184,51 @@ static void waits_of_one_call(void) {
     embank_bank_close(bank);
 }
 
+/* Checks that each call refuses a batch of 2^32 keys. The keys and the rows are a sparse file, so
+ * they take no memory. */
+static void batches_of_too_many_keys(void) {
+    const size_t many = (size_t)1 << 32;
+    embank_bank *bank = open_bank("too many");
+    embank_table_settings settings = settings_of(1);
+    embank_table *table;
+    embank_lease *lease;
+    const uint64_t offsets[] = {0, many};
+    const embank_bags bags = {offsets, 2, NULL, EMBANK_POOLING_SUM, 0};
+    float row[1];
+    const enum embank_status refused = EMBANK_STATUS_INVALID_ARGUMENT;
+    const char *word = "at most 4,294,967,295 keys";
+    int file = open(in_folder("keys"), O_RDWR | O_CREAT, 0600);
+    CHECK(file >= 0);
+    int is_sparse = ftruncate(file, (off_t)(many * sizeof(uint64_t))) == 0;
+    uint64_t *keys = mmap(NULL, many * sizeof *keys, PROT_READ, MAP_SHARED, file, 0);
+    float *rows = mmap(NULL, many * sizeof *rows, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (is_sparse && keys != MAP_FAILED && rows != MAP_FAILED) {
+        GOOD(embank_bank_table(bank, "user", &settings, &table));
+        BAD(refused, word, embank_table_get(table, keys, many, rows, many, &lease));
+        BAD(refused, word, embank_table_get_distinct(table, keys, many, rows, many, NULL, &lease));
+        BAD(refused, word, embank_table_get_bags(table, keys, many, &bags, row, 1, &lease));
+        BAD(refused, word, embank_table_peek_bags(table, keys, many, &bags, row, 1));
+        BAD(refused, word, embank_table_peek(table, keys, many, rows, many, EMBANK_MISSING_INITIAL, NULL));
+        BAD(refused, word, embank_table_initial(table, keys, many, rows, many));
+        BAD(refused, word, embank_table_put(table, keys, many, rows, many));
+        BAD(refused, word, embank_table_apply_gradients(table, keys, many, rows, many));
+        BAD(refused, word, embank_table_delete(table, keys, many, NULL));
+        BAD(refused, word, embank_table_lookahead(table, keys, many, NULL));
+        embank_table_free(table);
+    } else {
+        puts("skipped: this system maps no sparse file of 32 GiB");
+    }
+    if (keys != MAP_FAILED) {
+        munmap(keys, many * sizeof *keys);
+    }
+    if (rows != MAP_FAILED) {
+        munmap(rows, many * sizeof *rows);
+    }
+    close(file);
+    unlink(in_folder("keys"));
+    embank_bank_close(bank);
+}
+
 int main(int count, char **arguments) {
     if (count != 3) {
         fprintf(stderr, "usage: %s FOLDER BANK_WITH_A_FOREIGN_TABLE\n", arguments[0]);
@@ -1205,6 +1251,7 @@ int main(int count, char **arguments) {
     training_errors();
     vocabularies();
     waits_of_one_call();
+    batches_of_too_many_keys();
     disk_errors(arguments[2]);
     puts("all checks passed");
     return 0;

@@ -13,7 +13,7 @@ use super::training::within;
 use crate::arrays::{self, Keys, Rows};
 use crate::cell::BankCell;
 use crate::lease::{AnyLease, PyDistinctLease};
-use crate::scalars;
+use crate::{errors, scalars};
 
 /// A request of `get_many`: the keys of one table.
 struct Request<'py> {
@@ -100,7 +100,7 @@ pub(super) fn check_distinct<'t>(
     for table in tables {
         let key = &table.key;
         if let Some(before) = before.replace(table)
-            && cell.is_one_table(before.key.id, key.id)?
+            && cell.is_one_table(&before.key, key)?
         {
             return Err(PyValueError::new_err(format!(
                 "table {:?} comes twice: join its keys into one request",
@@ -268,7 +268,9 @@ fn take(
         .iter()
         .map(|request| request.earlier.as_ref().map_or(Ok(&[][..]), Keys::as_slice))
         .collect::<PyResult<Vec<_>>>()?;
-    let distinct: Vec<UniqueKeys> = py.detach(|| keys.into_iter().map(UniqueKeys::new).collect());
+    let distinct: embank::Result<Vec<UniqueKeys>> =
+        py.detach(|| keys.into_iter().map(UniqueKeys::new).collect());
+    let distinct = distinct.map_err(|error| errors::to_python(py, &error))?;
     let names: Vec<_> = distinct.iter().map(|unique| arrays::unique(py, unique)).collect();
     let mut rows = requests
         .iter()

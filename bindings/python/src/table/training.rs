@@ -10,7 +10,7 @@ use super::PyTable;
 use crate::arrays::{self, Keys, Rows};
 use crate::cell::{LeaseId, lease_of_another_table};
 use crate::lease::{AnyLease, LeasedRows, PyDistinctLease, PyLease};
-use crate::scalars;
+use crate::{errors, scalars};
 
 impl PyTable {
     /// The ids of leases of this bank within its cell.
@@ -157,6 +157,7 @@ impl PyTable {
         let earlier = earlier.map(Keys::new).transpose()?;
         let earlier = earlier.as_ref().map_or(Ok(&[][..]), Keys::as_slice)?;
         let unique = py.detach(|| UniqueKeys::new(keys));
+        let unique = unique.map_err(|error| errors::to_python(py, &error))?;
         let (distinct, inverse) = arrays::unique(py, &unique);
         let mut rows = Rows::first_of(py, out, unique.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;

@@ -335,7 +335,7 @@ impl Graph {
             targets.resize(targets.len() + count, target);
             counts.push(count.max(1) as f32);
         }
-        let unique = UniqueKeys::new(&all);
+        let unique = UniqueKeys::new(&all).expect("a batch has fewer than 2^32 nodes");
         let sources = unique.inverse()[nodes.len()..].iter().map(|&place| i64::from(place));
         let block = Block {
             made: nodes.len() as i64,

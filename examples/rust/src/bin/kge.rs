@@ -276,10 +276,10 @@ impl Graph {
             let triples: Vec<Triple> = triples.collect();
             let others = (0..negatives).map(|_| random.random_range(0..self.entities));
             let candidates: Vec<u64> = triples.iter().map(|of| of.tail).chain(others).collect();
-            let candidates = UniqueKeys::new(&candidates);
+            let candidates = UniqueKeys::new(&candidates).expect("a batch has fewer than 2^32 keys");
             let heads = triples.iter().map(|of| of.head);
             let all: Vec<u64> = heads.chain(candidates.keys().iter().copied()).collect();
-            let all = UniqueKeys::new(&all);
+            let all = UniqueKeys::new(&all).expect("a batch has fewer than 2^32 keys");
             Batch {
                 entities: all.keys().to_vec(),
                 relations: triples.iter().map(|of| of.relation).collect(),
