@@ -1072,7 +1072,8 @@ enum embank_status embank_table_vocabulary(const struct embank_table *table,
 // Gets rows for training: one per key, duplicates included. Inserts missing rows with their
 // initial values. Raises the staleness clock of each distinct key by one until the lease ends. If
 // a clock is above the table's staleness bound, the call first waits until it is not, at most for
-// the bank's wait timeout.
+// the bank's wait timeout. A call that fails raises no clock. Rows that it has inserted before it
+// failed stay, with their initial values.
 enum embank_status embank_table_get(const struct embank_table *table,
                                     const uint64_t *keys,
                                     size_t key_count,

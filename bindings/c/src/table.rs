@@ -122,7 +122,8 @@ pub unsafe extern "C" fn embank_table_vocabulary(
 /// Gets rows for training: one per key, duplicates included. Inserts missing rows with their
 /// initial values. Raises the staleness clock of each distinct key by one until the lease ends. If
 /// a clock is above the table's staleness bound, the call first waits until it is not, at most for
-/// the bank's wait timeout.
+/// the bank's wait timeout. A call that fails raises no clock. Rows that it has inserted before it
+/// failed stay, with their initial values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get(
     table: *const embank_table,

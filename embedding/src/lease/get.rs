@@ -41,7 +41,8 @@ impl Table {
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`],
     /// [`Error::SelfBlocked`], or a failure of the store. After an error, the call has raised no
-    /// clock, and the content of `rows` is unspecified.
+    /// clock, and the content of `rows` is unspecified. Missing rows that the call has inserted
+    /// before the error stay, with their initial values.
     pub fn get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {
         self.get_batch(keys, rows, Waits::Yes).map(|lease| lease.expect(WAITED))
     }

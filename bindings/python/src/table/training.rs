@@ -54,7 +54,8 @@ impl PyTable {
     /// Reads rows for training, and counts a lease on each.
     ///
     /// A key without a row gets one with its initial value. The call waits while more leases hold a
-    /// row than the staleness bound allows.
+    /// row than the staleness bound allows. A call that fails takes no lease; rows that it has made
+    /// before stay, with their initial values.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
