@@ -1,7 +1,7 @@
 //! Finds the distinct keys of a batch.
 //!
 //! Every Get and every update begins here, so this code is hot. It is one pass over the batch with
-//! a hash table that has at least eight slots per key. A processor can't predict whether a key is
+//! a hash table that has several slots per key. A processor can't predict whether a key is
 //! new or repeats an earlier one. So the pass does not branch on that: it writes each key behind
 //! the distinct keys found so far, and a new key has the number of that place. The only branch is
 //! whether the key at the slot's number is this key. It is, unless two different keys share a slot,
@@ -9,6 +9,11 @@
 //!
 //! The table of a very large batch is not in the fast caches, so the pass prefetches the slots of
 //! the keys to come. Without that, each wrong prediction would wait for a slot.
+//!
+//! Keys often come from outside. The hash has a random multiplier for each process
+//! ([`Scatter`](crate::scatter::Scatter)), so that no caller can choose keys that share a slot. The
+//! multiplier does not change the result, because the distinct keys are in the order of their first
+//! appearance.
 //!
 //! No key needs an allocation. A sorted batch without duplicates needs no table.
 
@@ -19,15 +24,23 @@ use embank_kv::{check_batch, prefetch};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
+use crate::scatter::Scatter;
 
 /// Largest table, in words of 4 bytes, that a thread keeps for its next batch. 4 MiB serves batches
 /// of 131,072 keys.
 const WORDS_KEPT_MAX: usize = 1 << 20;
 
-/// The table has at least this many slots per key of the batch. With fewer slots, more keys share
-/// a slot, and each of them costs a wrong prediction. With more, the table leaves the processor's
-/// fast caches.
+/// Least number of slots per key of a batch whose table stays with the thread. With fewer slots,
+/// more keys share a slot, and each of them costs a wrong prediction. With more, the table leaves
+/// the processor's fast caches.
 const SLOTS_PER_KEY_MIN: usize = 8;
+
+/// Least number of slots per key of a larger batch. Its table does not fit the fast caches, and a
+/// smaller table costs fewer cache misses.
+const SLOTS_PER_FAR_KEY_MIN: usize = 4;
+
+/// Largest batch with [`SLOTS_PER_KEY_MIN`] slots per key.
+const NEAR_KEYS_MAX: usize = WORDS_KEPT_MAX / SLOTS_PER_KEY_MIN;
 
 /// The pass prefetches the slot of the key that comes this many places later.
 const KEYS_AHEAD: usize = 16;
@@ -64,28 +77,34 @@ impl UniqueKeys {
         if batch.windows(2).all(|pair| pair[0] < pair[1]) {
             return Ok(Self { keys: batch.to_vec(), inverse: (0..batch.len() as u32).collect() });
         }
+        Ok(Self::scattered(batch, Scatter::of_process()))
+    }
+
+    fn scattered(batch: &[u64], scatter: Scatter) -> Self {
         let with_kept = |kept: &RefCell<Vec<u32>>| {
             let mut slots = kept.borrow_mut();
-            let unique = Self::hashed(batch, &mut slots);
+            let unique = Self::hashed(batch, scatter, &mut slots);
             if slots.len() > WORDS_KEPT_MAX {
                 *slots = Vec::new();
             }
             unique
         };
         // A thread that is ending can't keep a scratch table.
-        Ok(SLOTS.try_with(with_kept).unwrap_or_else(|_| Self::hashed(batch, &mut Vec::new())))
+        SLOTS.try_with(with_kept).unwrap_or_else(|_| Self::hashed(batch, scatter, &mut Vec::new()))
     }
 
-    fn hashed(batch: &[u64], scratch: &mut Vec<u32>) -> Self {
+    fn hashed(batch: &[u64], scatter: Scatter, scratch: &mut Vec<u32>) -> Self {
         if batch.len() <= usize::from(u16::MAX) {
-            Self::find::<u16>(batch, scratch)
+            Self::find::<u16>(batch, scatter, scratch)
         } else {
-            Self::find::<u32>(batch, scratch)
+            Self::find::<u32>(batch, scatter, scratch)
         }
     }
 
-    fn find<S: Slot>(batch: &[u64], scratch: &mut Vec<u32>) -> Self {
-        let count = (SLOTS_PER_KEY_MIN * batch.len()).next_power_of_two();
+    fn find<S: Slot>(batch: &[u64], scatter: Scatter, scratch: &mut Vec<u32>) -> Self {
+        let is_near = batch.len() <= NEAR_KEYS_MAX;
+        let per_key = if is_near { SLOTS_PER_KEY_MIN } else { SLOTS_PER_FAR_KEY_MIN };
+        let count = (per_key * batch.len()).next_power_of_two();
         let words = (count * size_of::<S>()).div_ceil(size_of::<u32>());
         match scratch.get_mut(..words) {
             Some(used) => used.fill(0),
@@ -101,10 +120,10 @@ impl UniqueKeys {
             if S::LIES_FAR
                 && let Some(&later) = batch.get(place + KEYS_AHEAD)
             {
-                prefetch(&slots[scatter(later) as usize & mask]);
+                prefetch(&slots[scatter.hash(later) as usize & mask]);
             }
             keys[distinct] = key;
-            let mut at = scatter(key) as usize & mask;
+            let mut at = scatter.hash(key) as usize & mask;
             // The loop ends: the table has more slots than distinct keys.
             loop {
                 let slot = slots[at].count();
@@ -237,15 +256,6 @@ pub(crate) struct Places {
     pub(crate) later: Vec<u32>,
 }
 
-/// Hashes a key by folding both halves of a 128-bit product, and the halves of the result. Regular
-/// keys (runs, strides, powers of two) then spread about as evenly as random keys.
-#[inline]
-fn scatter(key: u64) -> u64 {
-    let product = u128::from(key ^ 0x2545_F491_4F6C_DD1D) * 0x9E37_79B9_7F4A_7C15;
-    let folded = product as u64 ^ (product >> 64) as u64;
-    folded ^ (folded >> 32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,17 +311,46 @@ mod tests {
         assert!(UniqueKeys::new(&[]).unwrap().is_empty());
     }
 
-    /// Shows that few of many regular keys share a slot. Of random keys, one in sixteen does.
+    /// Returns the greatest number of keys of `batch` that have one of 64 neighbouring slots, in a
+    /// table with eight slots per key.
+    fn crowd(batch: &[u64], scatter: Scatter) -> usize {
+        let mask = (SLOTS_PER_KEY_MIN * batch.len()).next_power_of_two() as u64 - 1;
+        let mut counts = HashMap::new();
+        batch
+            .iter()
+            .for_each(|&key| *counts.entry((scatter.hash(key) & mask) / 64).or_insert(0) += 1);
+        counts.into_values().max().unwrap_or(0)
+    }
+
+    /// Regression test: the hash had no secret, so 4,096 keys that a caller chose to share a slot
+    /// took 200 times as long as others.
     #[test]
-    fn regular_keys_do_not_cluster() {
-        let count: u64 = 1 << 14;
-        for (shift, step) in (0..48).flat_map(|shift| [1, 3, 1000].map(|step| (shift, step))) {
-            let keys = (0..count).map(|i| (i * step) << shift);
-            let distinct = keys.clone().collect::<std::collections::HashSet<_>>().len();
-            let mask = SLOTS_PER_KEY_MIN as u64 * count - 1;
-            let slots: std::collections::HashSet<_> = keys.map(|key| scatter(key) & mask).collect();
-            let missed = distinct - slots.len();
-            assert!(missed < distinct / 4, "{missed} of {distinct} keys at {step} << {shift}");
+    fn keys_that_were_chosen_to_collide_do_not_under_another_multiplier() {
+        let known = Scatter::with(1);
+        let hits = |key: &u64| known.hash(*key) & 0x7FFF < 64;
+        for first in [0, 1 << 40, u64::MAX << 36] {
+            let chosen: Vec<u64> = (first..).filter(hits).take(4096).collect();
+            assert_eq!(crowd(&chosen, known), 4096);
+            for seed in 2..20 {
+                let scatter = Scatter::with(seed);
+                let crowded = crowd(&chosen, scatter);
+                assert!(crowded < 64, "{crowded} keys share 64 slots under seed {seed}");
+                assert_eq!(UniqueKeys::scattered(&chosen, scatter).keys(), chosen);
+            }
+        }
+    }
+
+    /// Shows that the result does not depend on the multiplier, for tables of both kinds of slots.
+    #[test]
+    fn the_result_is_the_same_under_every_multiplier() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for count in [300, 5000, 70_000, 140_000] {
+            let batch: Vec<u64> = (0..count).map(|_| random.u64(0..count)).collect();
+            let expected = reference(&batch);
+            for seed in 0..4 {
+                let unique = UniqueKeys::scattered(&batch, Scatter::with(seed));
+                assert_eq!(unique.into_parts(), expected, "seed {seed}");
+            }
         }
     }
 

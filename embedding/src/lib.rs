@@ -45,6 +45,7 @@
 
 // The folders of this crate. A folder imports only from folders above it in this list.
 //
+// scatter     a hash of keys with a secret of the process
 // unknown_id  the id that stands for a value without an id
 // pool        the threads that share the large batches of a bank
 // options     the options for opening a bank
@@ -76,6 +77,7 @@ mod options;
 mod pool;
 mod registry;
 mod row;
+mod scatter;
 mod stats;
 mod table;
 mod unknown_id;

@@ -8,8 +8,13 @@
 //! A row can be *overtaken*: a Get has read it itself. The row stays in the set, because it is
 //! still in the queue. A mark tells the worker not to read it. A new request for the row removes
 //! the mark.
+//!
+//! The hash has a secret of the process ([`Scatter`]), so that no caller can choose keys that share
+//! a slot.
 
 use std::num::NonZeroU16;
+
+use crate::scatter::Scatter;
 
 /// A set of (table number, key) with a fixed capacity.
 #[derive(Debug)]
@@ -20,6 +25,7 @@ pub(crate) struct PendingSet {
     /// One bit per slot: set if the slot's row is overtaken. Meaningless in an empty slot.
     overtaken: Vec<u64>,
     len: usize,
+    scatter: Scatter,
 }
 
 impl PendingSet {
@@ -29,7 +35,8 @@ impl PendingSet {
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         let slots = 2 * capacity;
         let overtaken = vec![0; slots.div_ceil(64)];
-        Self { keys: vec![0; slots], tables: vec![0; slots], overtaken, len: 0 }
+        let scatter = Scatter::of_process();
+        Self { keys: vec![0; slots], tables: vec![0; slots], overtaken, len: 0, scatter }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -129,9 +136,7 @@ impl PendingSet {
     }
 
     fn home(&self, table: u16, key: u64) -> usize {
-        let mixed = (key ^ u64::from(table) << 48).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xD1B5_4A32_D192_ED03);
-        ((u128::from(mixed) * self.keys.len() as u128) >> 64) as usize
+        self.scatter.slot(key ^ u64::from(table) << 48, self.keys.len())
     }
 }
 

@@ -6,7 +6,8 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 pub(crate) const EMPTY_FINGERPRINT: u64 = 0;
 
 /// Returns the key of the record that holds a byte string. Each vocabulary has its own random seed,
-/// so a caller can't choose strings that share a record.
+/// so a caller that does not know the seed can't choose strings that share a record. The hash is
+/// not cryptographic.
 #[inline]
 pub(crate) fn key_of(seed: u64, value: &[u8]) -> u64 {
     #[cfg(test)]
