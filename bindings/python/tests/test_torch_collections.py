@@ -240,3 +240,39 @@ def test_losses_of_two_features_are_one_backward_pass(
     out["two"].sum().backward()
     steps.step()
     assert a.peek([1, 2]).tolist() == [[-0.5, -0.5], [0.0, 0.0]]
+
+
+@pytest.mark.skipif(not hasattr(torch, "uint64"), reason="this torch has no uint64")
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_features_of_one_table_may_have_keys_of_different_types(
+    tables: list[embank.Table], mode: Any
+) -> None:
+    """Regression test: torch joins no int64 keys with uint64 keys, and the store joins the keys of
+    features whose bags it does not pool, as in mode "max"."""
+    a, _ = tables
+    a.put([1, 2, -1], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    largest = torch.tensor([[1, 2**64 - 1]], dtype=torch.uint64)
+    features = {"i": torch.tensor([[1, 2]]), "u": largest, "b": torch.tensor([[2]]).byte()}
+    module = embank.torch.EmbeddingBagCollection(dict.fromkeys(features, a), mode=mode)
+    reduced = {"sum": ([4.0, 6.0], [6.0, 8.0]), "mean": ([2.0, 3.0], [3.0, 4.0])}
+    of_i, of_u = reduced.get(mode, ([3.0, 4.0], [5.0, 6.0]))
+    out = module(features)
+    assert {name: rows.tolist() for name, rows in out.items()} == {
+        "i": [of_i], "u": [of_u], "b": [[3.0, 4.0]]
+    }
+    sum(rows.sum() for rows in out.values()).backward()
+    assert a.stats()["apply_rows"] == 3
+    rows = embank.torch.EmbeddingCollection(dict.fromkeys(features, a)).eval()(features)
+    assert torch.equal(rows["i"][0, 0], rows["u"][0, 0])
+    assert rows["u"][0].tolist() == a.peek([1, -1]).tolist()
+
+
+def test_keys_that_are_no_integers_are_refused_in_every_mode(tables: list[embank.Table]) -> None:
+    a, _ = tables
+    features = {"i": torch.tensor([[1, 2]]), "f": torch.tensor([[1.0]])}
+    for mode in ("sum", "max"):
+        module = embank.torch.EmbeddingBagCollection(dict.fromkeys(features, a), mode=mode)
+        with pytest.raises(TypeError, match="integer"):
+            module(features)
+    with pytest.raises(TypeError, match="integer"):
+        embank.torch.EmbeddingCollection(dict.fromkeys(features, a))(features)

@@ -11,7 +11,7 @@ from torch import Tensor
 import embank
 
 from .bags import BagOptions, BagRequest, Bags, Mode, check_mode, joined_request
-from .keys import padding_key
+from .keys import as_integers, padding_key
 from .leaf import Rows, leased_outputs, naming_cure, refuse_recording, tensors_of
 from .modules import TableModule
 from .sinks import identity
@@ -119,7 +119,9 @@ class EmbeddingCollection(_Collection):
         """
         refuse_recording(self.tables(), _tensors(features))
         self._check_names(features)
-        found = self._rows({name: features[name] for name in self.features})
+        # torch joins no int64 keys with uint64 keys.
+        keys = {name: as_integers("keys", features[name]) for name in self.features}
+        found = self._rows(keys)
         return {
             name: torch.nn.functional.embedding(places, rows)
             for name, (rows, places) in found.items()
