@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::path::Path;
 
-use embank::{Error, Unsaved};
+use embank::{Error, LockHolders, Unsaved};
 use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, import_exception};
@@ -280,9 +280,7 @@ fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
                 ("replaced", replaced.into_py_any(py)),
             ],
         ),
-        Error::Locked { path, holders } => Locked::new_err(format!(
-            "bank {path:?} is open for writing in {holders}. Close it there, or open it here with read_only=True."
-        )),
+        Error::Locked { path, holders } => Locked::new_err(locked(path, holders)),
         Error::ReadOnly { .. } => ReadOnly::new_err(text),
         Error::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
             py,
@@ -397,6 +395,24 @@ pub(crate) fn not_in_checkpoint() -> PyErr {
 /// The exception for a call on a bank after its `close()`.
 pub(crate) fn bank_closed() -> PyErr {
     PyValueError::new_err("bank is closed")
+}
+
+/// The text of `Locked`. If this process holds the bank, names what may still refer to it, because
+/// `del bank` does not close a bank to which another object refers.
+fn locked(path: &Path, holders: &LockHolders) -> String {
+    let here = std::process::id();
+    let may_be_here = holders.0.is_empty() || holders.0.iter().any(|of| of.process == here);
+    if !may_be_here {
+        return format!(
+            "bank {path:?} is open for writing in {holders}. Close it there, or open it here with read_only=True."
+        );
+    }
+    format!(
+        "bank {path:?} is open for writing in {holders}: a Bank object of it is not closed. Call bank.close() on it, or \
+         open it as `with embank.Bank(...) as bank:`. `del bank` closes it only if no other object refers to it: a \
+         table, a module or an optimizer that has the table, a lease, a vocabulary, a pipeline, the traceback of an \
+         exception (sys.last_traceback), or a reference cycle until gc.collect(). Or open it here with read_only=True."
+    )
 }
 
 /// The exception for `close()` inside a call on the bank. `close()` would wait for this call, and

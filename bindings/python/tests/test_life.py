@@ -70,6 +70,25 @@ def test_a_second_bank_on_the_directory_is_refused(tmp_path: Path) -> None:
     open_bank(tmp_path / "bank").close()
 
 
+def test_the_error_of_a_bank_that_is_still_referred_to_names_the_cure(tmp_path: Path) -> None:
+    """Regression test: after `del bank`, with a table alive, the error named only the process."""
+    bank = open_bank(tmp_path / "bank")
+    kept = bank.table("item", dim=2)
+    del bank
+    with pytest.raises(embank.Locked) as refused:
+        open_bank(tmp_path / "bank")
+    for holder in ("bank.close()", "table", "module", "lease", "traceback"):
+        assert holder in str(refused.value)
+    kept.bank.close()
+    open_bank(tmp_path / "bank").close()
+    # A lease alone holds the bank too.
+    lease = open_bank(tmp_path / "bank").table("item", dim=2).get([])
+    with pytest.raises(embank.Locked, match=r"bank\.close\(\)"):
+        open_bank(tmp_path / "bank")
+    del lease
+    open_bank(tmp_path / "bank").close()
+
+
 def test_closing_gives_leases_back_and_refuses_what_comes_after(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "bank")
     table = bank.table("item", dim=4, optimizer=embank.SGD(lr=0.5))
