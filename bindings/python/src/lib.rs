@@ -62,6 +62,8 @@ mod _embank {
     #[pymodule_export]
     use crate::bank::recovered::PyRecovered;
     #[pymodule_export]
+    use crate::bank::tables::table_handles;
+    #[pymodule_export]
     use crate::checkpoints::{
         apply_delta, checkpoint_id, copy_checkpoint, export_delta, list_checkpoints, roll_back,
     };

@@ -19,7 +19,7 @@ mod checkpoints;
 mod opening;
 pub(crate) mod recovered;
 mod stats;
-mod tables;
+pub(crate) mod tables;
 mod upkeep;
 mod vocabularies;
 

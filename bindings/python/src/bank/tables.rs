@@ -10,6 +10,13 @@ use crate::table::PyTable;
 use crate::table::files::format_of;
 use crate::{scalars, settings};
 
+/// Returns the number of handles of tables that a bank holds for `Table` objects. Only for tests.
+#[pyfunction]
+#[pyo3(name = "_table_handles")]
+pub(crate) fn table_handles(bank: &PyBank) -> PyResult<usize> {
+    bank.cell.table_handles()
+}
+
 #[pymethods]
 impl PyBank {
     /// Opens a table, or creates it if the bank has no table of this name.

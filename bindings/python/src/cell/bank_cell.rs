@@ -11,7 +11,7 @@ use embank::locks::{Condvar, Mutex};
 use embank::{Bank, Unsaved};
 use pyo3::prelude::*;
 
-use super::handles::OpenHandles;
+use super::handles::{HandleId, OpenHandles, Registered};
 use crate::{errors, signals};
 
 /// The handles of an open bank. Empty after the bank is closed.
@@ -36,6 +36,8 @@ struct CellState {
     /// True after `close`. If `close` comes while `roll_back` opens the bank again, the flag tells
     /// `roll_back` to drop the new handles.
     closing: bool,
+    /// Numbers of handles whose Python objects were dropped while `roll_back` opens the bank again.
+    forgotten: Vec<u64>,
 }
 
 impl BankCell {
@@ -45,7 +47,12 @@ impl BankCell {
         Self {
             path,
             process: process::id(),
-            state: Mutex::new(CellState { open, in_flight: 0, closing: false }),
+            state: Mutex::new(CellState {
+                open,
+                in_flight: 0,
+                closing: false,
+                forgotten: Vec::new(),
+            }),
             idle: Condvar::new(),
         }
     }
@@ -123,12 +130,16 @@ impl BankCell {
 
     /// Puts back the handles that `take_open` took. If the bank was closed in between, returns the
     /// handles.
-    pub(crate) fn put_open(&self, open: OpenHandles) -> Option<OpenHandles> {
+    pub(crate) fn put_open(&self, mut open: OpenHandles) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         if state.closing {
             return Some(open);
         }
+        let forgotten = open.take_numbers(&mem::take(&mut state.forgotten));
         state.open = Some(open);
+        drop(state);
+        // Dropped here, because no handle may be dropped while `state` is locked.
+        drop(forgotten);
         None
     }
 
@@ -169,17 +180,22 @@ impl BankCell {
         Ok(look(self.state.lock().open.as_mut()))
     }
 
-    /// Takes a handle if the registry has it, and counts a call in flight. The caller ends the call
-    /// by dropping an [`InFlight`].
-    pub(super) fn pick_if_there<H>(
-        &self,
-        take: impl FnOnce(&mut OpenHandles) -> Option<H>,
-    ) -> Option<H> {
+    /// Takes the handle of a Python object that is dropped, if its registry has it, and counts a
+    /// call in flight. The caller ends the call by dropping an [`InFlight`].
+    pub(super) fn pick_forgotten<H: Registered>(&self, id: HandleId<H>) -> Option<H> {
         if !self.is_own_process() {
             return None;
         }
         let mut state = self.state.lock();
-        let handle = state.open.as_mut().and_then(take)?;
+        let CellState { open, closing, forgotten, .. } = &mut *state;
+        let Some(open) = open else {
+            // `roll_back` has the handles, and may put this one back.
+            if !*closing {
+                forgotten.push(id.number());
+            }
+            return None;
+        };
+        let handle = H::registry(open).take(&id)?;
         state.in_flight += 1;
         Some(handle)
     }

@@ -22,12 +22,14 @@ use crate::errors;
 pub(crate) type SharedScan = Arc<Mutex<Scan>>;
 
 pub(crate) type LeaseId = HandleId<Lease>;
+pub(crate) type TableHandle = HandleId<Table>;
 pub(crate) type PrefetchId = HandleId<Prefetch>;
 pub(crate) type ScanId = HandleId<SharedScan>;
 pub(crate) type VocabularyId = HandleId<Vocabulary>;
 pub(crate) type DependentId = HandleId<Dependent>;
 
-/// The id of a table within its cell.
+/// Identifies a table within its cell. Two Python objects of one table have equal ids, unless the
+/// bank was rolled back in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CellTableId {
     /// The table's id within its open bank. After a drop another table may get the name and the
@@ -47,8 +49,9 @@ pub(crate) struct OpenHandles {
     pub(super) scans: Registry<SharedScan>,
     pub(super) vocabularies: Registry<Vocabulary>,
     pub(super) dependents: Registry<Dependent>,
-    /// Handles of dropped tables stay here too, because they return the error for a dropped table.
-    pub(super) tables: Registry<Table, CellTableId>,
+    /// One handle for each Python object of a table. The handle of a dropped table stays until its
+    /// object is gone, because it returns the error for a dropped table.
+    pub(super) tables: Registry<Table>,
     pub(super) bank: Bank,
     /// The number of times that the cell's bank was taken back to a checkpoint.
     pub(super) roll_backs: u32,
@@ -68,7 +71,17 @@ impl OpenHandles {
         }
     }
 
-    pub(super) fn table(&self, id: CellTableId) -> PyResult<Table> {
+    /// Takes out the handles with these numbers, so that the caller can drop them.
+    pub(super) fn take_numbers(&mut self, numbers: &[u64]) -> (Vec<Table>, Vec<Vocabulary>) {
+        let Self { tables, vocabularies, .. } = self;
+        let tables = numbers.iter().filter_map(|&number| tables.take(&HandleId::of(number)));
+        let tables = tables.collect();
+        let vocabularies =
+            numbers.iter().filter_map(|&number| vocabularies.take(&HandleId::of(number)));
+        (tables, vocabularies.collect())
+    }
+
+    pub(super) fn table(&self, id: TableHandle) -> PyResult<Table> {
         self.tables.get(&id).cloned().ok_or_else(errors::not_in_checkpoint)
     }
 
@@ -111,6 +124,12 @@ impl Registered for SharedScan {
     }
 }
 
+impl Registered for Table {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
+        &mut open.tables
+    }
+}
+
 impl Registered for Vocabulary {
     fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
         &mut open.vocabularies
@@ -140,7 +159,7 @@ impl BankCell {
     pub(crate) fn keep_of_table<H: Registered>(
         &self,
         py: Python<'_>,
-        table: CellTableId,
+        table: TableHandle,
         call: impl FnOnce(&Table) -> embank::Result<H> + Send,
     ) -> PyResult<HandleId<H>> {
         let table = self.pick(|open| open.table(table))?;
@@ -185,7 +204,7 @@ impl BankCell {
     /// Drops a handle if the registry has it. `close` waits for the drop. Never fails, because the
     /// garbage collector calls it too.
     pub(crate) fn forget<H: Registered>(&self, id: HandleId<H>) {
-        let Some(handle) = self.pick_if_there(|open| H::registry(open).take(&id)) else { return };
+        let Some(handle) = self.pick_forgotten(id) else { return };
         let call = InFlight::of(self);
         detached(move || drop(handle));
         drop(call);
@@ -211,7 +230,16 @@ pub(crate) struct HandleId<H> {
 impl<H> HandleId<H> {
     fn new() -> Self {
         // Relaxed: only the uniqueness of the numbers matters, and they order nothing.
-        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), handle: PhantomData }
+        Self::of(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn of(number: u64) -> Self {
+        Self { number, handle: PhantomData }
+    }
+
+    /// The number of the handle. No other handle of the process has it.
+    pub(super) fn number(self) -> u64 {
+        self.number
     }
 }
 
@@ -246,11 +274,11 @@ impl<H> fmt::Debug for HandleId<H> {
 
 /// The handles of one kind that no call has taken.
 #[derive(Debug)]
-pub(crate) struct Registry<H, Id = HandleId<H>> {
-    handles: HashMap<Id, H>,
+pub(crate) struct Registry<H> {
+    handles: HashMap<HandleId<H>, H>,
 }
 
-impl<H, Id> Default for Registry<H, Id> {
+impl<H> Default for Registry<H> {
     fn default() -> Self {
         Self { handles: HashMap::new() }
     }
@@ -263,24 +291,22 @@ impl<H> Registry<H> {
         self.insert(id, handle);
         id
     }
-}
 
-impl<H, Id: Eq + Hash> Registry<H, Id> {
     /// Stores a handle under a known id. An older handle with this id is dropped.
-    pub(crate) fn insert(&mut self, id: Id, handle: H) {
+    pub(crate) fn insert(&mut self, id: HandleId<H>, handle: H) {
         self.handles.insert(id, handle);
     }
 
-    pub(crate) fn get(&self, id: &Id) -> Option<&H> {
+    pub(crate) fn get(&self, id: &HandleId<H>) -> Option<&H> {
         self.handles.get(id)
     }
 
     /// Removes a handle and returns it.
-    pub(crate) fn take(&mut self, id: &Id) -> Option<H> {
+    pub(crate) fn take(&mut self, id: &HandleId<H>) -> Option<H> {
         self.handles.remove(id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Id, &H)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&HandleId<H>, &H)> {
         self.handles.iter()
     }
 

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::bank_cell::BankCell;
-use super::handles::{CellTableId, LeaseId, OpenHandles};
+use super::handles::{LeaseId, OpenHandles, TableHandle};
 use crate::{errors, signals};
 
 impl BankCell {
@@ -13,7 +13,7 @@ impl BankCell {
     pub(crate) fn take_lease(
         &self,
         py: Python<'_>,
-        table: CellTableId,
+        table: TableHandle,
         call: impl FnOnce(&Table) -> embank::Result<Option<Lease>> + Send,
     ) -> PyResult<Option<LeaseId>> {
         let table = self.pick(|open| open.table(table))?;
@@ -36,7 +36,7 @@ impl BankCell {
     pub(crate) fn take_leases<C>(
         &self,
         py: Python<'_>,
-        calls: Vec<(CellTableId, C)>,
+        calls: Vec<(TableHandle, C)>,
     ) -> PyResult<Vec<LeaseId>>
     where
         C: FnOnce(&Table) -> embank::Result<Lease> + Send,
@@ -95,7 +95,7 @@ impl BankCell {
     pub(crate) fn with_leases<R: Send>(
         &self,
         py: Python<'_>,
-        of_tables: &[(CellTableId, Vec<LeaseId>)],
+        of_tables: &[(TableHandle, Vec<LeaseId>)],
         call: impl FnOnce(Vec<Vec<Lease>>) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let leases = self.pick(|open| {
@@ -163,7 +163,7 @@ impl BankCell {
 }
 
 /// Fails unless each of `ids` occurs only once, can be consumed, and belongs to the table.
-fn check_leases_of(open: &OpenHandles, table: CellTableId, ids: &[LeaseId]) -> PyResult<()> {
+fn check_leases_of(open: &OpenHandles, table: TableHandle, ids: &[LeaseId]) -> PyResult<()> {
     for (place, id) in ids.iter().enumerate() {
         if ids[..place].contains(id) {
             return Err(lease_consumed());

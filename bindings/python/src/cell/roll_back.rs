@@ -8,12 +8,13 @@ use embank::{Bank, BankOptions, Error, Table, TableConfig, Vocabulary};
 use pyo3::prelude::*;
 
 use super::bank_cell::{BankCell, InFlight, detached};
-use super::handles::{CellTableId, OpenHandles, VocabularyId};
+use super::handles::{OpenHandles, TableHandle, VocabularyId};
 use crate::errors;
 
 /// A table whose Python objects stay usable.
 struct KeptTable {
-    id: CellTableId,
+    id: TableHandle,
+    number: u16,
     name: String,
     config: TableConfig,
 }
@@ -35,8 +36,9 @@ impl Kept {
         // A table that was replaced is left out: the new table with its name and number is not the
         // table of the Python object.
         let tables = open.tables.iter().filter(|(_, table)| table.has_its_number());
-        let kept_table = |(&id, table): (&CellTableId, &Table)| KeptTable {
+        let kept_table = |(&id, table): (&TableHandle, &Table)| KeptTable {
             id,
+            number: table.number(),
             name: table.name().to_owned(),
             config: table.config(),
         };
@@ -53,10 +55,10 @@ impl Kept {
     /// Opens the tables and vocabularies and stores their handles in `open`. Objects of a table or
     /// vocabulary that the checkpoint does not have get no handle.
     fn open_in(self, open: &mut OpenHandles) {
-        for KeptTable { id, name, config } in self.tables {
+        for KeptTable { id, number, name, config } in self.tables {
             // `Bank::table` would create a table that does not exist, so the existence is checked
             // first.
-            let is_there = |of: Table| of.number() == id.id.number();
+            let is_there = |of: Table| of.number() == number;
             let there = open.bank.open_table_unchecked(&name).is_ok_and(is_there);
             if !there {
                 continue;

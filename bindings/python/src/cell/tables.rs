@@ -6,12 +6,14 @@ use embank::{Admission, Bank, Table};
 use pyo3::prelude::*;
 
 use super::bank_cell::BankCell;
-use super::handles::CellTableId;
+use super::handles::{CellTableId, TableHandle};
 use crate::errors;
 
 /// The facts of a table that a Python table object keeps.
 #[derive(Debug)]
 pub(crate) struct TableKey {
+    pub(crate) handle: TableHandle,
+    /// Orders tables: every call that takes leases of several tables takes them in this order.
     pub(crate) id: CellTableId,
     pub(crate) name: Arc<str>,
     pub(crate) dim: usize,
@@ -31,28 +33,29 @@ impl BankCell {
             let table = call(&bank)?;
             Ok(self.store(table, |open, table| {
                 let id = CellTableId { id: table.id(), roll_backs: open.roll_backs };
-                let key = TableKey {
-                    id,
-                    name: table.name().into(),
-                    dim: table.dim(),
-                    is_gated: table.config().admission != Admission::Always,
-                };
-                open.tables.insert(id, table);
-                key
+                let name = table.name().into();
+                let dim = table.dim();
+                let is_gated = table.config().admission != Admission::Always;
+                TableKey { handle: open.tables.keep(table), id, name, dim, is_gated }
             }))
         })?;
         kept.ok_or_else(errors::bank_closed)
     }
 
+    /// The number of table objects whose handles the cell has.
+    pub(crate) fn table_handles(&self) -> PyResult<usize> {
+        self.look(|open| open.map_or(0, |open| open.tables.handles().count()))
+    }
+
     /// True if two table objects stand for one table. Two objects with the same table number stand
     /// for different tables if one of the tables was dropped.
-    pub(crate) fn is_one_table(&self, one: CellTableId, other: CellTableId) -> PyResult<bool> {
-        if one.id.number() != other.id.number() {
+    pub(crate) fn is_one_table(&self, one: &TableKey, other: &TableKey) -> PyResult<bool> {
+        if one.id.id.number() != other.id.id.number() {
             return Ok(false);
         }
         self.look(|open| {
             let tables = &open.ok_or_else(errors::bank_closed)?.tables;
-            let id_now = |of| tables.get(&of).map(Table::id);
+            let id_now = |of: &TableKey| tables.get(&of.handle).map(Table::id);
             Ok(id_now(one).is_some_and(|id_of_one| Some(id_of_one) == id_now(other)))
         })?
     }
@@ -61,7 +64,7 @@ impl BankCell {
     pub(crate) fn with_table<R: Send>(
         &self,
         py: Python<'_>,
-        id: CellTableId,
+        id: TableHandle,
         call: impl FnOnce(&Table) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let table = self.pick(|open| open.table(id))?;

@@ -94,7 +94,7 @@ impl PyTable {
         let bags = GivenBags::new(keys.len(), offsets, pooling, weights)?;
         let mut rows = Rows::new(py, out, bags.as_bags().len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.id, |table| {
+        let id = self.cell.take_lease(py, self.key.handle, |table| {
             within(table, timeout).get_bags(keys, bags.as_bags(), values).map(Some)
         })?;
         let id = id.expect("a get that waits ends with a lease or an error");
@@ -206,7 +206,7 @@ pub(crate) fn get_bags_many(
         let bags = request.bags.as_bags();
         let values = rows.as_slice_mut()?;
         let call = move |table: &embank::Table| table.get_bags(keys, bags, values);
-        calls.push((request.table.get().key.id, call));
+        calls.push((request.table.get().key.handle, call));
     }
     let ids = cell.take_leases(py, calls)?;
     let mut leases: Vec<_> = requests

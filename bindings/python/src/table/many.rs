@@ -225,7 +225,7 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<GivenPart<'_>>) -> PyResult<
         .iter()
         .map(|part| {
             let table = part.table.get();
-            Ok((table.key.id, table.lease_ids(&part.leases)?))
+            Ok((table.key.handle, table.lease_ids(&part.leases)?))
         })
         .collect::<PyResult<Vec<_>>>()?;
     cell.with_leases(py, &ids, |leases| {
@@ -243,7 +243,7 @@ fn check_once(cell: &BankCell, parts: &[Part<'_>]) -> PyResult<()> {
         let key = &part.table.get().key;
         let mut comes_twice = false;
         for earlier in &parts[..place] {
-            comes_twice |= cell.is_one_table(earlier.table.get().key.id, key.id)?;
+            comes_twice |= cell.is_one_table(&earlier.table.get().key, key)?;
         }
         if comes_twice {
             return Err(PyValueError::new_err(format!(
@@ -283,7 +283,7 @@ fn take(
         .iter()
         .zip(distinct.into_iter().zip(values).zip(earlier))
         .map(|(request, ((unique, values), earlier))| {
-            (request.table.get().key.id, move |table: &embank::Table| {
+            (request.table.get().key.handle, move |table: &embank::Table| {
                 let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
                 within(table, left).get_distinct_again(unique, values, earlier)
             })

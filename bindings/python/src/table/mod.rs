@@ -66,7 +66,13 @@ impl PyTable {
         py: Python<'_>,
         call: impl FnOnce(&embank::Table) -> embank::Result<R> + Send,
     ) -> PyResult<R> {
-        self.cell.with_table(py, self.key.id, call)
+        self.cell.with_table(py, self.key.handle, call)
+    }
+}
+
+impl Drop for PyTable {
+    fn drop(&mut self) {
+        self.cell.forget(self.key.handle);
     }
 }
 

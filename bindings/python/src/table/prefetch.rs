@@ -44,7 +44,7 @@ impl PyPrefetch {
         keys: &[u64],
         missing: Missing,
     ) -> PyResult<Self> {
-        let id = cell.keep_of_table(py, table.id, |table| table.prefetch(keys))?;
+        let id = cell.keep_of_table(py, table.handle, |table| table.prefetch(keys))?;
         Ok(Self {
             cell: Arc::clone(cell),
             id,

@@ -58,7 +58,7 @@ impl PyScan {
         }
         let mut checkpoint = 0;
         let mut rows = 0;
-        let id = cell.keep_of_table(py, table.id, |table| {
+        let id = cell.keep_of_table(py, table.handle, |table| {
             let scan = table.scan()?;
             checkpoint = scan.checkpoint();
             rows = scan.rows();

@@ -85,7 +85,7 @@ impl PyTable {
         let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
         let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.id, |table| {
+        let id = self.cell.take_lease(py, self.key.handle, |table| {
             within(table, timeout).get(keys, values).map(Some)
         })?;
         let id = id.expect("a get that waits ends with a lease or an error");
@@ -124,7 +124,7 @@ impl PyTable {
         let keys = keys.as_slice()?;
         let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.id, |table| table.try_get(keys, values))?;
+        let id = self.cell.take_lease(py, self.key.handle, |table| table.try_get(keys, values))?;
         Ok(id.map(|id| PyLease(self.leased(id, rows))))
     }
 
@@ -162,7 +162,7 @@ impl PyTable {
         let (distinct, inverse) = arrays::unique(py, &unique);
         let mut rows = Rows::first_of(py, out, unique.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.id, |table| {
+        let id = self.cell.take_lease(py, self.key.handle, |table| {
             within(table, timeout).get_distinct_again(unique, values, earlier).map(Some)
         })?;
         let id = id.expect("a get that waits ends with a lease or an error");
@@ -254,7 +254,7 @@ impl PyTable {
         let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
         let grads = grads.as_slice()?;
         let ids = self.lease_ids(&leases)?;
-        self.cell.with_leases(py, &[(self.key.id, ids)], |mut leases| {
+        self.cell.with_leases(py, &[(self.key.handle, ids)], |mut leases| {
             embank::Lease::apply_together(leases.swap_remove(0), keys, grads)
         })
     }
