@@ -6,6 +6,7 @@
 //! and dictionary.
 
 mod columns;
+mod groups;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,7 @@ use arrow_array::{RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use half::f16;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::arrow::arrow_writer::ArrowWriter;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
@@ -35,6 +36,7 @@ use super::selection::{KEY_CURE, Selection, append_positions, check_first_key};
 use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
 use columns::{Columns, Found};
+use groups::Groups;
 
 /// Largest size of a row group, in bytes; a longer row forms a group alone. A group stays in memory
 /// until it is written.
@@ -147,7 +149,7 @@ fn as_io(error: ParquetError) -> std::io::Error {
 /// A Parquet file that is read batch by batch.
 pub(crate) struct ParquetRows {
     path: PathBuf,
-    reader: ParquetRecordBatchReader,
+    groups: Groups,
     rows: u64,
     keys: KeySource,
     vector_column: String,
@@ -174,17 +176,17 @@ impl std::fmt::Debug for ParquetRows {
 
 /// Returns the text entries of a file's metadata.
 pub(crate) fn read_pairs(path: &Path) -> Result<HashMap<String, String>> {
-    let builder = open(path)?;
-    let pairs = builder.metadata().file_metadata().key_value_metadata();
+    let (_, opened) = open(path)?;
+    let pairs = opened.metadata().file_metadata().key_value_metadata();
     let pairs = pairs.into_iter().flatten();
     Ok(pairs.filter_map(|pair| Some((pair.key.clone(), pair.value.clone()?))).collect())
 }
 
-type Builder = ParquetRecordBatchReaderBuilder<std::fs::File>;
-
-fn open(path: &Path) -> Result<Builder> {
+fn open(path: &Path) -> Result<(std::fs::File, ArrowReaderMetadata)> {
     let (file, _) = open_to_read(path)?;
-    caught(path, || Builder::try_new(file))?.map_err(|error| read_error(path, error))
+    let load = || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new());
+    let metadata = caught(path, load)?.map_err(|error| read_error(path, error))?;
+    Ok((file, metadata))
 }
 
 /// Calls the Parquet reader and turns a panic into an error. The reader panics if some numbers of a
@@ -207,14 +209,14 @@ fn read_error(path: &Path, error: ParquetError) -> Error {
 /// Opens a file's rows. `selection` names the columns of keys and vectors. Default: columns `key`
 /// and `vector`, or the only column of lists. The module `selection` gives the rule.
 pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows> {
-    let builder = open(path)?;
-    let schema = Arc::clone(builder.schema());
+    let (file, opened) = open(path)?;
+    let schema = Arc::clone(opened.schema());
     let Columns { vector, key, state, uses } =
         Found { path, schema: &schema }.columns(selection)?;
     let roots =
         [Some(vector), key, state].into_iter().flatten().chain(uses.iter().flatten().copied());
-    let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-    let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
+    let mask = ProjectionMask::roots(opened.parquet_schema(), roots);
+    let rows = u64::try_from(opened.metadata().file_metadata().num_rows()).unwrap_or(0);
     let name = |i: usize| schema.field(i).name().clone();
     let width = |i: usize, cure: &str| {
         let field = schema.field(i);
@@ -239,15 +241,14 @@ pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows>
             KeySource::From(first)
         }
     };
-    let metadata = Arc::clone(builder.metadata());
+    let metadata = opened.metadata();
     let lists = [Some(vector), state].into_iter().flatten();
-    let row_bytes = lists.map(|column| bytes_a_row(&metadata, column));
+    let row_bytes = lists.map(|column| bytes_a_row(metadata, column));
     let row_bytes = row_bytes.fold(8, usize::saturating_add);
     let batch_rows = rows_per_batch(row_bytes.max(8 * (columns + state_columns.unwrap_or(0))));
     let mut found = ParquetRows {
         path: path.to_owned(),
-        reader: caught(path, || builder.with_projection(mask).with_batch_size(batch_rows).build())?
-            .map_err(|error| read_error(path, error))?,
+        groups: Groups::new(file, opened, mask, batch_rows),
         rows,
         keys,
         vector_column: name(vector),
@@ -323,10 +324,10 @@ impl ParquetRows {
             if self.pending.as_ref().is_some_and(|(batch, used)| *used < batch.num_rows()) {
                 return Ok(true);
             }
-            match caught(&self.path, || self.reader.next())? {
-                None => return Ok(false),
-                Some(Ok(batch)) => self.pending = Some((batch, 0)),
-                Some(Err(error)) => {
+            match caught(&self.path, || self.groups.next())? {
+                Ok(None) => return Ok(false),
+                Ok(Some(batch)) => self.pending = Some((batch, 0)),
+                Err(error) => {
                     return Err(unreadable(&self.path, format!("after row {}: {error}", self.row)));
                 }
             }
