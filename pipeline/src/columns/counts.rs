@@ -7,17 +7,10 @@
 //! part of the value before it, so a few bits can also stand for a long value. The readers of this
 //! module check each page before a decoder gets it.
 
-use std::ops::Range;
-use std::sync::Arc;
-
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::RowGroups;
-use parquet::basic::{Encoding, Type};
-use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
+use parquet::basic::Encoding;
+use parquet::column::page::Page;
 use parquet::errors::{ParquetError, Result};
-use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
-use parquet::file::reader::{ChunkReader, SerializedPageReader};
-use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::PAGE_BYTES_MAX;
 
@@ -30,111 +23,7 @@ const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
 /// Fewest bytes that a value takes in a dictionary: a byte string has its length before it, and a
 /// number has at least 32 bits. A type of a shorter fixed length has its own minimum.
-const DICTIONARY_VALUE_BYTES: usize = 4;
-
-/// All row groups of a file, with checked pages.
-pub(crate) struct Counted<R> {
-    pub(crate) from: Arc<R>,
-    pub(crate) metadata: Arc<ParquetMetaData>,
-}
-
-impl<R: ChunkReader + 'static> RowGroups for Counted<R> {
-    fn num_rows(&self) -> usize {
-        let rows = |group: &RowGroupMetaData| usize::try_from(group.num_rows()).unwrap_or(0);
-        self.row_groups().map(rows).fold(0, usize::saturating_add)
-    }
-
-    fn column_chunks(&self, column: usize) -> Result<Box<dyn PageIterator>> {
-        let from = Arc::clone(&self.from);
-        let metadata = Arc::clone(&self.metadata);
-        Ok(Box::new(Chunks { from, groups: 0..metadata.num_row_groups(), metadata, column }))
-    }
-
-    fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
-        Box::new(self.metadata.row_groups().iter())
-    }
-
-    fn metadata(&self) -> &ParquetMetaData {
-        &self.metadata
-    }
-}
-
-/// The column chunks of one column.
-struct Chunks<R> {
-    from: Arc<R>,
-    metadata: Arc<ParquetMetaData>,
-    groups: Range<usize>,
-    column: usize,
-}
-
-impl<R: ChunkReader + 'static> Iterator for Chunks<R> {
-    type Item = Result<Box<dyn PageReader>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let group = self.metadata.row_group(self.groups.next()?);
-        let chunk = group.column(self.column);
-        let rows = usize::try_from(group.num_rows()).unwrap_or(0);
-        let pages = SerializedPageReader::new(Arc::clone(&self.from), chunk, rows, None);
-        let column = chunk.column_descr_ptr();
-        Some(pages.map(|pages| Box::new(CountedPages { pages, column }) as _))
-    }
-}
-
-impl<R: ChunkReader + 'static> PageIterator for Chunks<R> {}
-
-/// The pages of a column chunk, each checked.
-struct CountedPages<R: ChunkReader> {
-    pages: SerializedPageReader<R>,
-    column: ColumnDescPtr,
-}
-
-impl<R: ChunkReader> CountedPages<R> {
-    fn checked(&self, page: Option<Page>) -> Result<Option<Page>> {
-        let levels = (self.column.max_rep_level(), self.column.max_def_level());
-        let value_bytes = match self.column.physical_type() {
-            Type::FIXED_LEN_BYTE_ARRAY => usize::try_from(self.column.type_length()).unwrap_or(0),
-            _ => DICTIONARY_VALUE_BYTES,
-        };
-        let value_bytes = value_bytes.clamp(1, DICTIONARY_VALUE_BYTES);
-        page.map(|page| check(&page, levels, value_bytes).map(|()| page)).transpose()
-    }
-}
-
-impl<R: ChunkReader> Iterator for CountedPages<R> {
-    type Item = Result<Page>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.get_next_page().transpose()
-    }
-}
-
-impl<R: ChunkReader> PageReader for CountedPages<R> {
-    fn get_next_page(&mut self) -> Result<Option<Page>> {
-        let page = self.pages.get_next_page()?;
-        self.checked(page)
-    }
-
-    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
-        self.pages.peek_next_page()
-    }
-
-    fn skip_next_page(&mut self) -> Result<()> {
-        self.pages.skip_next_page()
-    }
-
-    fn supports_deferred_dictionary(&self) -> bool {
-        self.pages.supports_deferred_dictionary()
-    }
-
-    fn take_deferred_dictionary(&mut self) -> Result<Option<Page>> {
-        let page = self.pages.take_deferred_dictionary()?;
-        self.checked(page)
-    }
-
-    fn at_record_boundary(&mut self) -> Result<bool> {
-        self.pages.at_record_boundary()
-    }
-}
+pub(super) const DICTIONARY_VALUE_BYTES: usize = 4;
 
 fn refused<T>(why: String) -> Result<T> {
     Err(ParquetError::General(why))
@@ -142,45 +31,43 @@ fn refused<T>(why: String) -> Result<T> {
 
 /// Checks a page of a column. The pair is the column's largest repetition level and largest
 /// definition level. In a dictionary, a value takes at least `value_bytes` bytes.
-fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) -> Result<()> {
-    let delta = |encoding: &Encoding| {
-        matches!(encoding, Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY)
-    };
-    let (bytes, levels, encoding, values) = match page {
-        Page::DictionaryPage { buf, num_values, .. } => {
-            if *num_values as usize > buf.len() / value_bytes {
-                let bytes = buf.len();
-                return refused(format!(
-                    "a dictionary of {bytes} bytes is to have {num_values} values, which is more than it can"
-                ));
-            }
-            return Ok(());
+pub(super) fn check(page: &Page, levels: (i16, i16), value_bytes: usize) -> Result<()> {
+    if let Page::DictionaryPage { buf, num_values, .. } = page {
+        if *num_values as usize > buf.len() / value_bytes {
+            let bytes = buf.len();
+            return refused(format!(
+                "a dictionary of {bytes} bytes is to have {num_values} values, which is more than it can"
+            ));
         }
-        Page::DataPage { buf, num_values, encoding, def_level_encoding, .. } if delta(encoding) => {
-            // A field is never read from a column of lists.
-            if repetition > 0 {
-                return refused("a page of lists".to_owned());
-            }
-            let levels = levels_v1(buf, *num_values, definition, *def_level_encoding);
-            (buf, levels, encoding, num_values)
-        }
-        Page::DataPageV2 {
-            buf,
-            num_values,
-            encoding,
-            def_levels_byte_len,
-            rep_levels_byte_len,
-            ..
-        } if delta(encoding) => {
-            let levels = def_levels_byte_len.checked_add(*rep_levels_byte_len);
-            (buf, levels.map(|levels| levels as usize), encoding, num_values)
-        }
+        return Ok(());
+    }
+    let shared = match page.encoding() {
+        Encoding::DELTA_LENGTH_BYTE_ARRAY => false,
+        Encoding::DELTA_BYTE_ARRAY => true,
         _ => return Ok(()),
     };
-    let Some(lengths) = levels.and_then(|levels| bytes.get(levels..)) else {
-        return refused("a page ends within its levels".to_owned());
+    check_lengths(values_of(page, levels)?, u64::from(page.num_values()), shared)
+}
+
+/// Returns the bytes of a page's values: the bytes after the levels of a data page, or all bytes of
+/// a dictionary. The pair is the column's largest repetition level and largest definition level.
+pub(super) fn values_of(page: &Page, (repetition, definition): (i16, i16)) -> Result<&[u8]> {
+    let (bytes, levels) = match page {
+        Page::DictionaryPage { buf, .. } => (buf, Some(0)),
+        // A field is never read from a column of lists.
+        Page::DataPage { .. } if repetition > 0 => return refused("a page of lists".to_owned()),
+        Page::DataPage { buf, num_values, def_level_encoding, .. } => {
+            (buf, levels_v1(buf, *num_values, definition, *def_level_encoding))
+        }
+        Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, .. } => {
+            let levels = def_levels_byte_len.checked_add(*rep_levels_byte_len);
+            (buf, levels.map(|levels| levels as usize))
+        }
     };
-    check_lengths(lengths, u64::from(*values), *encoding == Encoding::DELTA_BYTE_ARRAY)
+    match levels.and_then(|levels| bytes.get(levels..)) {
+        Some(values) => Ok(values),
+        None => refused("a page ends within its levels".to_owned()),
+    }
 }
 
 /// Returns how many bytes the levels take that precede the values in a page of version 1.

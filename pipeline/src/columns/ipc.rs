@@ -29,6 +29,8 @@ const LZ4_RATIO_MAX: u64 = 255;
 /// More bytes than one byte of zstd can decompress to. A block of at most 128 KiB takes at least
 /// four bytes, so the limit is twice the largest ratio.
 const ZSTD_RATIO_MAX: u64 = 1 << 16;
+/// The format puts buffers at multiples of this number of bytes.
+const BUFFER_ALIGNMENT: i64 = 8;
 /// Decompressed bytes that the check allows beyond the ratio, so that it never refuses a short
 /// buffer.
 const COMPRESSED_SLACK_BYTES: u64 = 64;
@@ -52,7 +54,7 @@ impl<R: Read + Seek> Ipc<R> {
         mut from: R,
         bytes: u64,
         is_file: bool,
-        project: impl FnOnce(&Schema) -> Result<Vec<usize>, String>,
+        project: impl FnOnce(&Schema) -> Vec<usize>,
     ) -> Result<Self, String> {
         if is_file {
             return Self::open_file(from, bytes, project);
@@ -68,7 +70,7 @@ impl<R: Read + Seek> Ipc<R> {
     fn open_file(
         mut from: R,
         bytes: u64,
-        project: impl FnOnce(&Schema) -> Result<Vec<usize>, String>,
+        project: impl FnOnce(&Schema) -> Vec<usize>,
     ) -> Result<Self, String> {
         let before_trailer = bytes.checked_sub(TRAILER_BYTES).ok_or("it is cut short")?;
         let mut trailer = [0; TRAILER_BYTES as usize];
@@ -126,7 +128,7 @@ impl<R: Read + Seek> Ipc<R> {
         // Files of old programs have no mark before the length.
         let prefix = if metadata.starts_with(&CONTINUATION) { PREFIX_BYTES } else { 4 };
         let metadata = metadata.get(prefix..).ok_or("a message of it is cut short")?;
-        check_compressed(&message(metadata)?, body)?;
+        check_buffers(&message(metadata)?, body)?;
         Ok(buffer)
     }
 
@@ -147,7 +149,7 @@ impl<R: Read + Seek> Ipc<R> {
             front.copy_from_slice(&metadata);
             read_at(&mut self.from, self.at, rest)?;
             self.at += body;
-            check_compressed(&message, rest)?;
+            check_buffers(&message, rest)?;
             let bytes = i32::try_from(metadata.len()).map_err(|error| error.to_string())?;
             let block = Block::new(0, bytes, body as i64);
             if message.header_type() == MessageHeader::DictionaryBatch {
@@ -179,14 +181,14 @@ impl<R: Read + Seek> Ipc<R> {
 fn decoder(
     schema: arrow_ipc::Schema<'_>,
     version: MetadataVersion,
-    project: impl FnOnce(&Schema) -> Result<Vec<usize>, String>,
+    project: impl FnOnce(&Schema) -> Vec<usize>,
 ) -> Result<(FileDecoder, HashSet<i64>), String> {
     if !schema.endianness().equals_to_target_endianness() {
         return Err("it was written on a machine of another byte order".to_owned());
     }
     let declared = schema;
     let schema = Arc::new(try_fb_to_schema(schema).map_err(|error| error.to_string())?);
-    let columns = project(&schema)?;
+    let columns = project(&schema);
     let dictionary = |column: &usize| {
         let field = declared.fields().filter(|fields| *column < fields.len())?.get(*column);
         Some(field.dictionary()?.id())
@@ -247,15 +249,18 @@ fn read_metadata(
     Ok(Some(metadata))
 }
 
-/// Fails if a compressed buffer declares a length that its codec can't reach.
-fn check_compressed(message: &Message<'_>, body: &[u8]) -> Result<(), String> {
+/// Fails if a buffer does not lie at a multiple of 8 bytes, as the format demands, or if a
+/// compressed buffer declares a length that its codec can't reach.
+fn check_buffers(message: &Message<'_>, body: &[u8]) -> Result<(), String> {
     let of_dictionary = || message.header_as_dictionary_batch()?.data();
     let Some(batch) = message.header_as_record_batch().or_else(of_dictionary) else {
         return Ok(());
     };
-    let (Some(compression), Some(buffers)) = (batch.compression(), batch.buffers()) else {
-        return Ok(());
-    };
+    let Some(buffers) = batch.buffers() else { return Ok(()) };
+    if let Some(buffer) = buffers.iter().find(|buffer| buffer.offset() % BUFFER_ALIGNMENT != 0) {
+        return Err(format!("it is damaged: a buffer begins at byte {}", buffer.offset()));
+    }
+    let Some(compression) = batch.compression() else { return Ok(()) };
     let ratio = match compression.codec() {
         CompressionType::LZ4_FRAME => LZ4_RATIO_MAX,
         _ => ZSTD_RATIO_MAX,

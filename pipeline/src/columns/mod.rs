@@ -2,8 +2,9 @@
 //!
 //! As for compressed text ([`crate::input::stream`]), the thread that claims the next chunk also
 //! reads it. A chunk is some rows of a record batch. When an input is opened, this module checks
-//! that required fields have columns and that the columns' types fit the fields. For each value, it
-//! then checks only that the value fits.
+//! that required fields have columns and that the columns' types fit the fields ([`types`]). For
+//! each value, it then checks only that the value fits. The columns of a Parquet file must have as
+//! many values as its row groups have rows ([`groups`]).
 //!
 //! **Hostile files.** The `parquet` and `arrow` crates return errors for most damage, but panic for
 //! some. This module catches the panic, drops the input's decoder, and returns an error that names
@@ -13,32 +14,30 @@
 
 mod cell;
 mod counts;
+mod groups;
+mod int96;
 mod ipc;
 mod pages;
+mod parquet_file;
 mod types;
 
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::Schema;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
-};
-use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::file::reader::ChunkReader;
 
 use crate::decode::{
     BLOCK_ROWS, BadField, BadRow, Block, COLUMN_STRIDE, Fault, FieldKind, FieldLayout, Layout, Slot,
 };
 use cell::{Cell, cell};
-use counts::Counted;
 use ipc::Ipc;
-use pages::Pages;
-use types::{check, views};
+use parquet_file::ParquetFile;
+pub(crate) use types::FieldMeaning;
+use types::{Found, check};
 
 /// Largest number of rows of a chunk. If a file has few small columns, this limit keeps a chunk a
 /// small piece of work.
@@ -57,8 +56,7 @@ pub(crate) struct ColumnStream<'a> {
     rows: u64,
     /// Number of rows in the file. `None` if it is not known.
     rows_total: Option<u64>,
-    /// Fields without a column. Their values are missing.
-    absent: Vec<String>,
+    found: Found,
 }
 
 impl std::fmt::Debug for ColumnStream<'_> {
@@ -107,28 +105,12 @@ impl<'a> ColumnStream<'a> {
         fields: &Fields,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
-        let from = Pages(from);
-        let told = |error: parquet::errors::ParquetError| error.to_string();
-        let metadata = ArrowReaderMetadata::load(&from, ArrowReaderOptions::new()).map_err(told)?;
-        let (columns, absent) = check(metadata.schema(), fields)?;
-        let schema = views(&metadata, &columns);
-        let hint = schema.fields().clone();
-        let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
-        let metadata = Arc::clone(metadata.metadata());
-        // Called for its error: it fails if a column's type does not fit the schema in `options`.
-        ArrowReaderMetadata::try_new(Arc::clone(&metadata), options).map_err(told)?;
-        let file = metadata.file_metadata();
-        let mask = ProjectionMask::roots(file.schema_descr(), columns);
-        let levels = parquet_to_arrow_field_levels(file.schema_descr(), mask, Some(&hint));
-        let rows_total = u64::try_from(file.num_rows()).ok();
         let chunk_rows = chunk_rows(fields, chunk_bytes);
-        let groups = Counted { from: Arc::new(from), metadata: Arc::clone(&metadata) };
-        let levels = levels.map_err(told)?;
-        let reader =
-            ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, chunk_rows, None);
-        let mut reader = reader.map_err(told)?;
-        let next = move || reader.next().transpose().map_err(|error| error.to_string());
-        Ok(Self { batches: Box::new(next), rest: None, chunk_rows, rows: 0, rows_total, absent })
+        let file = ParquetFile::open(from, fields)?;
+        let rows_total = Some(file.rows);
+        let found = file.found.clone();
+        let batches = file.batches(chunk_rows)?;
+        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total, found })
     }
 
     fn of_arrow(
@@ -138,21 +120,29 @@ impl<'a> ColumnStream<'a> {
         fields: &Fields,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
-        let mut refused = false;
-        let mut absent = Vec::new();
-        let project = |schema: &Schema| {
-            let (columns, without) = check(schema, fields).inspect_err(|_| refused = true)?;
-            absent = without;
-            Ok(columns)
+        // The columns do not fit for this reason. A file without rows has no values that could be
+        // wrong, so the error comes with the first row.
+        let mut refused = None;
+        let mut found = Found::default();
+        let project = |schema: &Schema| match check(schema, fields) {
+            Ok(all) => {
+                found = all;
+                found.columns.clone()
+            }
+            Err(why) => {
+                refused = Some(why);
+                Vec::new()
+            }
         };
         let ipc = Ipc::open(from, bytes, magic.starts_with(b"ARROW1"), project);
-        let mut ipc = ipc.map_err(|error| {
-            let unread = "it is no Parquet or Arrow file that can be read";
-            if refused { error } else { format!("{unread}: {error}") }
-        })?;
+        let mut ipc = ipc
+            .map_err(|error| format!("it is no Parquet or Arrow file that can be read: {error}"))?;
         let chunk_rows = chunk_rows(fields, chunk_bytes);
-        let batches = Box::new(move || ipc.next());
-        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total: None, absent })
+        let batches = Box::new(move || match ipc.next()? {
+            Some(batch) if batch.num_rows() > 0 => refused.take().map_or(Ok(Some(batch)), Err),
+            other => Ok(other),
+        });
+        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total: None, found })
     }
 
     /// Returns the next rows. `None` at the end.
@@ -173,7 +163,17 @@ impl<'a> ColumnStream<'a> {
 
     /// Fields without a column in the file. Their values are missing.
     pub(crate) fn absent(&self) -> &[String] {
-        &self.absent
+        &self.found.absent
+    }
+
+    /// What the values of the file's columns mean.
+    pub(crate) fn meanings(&self) -> &[FieldMeaning] {
+        &self.found.meanings
+    }
+
+    /// True if the file has a column of a field, and its columns fit.
+    pub(crate) fn has_columns(&self) -> bool {
+        !self.found.columns.is_empty()
     }
 
     /// Returns approximately how many of the file's `bytes` bytes have been read.

@@ -1,29 +1,120 @@
 //! Finds the fields' columns and checks their types.
 
-use arrow_schema::{DataType, FieldRef, Schema, TimeUnit};
-use parquet::arrow::arrow_reader::ArrowReaderMetadata;
-use parquet::basic::Type;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Fields;
-use crate::decode::FieldKind;
+use arrow_schema::{DataType, FieldRef, Schema, TimeUnit as FileUnit};
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use parquet::basic::Type;
 
-/// Returns the indices of the fields' columns, and the names of fields without a column. Values of
-/// such a field are missing, so only an optional field may lack its column.
+use super::Fields;
+use crate::decode::{FieldKind, FieldLayout};
+use crate::spec::TimeUnit;
+
+/// The columns of a pipeline's fields in a file.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Found {
+    /// Indices of the columns, in ascending order.
+    pub(super) columns: Vec<usize>,
+    /// Names of fields without a column. Their values are missing.
+    pub(super) absent: Vec<String>,
+    pub(super) meanings: Vec<FieldMeaning>,
+}
+
+/// What the values of a column mean for a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FieldMeaning {
+    pub(crate) field: String,
+    pub(crate) meaning: Meaning,
+    /// The column's type, for an error.
+    pub(crate) found: String,
+}
+
+impl FieldMeaning {
+    /// The text of an error: the values mean another thing than those of `first` in an earlier
+    /// input.
+    #[cold]
+    pub(crate) fn differs(&self, first: &Self, first_input: &str) -> String {
+        format!(
+            "its column {:?} has the type {}, read as {}; in {first_input} it has the type {}, read as {}: one number \
+             would stand for two things; write the column with one type in all files of a run",
+            self.field,
+            self.found,
+            self.meaning.shown(),
+            first.found,
+            first.meaning.shown()
+        )
+    }
+}
+
+/// What a value of a column means for a field of one kind. The columns of one field must have one
+/// meaning in all files of a run: otherwise one number would stand for two things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// The number that the value is equal to. A decimal text is a number of this kind.
+    Number,
+    /// Hexadecimal digits.
+    HexDigits,
+    /// Bytes of a text.
+    Bytes,
+    /// Days since 1970-01-01.
+    Date,
+    /// Time since 1970-01-01 00:00 UTC.
+    Instant,
+    /// Time since 1970-01-01 00:00 of a place that the file does not say.
+    LocalTime,
+    TimeOfDay,
+    Duration,
+}
+
+impl Meaning {
+    fn shown(self) -> &'static str {
+        match self {
+            Self::Number => "a number",
+            Self::HexDigits => "hexadecimal digits",
+            Self::Bytes => "text",
+            Self::Date => "days",
+            Self::Instant => "a time in UTC",
+            Self::LocalTime => "a time without a time zone",
+            Self::TimeOfDay => "a time of day",
+            Self::Duration => "a duration",
+        }
+    }
+
+    /// `None` for columns of nulls, which have no values.
+    fn of(kind: FieldKind, found: &DataType) -> Option<Self> {
+        Some(match found {
+            DataType::Null => return None,
+            DataType::Date32 | DataType::Date64 => Self::Date,
+            DataType::Timestamp(_, Some(_)) => Self::Instant,
+            DataType::Timestamp(_, None) => Self::LocalTime,
+            DataType::Time32(_) | DataType::Time64(_) => Self::TimeOfDay,
+            DataType::Duration(_) => Self::Duration,
+            found if is_text(found) => match kind {
+                FieldKind::Bytes => Self::Bytes,
+                FieldKind::Hex32 => Self::HexDigits,
+                _ => Self::Number,
+            },
+            _ => Self::Number,
+        })
+    }
+}
+
+/// Finds the fields' columns. Values of a field without a column are missing, so only an optional
+/// field may lack its column.
 ///
 /// # Errors
 /// A text that says why the file can't be read: a required field has no column, two columns have
 /// the name of one field, or a type does not fit.
-pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec<String>), String> {
-    let mut columns = Vec::new();
-    let mut absent = Vec::new();
+pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<Found, String> {
+    let mut all = Found::default();
     for (name, field) in fields {
         let mut named = schema.fields().iter().enumerate().filter(|(_, of)| of.name() == name);
         let Some((place, column)) = named.next() else {
             if field.required {
                 return Err(format!("it has no column {name:?}, only {}", names(schema)));
             }
-            absent.push(name.clone());
+            all.absent.push(name.clone());
             continue;
         };
         if named.next().is_some() {
@@ -39,12 +130,16 @@ pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec
                 cure(found)
             ));
         }
-        columns.push(place);
+        if let Some(meaning) = Meaning::of(field.kind, found) {
+            let found = found.to_string();
+            all.meanings.push(FieldMeaning { field: name.clone(), meaning, found });
+        }
+        all.columns.push(place);
     }
-    if columns.is_empty() {
+    if all.columns.is_empty() {
         // If no column of a file were read, its number of rows would be whatever the file declares.
         // Such a file is an error.
-        return Err(match absent.first() {
+        return Err(match all.absent.first() {
             Some(name) => {
                 format!(
                     "it has no column {name:?}, nor another that a field is named after, only {}",
@@ -55,8 +150,8 @@ pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec
                 .to_owned(),
         });
     }
-    columns.sort_unstable();
-    Ok((columns, absent))
+    all.columns.sort_unstable();
+    Ok(all)
 }
 
 fn names(schema: &Schema) -> String {
@@ -70,6 +165,18 @@ fn value_type(of: &DataType) -> &DataType {
         DataType::Dictionary(_, values) => values,
         other => other,
     }
+}
+
+fn is_text(found: &DataType) -> bool {
+    matches!(
+        found,
+        DataType::Utf8
+            | DataType::LargeUtf8
+            | DataType::Utf8View
+            | DataType::Binary
+            | DataType::LargeBinary
+            | DataType::BinaryView
+    )
 }
 
 fn fits(kind: FieldKind, found: &DataType) -> bool {
@@ -90,16 +197,7 @@ fn fits(kind: FieldKind, found: &DataType) -> bool {
             | DataType::Duration(_)
     );
     let whole = found.is_integer() || *found == DataType::Boolean || decimal_places == Some(0);
-    let text = matches!(
-        found,
-        DataType::Utf8
-            | DataType::LargeUtf8
-            | DataType::Utf8View
-            | DataType::Binary
-            | DataType::LargeBinary
-            | DataType::BinaryView
-    );
-    if text || *found == DataType::Null {
+    if is_text(found) || *found == DataType::Null {
         return true;
     }
     match kind {
@@ -142,34 +240,47 @@ fn cure(found: &DataType) -> &'static str {
     }
 }
 
-/// True if the column has 96-bit times.
-fn is_int96(metadata: &ArrowReaderMetadata, name: &str) -> bool {
+/// Returns the units in which the file's columns of 96-bit times are read, by name: that of the
+/// field, but no coarser one than microseconds, which reach from 290,000 BC to 290,000 AD.
+pub(super) fn int96_units(
+    metadata: &ArrowReaderMetadata,
+    fields: &Fields,
+) -> HashMap<String, TimeUnit> {
     let columns = metadata.parquet_schema().columns().iter();
-    columns
-        .filter(|column| column.physical_type() == Type::INT96)
-        .any(|column| column.path().parts() == [name])
+    let int96 = columns.filter(|column| column.physical_type() == Type::INT96);
+    let named = int96.filter_map(|column| match column.path().parts() {
+        [name] => fields.iter().find(|(field, _)| field == name),
+        _ => None,
+    });
+    let unit = |(name, field): &(String, FieldLayout)| {
+        let is_nanoseconds = field.time_unit == TimeUnit::Nanosecond;
+        let unit = if is_nanoseconds { TimeUnit::Nanosecond } else { TimeUnit::Microsecond };
+        (name.clone(), unit)
+    };
+    named.map(unit).collect()
 }
 
 /// Returns the file's schema with some types of `columns` replaced. Byte strings become views. A
 /// dictionary becomes a column of its values, which takes less memory, and then the column is read
-/// as any other. The 96-bit times of Spark become microseconds, because the reader's nanoseconds
-/// wrap without an error before 1677 and after 2262.
-pub(super) fn views(metadata: &ArrowReaderMetadata, columns: &[usize]) -> Schema {
+/// as any other. 96-bit times get the unit of `int96`.
+pub(super) fn views(
+    schema: &Schema,
+    columns: &[usize],
+    int96: &HashMap<String, TimeUnit>,
+) -> Schema {
     let view = |(place, field): (usize, &FieldRef)| {
-        let kind = match value_type(field.data_type()) {
-            _ if is_int96(metadata, field.name()) => {
-                DataType::Timestamp(TimeUnit::Microsecond, None)
-            }
-            DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
-            DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
-            other => other.clone(),
+        let kind = match (int96.get(field.name()), value_type(field.data_type())) {
+            (Some(TimeUnit::Nanosecond), _) => DataType::Timestamp(FileUnit::Nanosecond, None),
+            (Some(_), _) => DataType::Timestamp(FileUnit::Microsecond, None),
+            (None, DataType::Utf8 | DataType::LargeUtf8) => DataType::Utf8View,
+            (None, DataType::Binary | DataType::LargeBinary) => DataType::BinaryView,
+            (None, other) => other.clone(),
         };
-        if !columns.contains(&place) || kind == *field.data_type() {
+        if columns.binary_search(&place).is_err() || kind == *field.data_type() {
             return Arc::clone(field);
         }
         Arc::new(field.as_ref().clone().with_data_type(kind))
     };
-    let schema = metadata.schema();
     let fields: Vec<_> = schema.fields().iter().enumerate().map(view).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
 }

@@ -34,6 +34,8 @@ pub(crate) struct Chunks<'a> {
     /// Columns that at least one input is known to have.
     #[cfg(feature = "parquet")]
     columns_elsewhere: Mutex<std::collections::HashSet<String>>,
+    #[cfg(feature = "parquet")]
+    meanings: Mutex<super::meanings::Meanings>,
 }
 
 /// Columns that fields need and that Parquet or Arrow files lack. Their values are missing.
@@ -168,6 +170,8 @@ impl<'a> Chunks<'a> {
             missing_columns: Mutex::default(),
             #[cfg(feature = "parquet")]
             columns_elsewhere: Mutex::default(),
+            #[cfg(feature = "parquet")]
+            meanings: Mutex::default(),
         })
     }
 
@@ -262,6 +266,13 @@ impl<'a> Chunks<'a> {
             Reader::Columns(stream) => {
                 let told = |what| Error::Columns { input: input.name.clone(), what };
                 let Some(batch) = stream.next().map_err(told)? else { return Ok(None) };
+                if begin == 0 {
+                    // Checked at the first row: a file without rows has no values that could be
+                    // missing or mean another thing.
+                    self.check_absent(input, stream.absent())?;
+                    self.missing_columns.lock().add(&input.name, stream.absent());
+                    self.meanings.lock().add(&input.name, stream.meanings())?;
+                }
                 let end = begin + batch.num_rows() as u64;
                 let read = stream.input_bytes(input.bytes);
                 Ok(Some(Piece { range: begin..end, read, source: ChunkSource::Columns(batch) }))
@@ -291,10 +302,7 @@ impl<'a> Chunks<'a> {
             Some(Serial::Columns) => {
                 let stream = open.columns(&self.fields, self.chunk_bytes as usize);
                 let told = |what| Error::Columns { input: open.name.clone(), what };
-                let stream = stream.map_err(told)?;
-                self.check_absent(&open, stream.absent())?;
-                self.missing_columns.lock().add(&open.name, stream.absent());
-                Reader::Columns(stream)
+                Reader::Columns(stream.map_err(told)?)
             }
         };
         Ok(Current { open: Arc::new(open), first, reader })
@@ -313,7 +321,8 @@ impl<'a> Chunks<'a> {
             // when threads claim the input.
             let has = |input: &Input<'a>| {
                 let open = Open::new(input, self.row_ends);
-                open.is_ok_and(|open| open.columns(field, rows_bytes).is_ok())
+                let columns = |open: Open<'a>| open.columns(field, rows_bytes);
+                open.is_ok_and(|open| columns(open).is_ok_and(|stream| stream.has_columns()))
             };
             if elsewhere.contains(name) || self.inputs.iter().any(has) {
                 elsewhere.insert(name.clone());

@@ -9,6 +9,8 @@
 
 mod begin;
 mod chunks;
+#[cfg(feature = "parquet")]
+mod meanings;
 mod open;
 mod stream;
 

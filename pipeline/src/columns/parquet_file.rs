@@ -1,0 +1,162 @@
+//! Opens a Parquet file, and reads the columns of a pipeline's fields.
+
+use std::fmt::Display;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_schema::Schema;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+};
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::reader::ChunkReader;
+
+use super::groups::{CheckedGroups, check_counts};
+use super::pages::Pages;
+use super::types::{Found, check, int96_units, views};
+use super::{Batches, Fields, guarded};
+use crate::spec::TimeUnit;
+
+/// A Parquet file whose types and counts are checked.
+pub(super) struct ParquetFile<R> {
+    from: Arc<Pages<R>>,
+    metadata: Arc<ParquetMetaData>,
+    /// The types in which the columns are read.
+    schema: Schema,
+    /// The units in which columns of 96-bit times are read, for each column of the Parquet schema.
+    int96_units: Arc<[Option<TimeUnit>]>,
+    /// Empty if the file has no rows and its columns do not fit.
+    pub(super) found: Found,
+    pub(super) rows: u64,
+}
+
+impl<R: ChunkReader + 'static> ParquetFile<R> {
+    /// # Errors
+    /// A text that says why the file can't be read. A file without rows can be read whatever its
+    /// columns are, because it has no value that could be wrong.
+    pub(super) fn open(from: R, fields: &Fields) -> Result<Self, String> {
+        let from = Pages(from);
+        let metadata = ParquetMetaDataReader::new().parse_and_finish(&from).map_err(told)?;
+        let metadata = Arc::new(metadata);
+        let arrow = arrow_metadata(&metadata)?;
+        let found = match check(arrow.schema(), fields) {
+            Ok(found) => found,
+            Err(_) if check_counts(&metadata, &[])? == 0 => Found::default(),
+            Err(why) => return Err(why),
+        };
+        let descriptor = metadata.file_metadata().schema_descr();
+        let is_read = |leaf: &usize| {
+            found.columns.binary_search(&descriptor.get_column_root_idx(*leaf)).is_ok()
+        };
+        let leaves: Vec<usize> = (0..descriptor.num_columns()).filter(is_read).collect();
+        let rows = check_counts(&metadata, &leaves)?;
+        let int96 = int96_units(&arrow, fields);
+        let schema = views(arrow.schema(), &found.columns, &int96);
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(schema.clone()));
+        // Called for its error: it fails if a column's type does not fit the schema in `options`.
+        ArrowReaderMetadata::try_new(Arc::clone(&metadata), options).map_err(told)?;
+        let unit = |leaf: usize| int96.get(&descriptor.column(leaf).path().string()).copied();
+        let int96_units = (0..descriptor.num_columns()).map(unit).collect();
+        Ok(Self { from: Arc::new(from), metadata, schema, int96_units, found, rows })
+    }
+
+    /// Returns a function that gives the next rows at each call.
+    pub(super) fn batches(self, chunk_rows: usize) -> Result<Batches<'static>, String> {
+        if self.found.columns.is_empty() {
+            return Ok(Box::new(|| Ok(None)));
+        }
+        let groups = 0..self.metadata.num_row_groups();
+        let mut reader = self.reader(&self.found.columns, groups, chunk_rows)?;
+        let mut rows = 0;
+        Ok(Box::new(move || match guarded(|| reader.next().transpose().map_err(told)) {
+            Ok(batch) => {
+                rows += batch.as_ref().map_or(0, |batch| batch.num_rows() as u64);
+                Ok(batch)
+            }
+            Err(why) => Err(self.with_column(why, rows, chunk_rows)),
+        }))
+    }
+
+    fn reader(
+        &self,
+        columns: &[usize],
+        groups: Range<usize>,
+        chunk_rows: usize,
+    ) -> Result<ParquetRecordBatchReader, String> {
+        let descriptor = self.metadata.file_metadata().schema_descr();
+        let mask = ProjectionMask::roots(descriptor, columns.iter().copied());
+        let levels = parquet_to_arrow_field_levels(descriptor, mask, Some(self.schema.fields()));
+        let levels = levels.map_err(told)?;
+        let groups = CheckedGroups {
+            from: Arc::clone(&self.from),
+            metadata: Arc::clone(&self.metadata),
+            groups,
+            int96_units: Arc::clone(&self.int96_units),
+        };
+        ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, chunk_rows, None)
+            .map_err(told)
+    }
+
+    /// Adds the column's name to the error of reading `chunk_rows` rows from row `begin` on. The
+    /// decoder reads all columns of these rows in one call, and its error does not say which column
+    /// it is about. So this function reads the row groups of these rows again, column by column, up
+    /// to the first column that fails.
+    #[cold]
+    fn with_column(&self, why: String, begin: u64, chunk_rows: usize) -> String {
+        if why.starts_with("its column ") {
+            return why;
+        }
+        let groups = self.groups_of(&(begin..begin + chunk_rows as u64));
+        for &column in &self.found.columns {
+            let read = guarded(|| {
+                let mut reader = self.reader(&[column], groups.clone(), chunk_rows)?;
+                reader.try_for_each(|batch| batch.map(drop)).map_err(told)
+            });
+            match read {
+                Ok(()) => {}
+                Err(why) if why.starts_with("its column ") => return why,
+                Err(why) => {
+                    return format!(
+                        "its column {:?}: {why}; it is damaged, or encoded in a way that is not read: write it anew",
+                        self.schema.field(column).name()
+                    );
+                }
+            }
+        }
+        why
+    }
+
+    /// The row groups that have these rows.
+    fn groups_of(&self, rows: &Range<u64>) -> Range<usize> {
+        let mut all = 0..0;
+        let mut begin = 0;
+        for (place, group) in self.metadata.row_groups().iter().enumerate() {
+            let end = begin + u64::try_from(group.num_rows()).unwrap_or(0);
+            if end <= rows.start {
+                all.start = place + 1;
+            }
+            if begin < rows.end {
+                all.end = place + 1;
+            }
+            begin = end;
+        }
+        all
+    }
+}
+
+/// Derives the Arrow types of the columns. Writers of Arrow data store its schema in the file
+/// (`ARROW:schema`). If a later program has changed the columns and kept that text, it does not
+/// fit, and then the types of the Parquet schema count alone, as in a file of another writer.
+fn arrow_metadata(metadata: &Arc<ParquetMetaData>) -> Result<ArrowReaderMetadata, String> {
+    let of = |options| ArrowReaderMetadata::try_new(Arc::clone(metadata), options);
+    let alone = || of(ArrowReaderOptions::new().with_skip_arrow_metadata(true));
+    of(ArrowReaderOptions::new()).or_else(|_| alone()).map_err(told)
+}
+
+/// The text of an error, without the names of the crates' error types before it.
+fn told(error: impl Display) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("Parquet argument error: ").unwrap_or(&text);
+    text.strip_prefix("Parquet error: ").unwrap_or(text).to_owned()
+}
