@@ -351,7 +351,8 @@ mod columns {
     use std::sync::Arc;
 
     use arrow_array::{
-        ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array,
+        ArrayRef, Float16Array, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray,
+        UInt64Array,
     };
     use parquet::arrow::ArrowWriter;
 
@@ -390,12 +391,47 @@ mod columns {
         }
         let singles = Arc::new(Float32Array::from(vec![f32::NAN, 2.0]));
         assert_eq!(column(Field::new("x", FieldKind::Float32), singles).unwrap(), [5, 3]);
-        let large = Arc::new(Float64Array::from(vec![
-            9_007_199_254_740_992.0,
-            -9_223_372_036_854_775_808.0,
-        ]));
+        let large = Arc::new(Float64Array::from(vec![9_007_199_254_740_991.0, -1e15]));
         let found = column(Field::new("x", FieldKind::Int64), large).unwrap();
-        assert_eq!(found, [9_007_199_254_740_992, i64::MIN]);
+        assert_eq!(found, [9_007_199_254_740_991, -1_000_000_000_000_000]);
+    }
+
+    /// Regression test: floats of 2^53 and more were taken for whole numbers. pandas writes a
+    /// column of ids with a missing id as floats, and so 100 ids became one.
+    #[test]
+    fn floats_that_may_have_been_rounded_are_bad() {
+        let doubles = |value: f64| Arc::new(Float64Array::from(vec![1.0, value])) as ArrayRef;
+        let singles = |value: f32| Arc::new(Float32Array::from(vec![1.0, value])) as ArrayRef;
+        let halves = |value: f32| {
+            let values = [half::f16::ONE, half::f16::from_f32(value)];
+            Arc::new(Float16Array::from_iter_values(values)) as ArrayRef
+        };
+        for (values, why) in [
+            (doubles(4_873_214_862_074_861_312.0), "2^53"),
+            (doubles(9_007_199_254_740_992.0), "2^53"),
+            (doubles(-9_007_199_254_740_992.0), "2^53"),
+            (singles(16_777_216.0), "2^24"),
+            (halves(2048.0), "2^11"),
+        ] {
+            let error = column(Field::new("x", FieldKind::Int64), values).unwrap_err().to_string();
+            for part in ["t:2: ", "field \"x\"", why, "write it as a whole number"] {
+                assert!(error.contains(part), "{part} in {error}");
+            }
+        }
+        for (values, number) in [(singles(16_777_215.0), 16_777_215), (halves(2047.0), 2047)] {
+            let found = column(Field::new("x", FieldKind::Hex32), values).unwrap();
+            assert_eq!(found, [1, number]);
+        }
+        // Text that programs write for such floats.
+        let field = || Field::new("x", FieldKind::Int64).whole_floats();
+        for text in ["4.87e18", "4873214862074861568.0", "-9007199254740992.0"] {
+            let words = Arc::new(StringArray::from(vec!["9007199254740991.0", text]));
+            let error = column(field(), words).unwrap_err().to_string();
+            assert!(error.contains("t:2: ") && error.contains("2^53"), "{error}");
+        }
+        // Digits alone are exact.
+        let words = Arc::new(StringArray::from(vec!["4873214862074861312"]));
+        assert_eq!(column(field(), words).unwrap(), [4_873_214_862_074_861_312]);
     }
 
     #[test]

@@ -162,3 +162,13 @@ def test_an_error_of_a_decoder_names_the_column(tmp_path: Path) -> None:
     with pytest.raises(embank.PipelineError, match=r'its column "a": .*write it anew'):
         for _ in Pipeline(spec).feed(path):
             pass
+
+
+def test_floats_that_may_have_been_rounded(tmp_path: Path) -> None:
+    """Regression test: a column of ids with a missing id becomes floats in pandas, and 100 ids
+    became one."""
+    ids = [4873214862074861312 + number for number in range(100)]
+    column = pyarrow.array([*ids, None]).cast("float64", safe=False)
+    parquet.write_table(pyarrow.table({"a": column}), tmp_path / "t.parquet")
+    with pytest.raises(embank.BadRow, match=r'field "a", "48732148620748[0-9]+", is a float of 2\^53 or more'):
+        rows(tmp_path / "t.parquet")

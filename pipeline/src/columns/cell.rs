@@ -28,9 +28,18 @@ pub(super) enum Cell<'a> {
     Bits(i32),
     /// An integer that may need more than 64 bits.
     Big(i128),
-    Float(f64),
+    Float(f64, Mantissa),
     Text(&'a [u8]),
 }
+
+/// Bits of the mantissa of a column's floats. Whole numbers below two to this power are exact. A
+/// larger float may have been rounded from another whole number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mantissa(u32);
+
+const F16: Mantissa = Mantissa(11);
+const F32: Mantissa = Mantissa(f32::MANTISSA_DIGITS);
+const F64: Mantissa = Mantissa(f64::MANTISSA_DIGITS);
 
 /// Returns the value of a row. `None` if it is null. `unit` is the unit for times.
 pub(super) fn cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>> {
@@ -47,8 +56,10 @@ pub(super) fn cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell
         DataType::UInt16 => Cell::Unsigned(array.as_primitive::<UInt16Type>().value(row).into()),
         DataType::UInt32 => Cell::Unsigned(array.as_primitive::<UInt32Type>().value(row).into()),
         DataType::UInt64 => Cell::Unsigned(array.as_primitive::<UInt64Type>().value(row)),
-        DataType::Float32 => Cell::Float(array.as_primitive::<Float32Type>().value(row).into()),
-        DataType::Float64 => Cell::Float(array.as_primitive::<Float64Type>().value(row)),
+        DataType::Float32 => {
+            Cell::Float(array.as_primitive::<Float32Type>().value(row).into(), F32)
+        }
+        DataType::Float64 => Cell::Float(array.as_primitive::<Float64Type>().value(row), F64),
         DataType::Utf8 => Cell::Text(array.as_string::<i32>().value(row).as_bytes()),
         DataType::LargeUtf8 => Cell::Text(array.as_string::<i64>().value(row).as_bytes()),
         DataType::Utf8View => Cell::Text(array.as_string_view().value(row).as_bytes()),
@@ -63,7 +74,9 @@ pub(super) fn cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell
 fn rarer_cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>> {
     Some(match array.data_type() {
         DataType::Null => return None,
-        DataType::Float16 => Cell::Float(array.as_primitive::<Float16Type>().value(row).to_f64()),
+        DataType::Float16 => {
+            Cell::Float(array.as_primitive::<Float16Type>().value(row).to_f64(), F16)
+        }
         DataType::Dictionary(keys, _) => {
             let dictionary = array.as_any_dictionary();
             let key = key(dictionary.keys(), keys, row);
@@ -153,16 +166,27 @@ fn decimal<'a>(value: i128, places: i8) -> Cell<'a> {
 
 /// Returns the decimal number whose digits, without the point, are `digits`.
 fn scaled<'a>(digits: f64, places: i8) -> Cell<'a> {
-    Cell::Float(digits / 10_f64.powi(places.into()))
+    Cell::Float(digits / 10_f64.powi(places.into()), F64)
 }
 
-/// Returns the integer that a float is equal to. `None` for NaN.
-fn whole(value: f64, kind: FieldKind) -> Result<Option<i128>, BadField> {
+/// Converts a float to the integer that it is equal to. `None` for NaN.
+fn whole<T: TryFrom<i128>>(
+    value: f64,
+    Mantissa(bits): Mantissa,
+    kind: FieldKind,
+) -> Result<Option<T>, BadField> {
     if value.is_nan() {
         return Ok(None);
     }
+    if value.fract() != 0.0 {
+        return Err(BadField::NotA(kind));
+    }
     // The cast saturates. A saturated value fits in no field.
-    if value.fract() == 0.0 { Ok(Some(value as i128)) } else { Err(BadField::NotA(kind)) }
+    let whole = T::try_from(value as i128).map_err(|_| BadField::OutOfRange(kind))?;
+    if value.abs() >= 2_f64.powi(bits.cast_signed()) {
+        return Err(BadField::Rounded(bits));
+    }
+    Ok(Some(whole))
 }
 
 impl Cell<'_> {
@@ -172,7 +196,7 @@ impl Cell<'_> {
             Self::Text(text) => spelling.is_missing(text),
             // Spellings are also compared with the value as f32, because the reader widens f32
             // columns to f64: the f32 -999.9 becomes -999.9000244140625.
-            Self::Float(value) if f64::from(*value as f32) == *value => {
+            Self::Float(value, _) if f64::from(*value as f32) == *value => {
                 let narrow = (*value as f32).to_string();
                 spelling.is_missing(narrow.as_bytes())
                     || spelling.is_missing(&self.snippet())
@@ -192,10 +216,7 @@ impl Cell<'_> {
             Self::Bits(value) => T::try_from(i64::from(value)).ok(),
             Self::Unsigned(value) => T::try_from(value).ok(),
             Self::Big(value) => T::try_from(value).ok(),
-            Self::Float(value) => match whole(value, kind)? {
-                Some(value) => T::try_from(value).ok(),
-                None => return Ok(None),
-            },
+            Self::Float(value, mantissa) => return whole(value, mantissa, kind),
             Self::Text(_) => return Err(BadField::NotA(kind)),
         };
         value.map(Some).ok_or(BadField::OutOfRange(kind))
@@ -238,12 +259,12 @@ impl Cell<'_> {
             Self::Unsigned(value) => Ok(Some(value as f32)),
             Self::Bits(value) => Ok(Some(value as f32)),
             Self::Big(value) => Ok(Some(value as f32)),
-            Self::Float(value) if value.is_nan() => Ok(None),
-            Self::Float(value) if value.is_infinite() => Err(BadField::NotA(FieldKind::Float32)),
-            Self::Float(value) if !(value as f32).is_finite() => {
+            Self::Float(value, _) if value.is_nan() => Ok(None),
+            Self::Float(value, _) if value.is_infinite() => Err(BadField::NotA(FieldKind::Float32)),
+            Self::Float(value, _) if !(value as f32).is_finite() => {
                 Err(BadField::OutOfRange(FieldKind::Float32))
             }
-            Self::Float(value) => Ok(Some(value as f32)),
+            Self::Float(value, _) => Ok(Some(value as f32)),
         }
     }
 
@@ -255,7 +276,7 @@ impl Cell<'_> {
             Self::Unsigned(value) => value.to_string(),
             Self::Bits(value) => value.to_string(),
             Self::Big(value) => value.to_string(),
-            Self::Float(value) => value.to_string(),
+            Self::Float(value, _) => value.to_string(),
         };
         text.truncate(SNIPPET_BYTES);
         text.into_bytes()

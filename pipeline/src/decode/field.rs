@@ -34,6 +34,9 @@ pub enum BadField {
     OutOfRange(FieldKind),
     /// The field is empty, but required.
     Missing,
+    /// The number is a float of two to this power or more. A float of this size may have been
+    /// rounded from another whole number.
+    Rounded(u32),
     /// The field has more bytes than this limit.
     TooLong(usize),
     /// A quote opens or closes at a wrong place.
@@ -56,6 +59,11 @@ impl fmt::Display for BadField {
                 formatter.write_str("does not fit into 64 bits")
             }
             Self::OutOfRange(_) => formatter.write_str("does not fit into 32 bits"),
+            Self::Rounded(power) => write!(
+                formatter,
+                "is a float of 2^{power} or more: floats of this size are rounded, so several whole numbers would become \
+                 one; write it as a whole number or as text of digits"
+            ),
             Self::Missing => formatter.write_str("is empty, but a value is required"),
             Self::TooLong(limit) => write!(formatter, "is longer than {limit} bytes"),
             Self::Quote => formatter.write_str("has a quote at a wrong place"),

@@ -11,6 +11,9 @@ use super::field::{BadField, FieldKind, float32, hex32, int32, int64, uint64};
 /// Largest number of zeros that an exponent appends to the digits of a number. No 64-bit number has
 /// more digits.
 const DIGITS_MAX: usize = 40;
+/// A number that a program wrote as a 64-bit float is exact below this number. A larger one may
+/// have been rounded from another whole number.
+const EXACT_BELOW: u64 = 1 << f64::MANTISSA_DIGITS;
 
 /// The other forms that a field's values may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,17 +83,24 @@ impl Spelling {
         if self.is_missing(field) {
             return Ok(None);
         }
-        match whole_digits(field).filter(|_| self.whole_floats) {
-            Some(digits) => parse(&digits),
-            None => Err(why),
-        }
+        let Some(digits) = whole_digits(field).filter(|_| self.whole_floats) else {
+            return Err(why);
+        };
+        let value = parse(&digits)?;
+        if is_exact(&digits) { Ok(value) } else { Err(BadField::Rounded(f64::MANTISSA_DIGITS)) }
     }
 }
 
 /// True if the text is a whole number written as a float. A field with
 /// [`whole_floats`](crate::Field::whole_floats) could read it.
 pub(crate) fn is_whole_float(field: &[u8]) -> bool {
-    whole_digits(field).is_some()
+    whole_digits(field).is_some_and(|digits| is_exact(&digits))
+}
+
+/// True if each whole number up to this one, which is given by its digits, has a float of its own.
+fn is_exact(digits: &[u8]) -> bool {
+    let digits = digits.strip_prefix(b"-").unwrap_or(digits);
+    matches!(uint64(digits), Ok(Some(value)) if value < EXACT_BELOW)
 }
 
 /// Returns the digits of an integer that is written as a float, such as `5.0` and `-1e3`. `None`
