@@ -253,6 +253,18 @@ pub enum Error {
     /// The consumer of the batches failed.
     #[error("the consumer of the batches failed: {0}")]
     Consumer(Box<dyn std::error::Error + Send + Sync>),
+    /// A feed was to skip more rows than the inputs have. The inputs or the options are probably
+    /// other ones than those of the feed whose rows were counted.
+    #[error(
+        "`skip_rows` is {skip_rows}, and the inputs have {rows} rows: resume with the inputs that the row was counted \
+         in, or begin at 0"
+    )]
+    SkipsTooMany {
+        /// The number of rows to skip.
+        skip_rows: u64,
+        /// The number of rows of the inputs, without bad rows.
+        rows: u64,
+    },
     /// The caller stopped the run ([`Pipeline::stop_when`](crate::Pipeline::stop_when)).
     #[error("the run was stopped before its end")]
     Stopped,

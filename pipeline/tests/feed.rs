@@ -150,11 +150,24 @@ fn batches_know_their_first_row() {
     assert_eq!(first_rows, [30, 70]);
 }
 
+/// Regression test: a feed that was to skip more rows than there are returned no batch and no
+/// error, so a training loop that resumed over other files took the epoch for done.
 #[test]
-fn skipping_more_than_there_is_leaves_nothing() {
-    for shuffle_rows in [0, 10] {
-        let options = FeedOptions { skip_rows: 1_000_000, ..options(40, shuffle_rows) };
-        assert!(feed(2, &text(100), &options).next().is_none());
+fn skipping_more_rows_than_there_are_is_an_error() {
+    for (shuffle_rows, drop_last) in [(0, false), (10, false), (1000, true)] {
+        let skipping = |skip_rows| {
+            let options = FeedOptions { skip_rows, drop_last, ..options(40, shuffle_rows) };
+            feed(2, &text(100), &options)
+        };
+        for skip_rows in [101, 1_000_000, u64::MAX] {
+            let mut feed = skipping(skip_rows);
+            let error = feed.next().unwrap().unwrap_err();
+            assert!(matches!(error, Error::SkipsTooMany { rows: 100, .. }), "{error}");
+            assert!(error.to_string().contains(&skip_rows.to_string()), "{error}");
+            assert!(feed.next().is_none() && feed.report().is_none());
+        }
+        // A feed that stopped after the last row continues with nothing.
+        assert!(skipping(100).next().is_none());
     }
 }
 

@@ -172,3 +172,14 @@ def test_floats_that_may_have_been_rounded(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"a": column}), tmp_path / "t.parquet")
     with pytest.raises(embank.BadRow, match=r'field "a", "48732148620748[0-9]+", is a float of 2\^53 or more'):
         rows(tmp_path / "t.parquet")
+
+
+def test_skipping_more_rows_than_there_are() -> None:
+    """Regression test: such a feed gave no batch and no error."""
+    spec = Spec([Field("a", "int64")], [Column("a", fill_missing(0))], [Output("a", ["a"], "i64")])
+    pipeline = Pipeline(spec)
+    assert list(pipeline.feed(b"1\n2\n3\n", skip_rows=3)) == []
+    for shuffle_rows in (0, 10):
+        feed = pipeline.feed(b"1\n2\n3\n", skip_rows=1000, shuffle_rows=shuffle_rows)
+        with pytest.raises(embank.PipelineError, match="skip_rows.* is 1000, and the inputs have 3 rows"):
+            next(feed)

@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 
 use super::shuffle::Shuffle;
 use crate::batch::{Batch, MatrixInfo};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::execute::Consumer;
 use crate::options::FeedOptions;
 
@@ -50,16 +50,26 @@ impl Feeder {
     }
 
     /// Sends the remaining rows after the run's last batch.
-    pub(super) fn finish(mut self) {
+    ///
+    /// # Errors
+    /// [`Error::SkipsTooMany`] if the run had fewer rows than the feed skips. Without this error,
+    /// the caller would take the empty feed for a complete one.
+    pub(super) fn finish(mut self) -> Result<()> {
         if let Some(shuffle) = self.shuffle.take()
             && shuffle.finish(&mut self.cut).is_err()
         {
-            return;
+            return Ok(());
+        }
+        if self.cut.skip > 0 {
+            // `position` is `skip_rows`, because no batch was sent.
+            let skip_rows = self.cut.position;
+            return Err(Error::SkipsTooMany { skip_rows, rows: skip_rows - self.cut.skip });
         }
         if self.cut.batch.rows > 0 && !self.cut.drop_last {
             // A failed send means that the feed was closed.
             let _ = self.cut.send();
         }
+        Ok(())
     }
 }
 

@@ -108,7 +108,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`Error::Spec`] for invalid options, as [`FeedOptions::check`] reports them. Errors of
-    /// [`run`](Self::run) and [`Error::ThreadRefused`] come out of the feed in place of a batch.
+    /// [`run`](Self::run), [`Error::SkipsTooMany`] and [`Error::ThreadRefused`] come out of the
+    /// feed in place of a batch.
     /// The complete batches of earlier chunks come first. After such an error the feed can still
     /// give the pipeline back.
     pub fn feed(self, inputs: Vec<FeedInput>, options: &FeedOptions) -> Result<Feed> {
@@ -146,7 +147,7 @@ impl Pipeline {
             let outcome =
                 Feeder::new(thread_infos, &options, thread_stop, sender).and_then(|mut feeder| {
                     let report = pipeline.run(&inputs, &mut feeder)?;
-                    feeder.finish();
+                    feeder.finish()?;
                     Ok(report)
                 });
             pipeline.stop_when(before);

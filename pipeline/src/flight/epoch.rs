@@ -157,7 +157,7 @@ impl Epochs {
             Ok(feed) => feed,
             Err(error) => return Some(status(&error)),
         };
-        let sent = send_all(&mut feed, options.skip_rows, encoder, to);
+        let sent = send_all(&mut feed, encoder, to);
         let report = feed.report().cloned();
         let pipeline = feed.into_pipeline().ok().map(Box::new);
         let mut served = self.served.lock();
@@ -194,11 +194,9 @@ fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
 /// Sends a feed's batches until the feed ends or the client disconnects.
 ///
 /// # Errors
-/// Returns the failure of the feed. Returns `OUT_OF_RANGE` if the inputs have fewer than
-/// `skip_rows` rows. Without this error, the client would take the empty feed for a complete epoch.
+/// The failure of the feed.
 fn send_all(
     feed: &mut Feed,
-    skip_rows: u64,
     encoder: &mut Encoder,
     to: &mpsc::Sender<Message>,
 ) -> std::result::Result<(), Status> {
@@ -207,18 +205,7 @@ fn send_all(
         let batch = match feed.wait(LOOK_INTERVAL).map_err(|error| status(&error))? {
             Waited::Batch(batch) => batch,
             Waited::Late => continue,
-            Waited::End => {
-                let rows = feed.report().map_or(0, |report| report.rows);
-                if rows >= skip_rows {
-                    break;
-                }
-                let why = format!(
-                    "`skip_rows` is {skip_rows}, and the inputs have {rows} rows: resume with the inputs that the row was \
-                     counted in, or begin at 0"
-                );
-                let details = format!("{{\"rows\":{rows}}}");
-                return Err(told(Code::OutOfRange, why, details));
-            }
+            Waited::End => break,
         };
         for message in encoder.batch(batch) {
             if to.blocking_send(message).is_err() {

@@ -126,6 +126,7 @@ pub(super) fn status(error: &Error) -> Status {
         | Error::Encoding { .. }
         | Error::Inputs(_)
         | Error::NoWholeRows { .. } => Code::DataLoss,
+        Error::SkipsTooMany { .. } => Code::OutOfRange,
         _ => Code::Internal,
     };
     let details = match error {
@@ -133,6 +134,7 @@ pub(super) fn status(error: &Error) -> Status {
             serde_json::json!({ "input": input, "line": line, "lines": lines, "column": column })
                 .to_string()
         }
+        Error::SkipsTooMany { rows, .. } => serde_json::json!({ "rows": rows }).to_string(),
         _ => String::new(),
     };
     told(code, error.to_string(), details)
