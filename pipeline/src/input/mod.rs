@@ -13,6 +13,7 @@ mod chunks;
 mod meanings;
 mod open;
 mod stream;
+mod table_format;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -81,7 +82,8 @@ impl<'a> Input<'a> {
     ///
     /// # Errors
     /// [`Error::Inputs`] for a folder without files. Also for a folder inside a folder: its files
-    /// would be skipped.
+    /// would be skipped. Also for a folder of a table format, such as Delta Lake: the format's log
+    /// says which files count.
     pub fn expand(inputs: &[Self]) -> Result<Vec<Self>> {
         let mut all = Vec::with_capacity(inputs.len());
         for input in inputs {
@@ -123,6 +125,13 @@ impl<'a> Input<'a> {
 /// Returns the files of a folder as inputs.
 fn files_of<'a>(name: &str, folder: &Path) -> Result<Vec<Input<'a>>> {
     let io = |source| Error::Io { doing: "read", path: PathBuf::from(name), source };
+    if let Some(format) = table_format::table_format(folder) {
+        return Err(Error::Inputs(format!(
+            "{name} is a folder of {format}, whose log says which of the files count: others hold rows that were removed \
+             or never committed; give the files that the format's own reader lists, or write the table to a folder of \
+             plain files"
+        )));
+    }
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)? {
         let file = entry.map_err(io)?.file_name();
