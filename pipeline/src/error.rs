@@ -265,6 +265,18 @@ pub enum Error {
         /// The number of rows of the inputs, without bad rows.
         rows: u64,
     },
+    /// A file was changed while a run read it. The run may have read some bytes from before the
+    /// change and others from after it.
+    #[error(
+        "{input}: the file was changed while the run read it: {what}; write a new file and rename it over the old one, \
+         or run when the file is complete"
+    )]
+    InputChanged {
+        /// The input's name.
+        input: String,
+        /// The change.
+        what: String,
+    },
     /// The caller stopped the run ([`Pipeline::stop_when`](crate::Pipeline::stop_when)).
     #[error("the run was stopped before its end")]
     Stopped,

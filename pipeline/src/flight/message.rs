@@ -125,6 +125,7 @@ pub(super) fn status(error: &Error) -> Status {
         | Error::Header { .. }
         | Error::Encoding { .. }
         | Error::Inputs(_)
+        | Error::InputChanged { .. }
         | Error::NoWholeRows { .. } => Code::DataLoss,
         Error::SkipsTooMany { .. } => Code::OutOfRange,
         _ => Code::Internal,

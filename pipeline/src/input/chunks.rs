@@ -13,6 +13,7 @@ use super::Input;
 use super::begin::{Begin, TextBegin, TextBegins};
 use super::open::{Open, Serial, too_long};
 use super::stream::{Broken, RowEnds, Stream};
+use super::unchanged::FileStates;
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Plans};
 
@@ -28,6 +29,8 @@ pub(crate) struct Chunks<'a> {
     fields: Vec<(String, crate::decode::FieldLayout)>,
     /// Set to true to stop the run. A thread that waits for a pipe then fails.
     stop: Arc<AtomicBool>,
+    /// The states of the inputs when the run first opened them.
+    states: Arc<FileStates>,
     at: Mutex<Position<'a>>,
     /// Columns that Parquet and Arrow files lack, for the report.
     missing_columns: Mutex<MissingColumns>,
@@ -147,6 +150,7 @@ impl<'a> Chunks<'a> {
         chunk_bytes: usize,
         plans: &Arc<Plans>,
         stop: Arc<AtomicBool>,
+        states: Arc<FileStates>,
     ) -> Result<Self> {
         if inputs.is_empty() {
             let why = "there are no inputs: give one at least (a pattern of names may have matched no file)";
@@ -166,6 +170,7 @@ impl<'a> Chunks<'a> {
             #[cfg(feature = "parquet")]
             fields: plans.own().read_fields(),
             stop,
+            states,
             at: Mutex::default(),
             missing_columns: Mutex::default(),
             #[cfg(feature = "parquet")]
@@ -238,7 +243,7 @@ impl<'a> Chunks<'a> {
         let begin = at.offset;
         let current = match &mut at.current {
             Some(current) => current,
-            none => none.insert(self.open(&self.inputs[at.input])?),
+            none => none.insert(self.open(at.input)?),
         };
         let input = &current.open;
         match &mut current.reader {
@@ -250,6 +255,8 @@ impl<'a> Chunks<'a> {
             }
             Reader::Text(stream) => {
                 let more = stream.next(self.row_ends, self.chunk_bytes as usize, buffer);
+                // First: a change explains an error.
+                input.check_unchanged()?;
                 let compressed = stream.is_compressed();
                 if !more.map_err(|broken| self.broken(input, compressed, broken))? {
                     return Ok(None);
@@ -265,7 +272,9 @@ impl<'a> Chunks<'a> {
             #[cfg(feature = "parquet")]
             Reader::Columns(stream) => {
                 let told = |what| Error::Columns { input: input.name.clone(), what };
-                let Some(batch) = stream.next().map_err(told)? else { return Ok(None) };
+                let batch = stream.next();
+                input.check_unchanged()?;
+                let Some(batch) = batch.map_err(told)? else { return Ok(None) };
                 if begin == 0 {
                     // Checked at the first row: a file without rows has no values that could be
                     // missing or mean another thing.
@@ -280,15 +289,18 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    fn open(&self, input: &Input<'a>) -> Result<Current<'a>> {
-        let open = Open::new(input, self.row_ends)?;
+    fn open(&self, place: usize) -> Result<Current<'a>> {
+        let open = Open::new(&self.inputs[place], self.row_ends)?;
+        self.states.check(place, open.state.as_ref(), &open.name)?;
         let plan = Arc::clone(self.begins.own());
         let mut first = TextBegin { begin: Begin::default(), plan };
         let reader = match open.serial {
             None if matches!(self.row_ends, RowEnds::Rows(_)) => Reader::Ranges,
             None => {
                 if open.bytes > 0 {
-                    first = self.begins.of(&open.name, &open.first_line()?)?;
+                    let line = open.first_line();
+                    open.check_unchanged()?;
+                    first = self.begins.of(&open.name, &line?)?;
                 }
                 Reader::Ranges
             }
@@ -301,6 +313,7 @@ impl<'a> Chunks<'a> {
             #[cfg(feature = "parquet")]
             Some(Serial::Columns) => {
                 let stream = open.columns(&self.fields, self.chunk_bytes as usize);
+                open.check_unchanged()?;
                 let told = |what| Error::Columns { input: open.name.clone(), what };
                 Reader::Columns(stream.map_err(told)?)
             }
@@ -416,7 +429,7 @@ mod tests {
 
     fn chunks<'a>(inputs: &[Input<'a>], chunk_bytes: usize) -> Result<Chunks<'a>> {
         let plans = Plans::new(&Spec::criteo(5), Format::TSV, false).unwrap();
-        Chunks::new(inputs, chunk_bytes, &Arc::new(plans), Arc::default())
+        Chunks::new(inputs, chunk_bytes, &Arc::new(plans), Arc::default(), Arc::default())
     }
 
     fn all_chunks(input: Input<'_>, chunk_bytes: usize) -> Vec<u8> {

@@ -14,6 +14,7 @@ mod meanings;
 mod open;
 mod stream;
 mod table_format;
+mod unchanged;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use crate::error::{Error, Result};
 
 pub(crate) use chunks::{ChunkRows, Chunks, Claim};
 pub(crate) use stream::RowEnds;
+pub(crate) use unchanged::FileStates;
 
 /// Rows for a pipeline, in memory or in a file.
 ///

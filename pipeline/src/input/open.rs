@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::stream::{Compression, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, RowEnds, Stream, line_ends};
+use super::unchanged::FileState;
 use super::{Input, Origin};
 use crate::error::{Error, Result};
 
@@ -28,6 +29,8 @@ pub(crate) struct Open<'a> {
     /// read without what comes before it.
     pub(super) serial: Option<Serial>,
     row_ends: RowEnds,
+    /// The file's state when it was opened. `None` for a pipe and for memory.
+    pub(super) state: Option<FileState>,
 }
 
 /// How to read an input that can only be read from its beginning.
@@ -52,6 +55,7 @@ impl<'a> Open<'a> {
             RowEnds::Rows(_) | RowEnds::Columns => None,
             RowEnds::Lines | RowEnds::Quoted { .. } => Compression::of_bytes(first),
         };
+        let mut state = None;
         let (text, bytes, compression, pipe) = match &input.from {
             Origin::Memory(text) => {
                 (OpenText::Memory(text), text.len() as u64, of_bytes(text), false)
@@ -70,6 +74,7 @@ impl<'a> Open<'a> {
                 }
                 let bytes = metadata.len();
                 let pipe = !metadata.is_file();
+                state = (!pipe).then(|| FileState::of(&metadata));
                 // Several threads read the file in turns, each at another place. The system may
                 // take such reads for random reads, and read less ahead. This hint prevents that.
                 // The system may refuse the hint, as for a pipe, which does no harm.
@@ -91,7 +96,7 @@ impl<'a> Open<'a> {
                 return Err(Error::Columns { input: name, what: what.to_owned() });
             }
             let serial = Some(Serial::Columns);
-            return Ok(Self { name, text, bytes, is_pipe: pipe, serial, row_ends });
+            return Ok(Self { name, text, bytes, is_pipe: pipe, serial, row_ends, state });
         }
         let serial = compression.is_some() || quoted || pipe;
         let serial = serial.then_some(Serial::Text(compression));
@@ -102,7 +107,16 @@ impl<'a> Open<'a> {
         }
         // The system's length of a pipe has no meaning.
         let bytes = if pipe { 0 } else { bytes };
-        Ok(Self { name, text, bytes, is_pipe: pipe, serial, row_ends })
+        Ok(Self { name, text, bytes, is_pipe: pipe, serial, row_ends, state })
+    }
+
+    /// Fails if the input is a file that has changed since it was opened. Called after each piece
+    /// that is read from the file.
+    pub(super) fn check_unchanged(&self) -> Result<()> {
+        match (&self.text, &self.state) {
+            (OpenText::File(file, _), Some(state)) => state.check(file, &self.name),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn stream(
@@ -177,7 +191,12 @@ impl<'a> Open<'a> {
                 }
                 self.cut(text, 0, range).map(|lines| &text[lines])
             }
-            OpenText::File(file, path) => self.read(range, file, path, buffer),
+            OpenText::File(file, path) => {
+                let rows = self.read(range, file, path, buffer);
+                // First: a change explains an error.
+                self.check_unchanged()?;
+                rows
+            }
         }
     }
 

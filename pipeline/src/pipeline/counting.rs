@@ -1,9 +1,11 @@
 //! Counts how often values occur, and keeps the frequent values.
 
+use std::sync::Arc;
+
 use super::Pipeline;
 use crate::error::{Error, Result, refused};
 use crate::execute::RunReport;
-use crate::input::Input;
+use crate::input::{FileStates, Input};
 use crate::vocabulary::{Kept, KeptValues, Numbering};
 
 /// State of the counts of a pipeline's vocabularies.
@@ -41,7 +43,11 @@ impl Pipeline {
         self.check_learns("generate")?;
         self.refresh()?;
         self.check_counted()?;
-        let report = self.go_over(inputs, None, None)?;
+        self.count(inputs, &Arc::default())
+    }
+
+    fn count(&mut self, inputs: &[Input<'_>], states: &Arc<FileStates>) -> Result<RunReport> {
+        let report = self.go_over(inputs, states, None, None)?;
         self.counted = Counted::Whole;
         Ok(report)
     }
@@ -122,9 +128,13 @@ impl Pipeline {
 
     /// Makes the vocabularies `to_make`, which have a `min_count`: counts the values of the inputs,
     /// and keeps the frequent ones.
-    pub(super) fn make(&mut self, inputs: &[Input<'_>], to_make: &[usize]) -> Result<()> {
-        let expanded = Input::expand(inputs)?;
-        if let Some(pipe) = expanded.iter().find(|input| input.is_pipe()) {
+    pub(super) fn make(
+        &mut self,
+        inputs: &[Input<'_>],
+        to_make: &[usize],
+        states: &Arc<FileStates>,
+    ) -> Result<()> {
+        if let Some(pipe) = inputs.iter().find(|input| input.is_pipe()) {
             return refused(format!(
                 "a vocabulary with a min_count takes two passes, and {:?} can be read only once: make the \
                  vocabulary of files first, or write the pipe to one",
@@ -132,7 +142,9 @@ impl Pipeline {
             ));
         }
         if self.counted != Counted::NotKept {
-            self.generate(inputs)?;
+            self.refresh()?;
+            self.check_counted()?;
+            self.count(inputs, states)?;
         }
         // If an error ends the loop below, `counted` stays `NotKept`.
         self.counted = Counted::NotKept;

@@ -8,7 +8,7 @@ use super::Pipeline;
 use crate::error::{Error, Result};
 use crate::execute::{self, CommitOptions, Committer, Consumer, Outcome, RunReport, Setup};
 use crate::format::Format;
-use crate::input::{Chunks, Input};
+use crate::input::{Chunks, FileStates, Input};
 use crate::plan::Plans;
 use crate::trace::Trace;
 use crate::vocabulary::{Numbering, RunNumbering};
@@ -25,7 +25,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// - The inputs: [`Error::Inputs`], [`Error::Header`], [`Error::Encoding`], [`Error::Io`],
-    ///   [`Error::Compressed`], [`Error::LineTooLong`], [`Error::NoWholeRows`].
+    ///   [`Error::Compressed`], [`Error::LineTooLong`], [`Error::NoWholeRows`],
+    ///   [`Error::Columns`], [`Error::InputChanged`].
     /// - Bad rows: [`Error::BadRow`] for the first bad row with
     ///   [`BadRows::Fail`](crate::BadRows::Fail), [`Error::TooManyBadRows`] with
     ///   [`BadRows::Skip`](crate::BadRows::Skip).
@@ -62,18 +63,23 @@ impl Pipeline {
                 self.plan.vocabularies[place].name
             )));
         }
+        // Both passes read the same files: a folder is listed once, and each file keeps its state.
+        let inputs = Input::expand(inputs)?;
+        let states = Arc::default();
         if !to_make.is_empty() {
-            self.make(inputs, &to_make)?;
+            self.make(&inputs, &to_make, &states)?;
         }
-        let report = self.go_over(inputs, Some(consumer), begun)?;
+        let report = self.go_over(&inputs, &states, Some(consumer), begun)?;
         Ok(RunReport { elapsed: started.elapsed(), ..report })
     }
 
     /// Reads the inputs once. Without a `consumer`, the run only gives ids and counts. `begun` is
-    /// how the run sees the vocabularies; `None` takes their present state.
+    /// how the run sees the vocabularies; `None` takes their present state. `states` has the states
+    /// of the inputs that an earlier pass of the run has read.
     pub(super) fn go_over(
         &mut self,
         inputs: &[Input<'_>],
+        states: &Arc<FileStates>,
         consumer: Option<&mut dyn Consumer>,
         begun: Option<Vec<RunNumbering>>,
     ) -> Result<RunReport> {
@@ -82,7 +88,7 @@ impl Pipeline {
         let generates = consumer.is_none();
         let inputs = Input::expand(inputs)?;
         let plans = self.plans_for(&inputs)?;
-        let chunks = self.chunks(&inputs, &plans)?;
+        let chunks = self.chunks(&inputs, &plans, states)?;
         if generates {
             self.counting_begins();
         }
@@ -152,8 +158,14 @@ impl Pipeline {
         Ok(Arc::new(self.plans.of_format(format)?))
     }
 
-    fn chunks<'a>(&self, inputs: &[Input<'a>], plans: &Arc<Plans>) -> Result<Chunks<'a>> {
-        Chunks::new(inputs, self.options.chunk_bytes, plans, Arc::clone(&self.stop))
+    fn chunks<'a>(
+        &self,
+        inputs: &[Input<'a>],
+        plans: &Arc<Plans>,
+        states: &Arc<FileStates>,
+    ) -> Result<Chunks<'a>> {
+        let stop = Arc::clone(&self.stop);
+        Chunks::new(inputs, self.options.chunk_bytes, plans, stop, Arc::clone(states))
     }
 
     /// Measures how many bytes per second this pipeline can read from the inputs if it does nothing
@@ -182,7 +194,7 @@ impl Pipeline {
                 pipe.name()
             )));
         }
-        let chunks = self.chunks(&inputs, &self.plans_for(&inputs)?)?;
+        let chunks = self.chunks(&inputs, &self.plans_for(&inputs)?, &Arc::default())?;
         let started = Instant::now();
         chunks.read_all(self.options.threads)?;
         Ok(chunks.bytes() as f64 / started.elapsed().as_secs_f64())
