@@ -277,6 +277,19 @@ pub enum Error {
         /// The change.
         what: String,
     },
+    /// Another pipeline has given ids of a bank's vocabulary to values that it has not saved. This
+    /// pipeline would give the same ids to other values. The batch was not handed out.
+    #[error(
+        "vocabulary {name:?} of the bank: another pipeline has given ids up to {last} to values that it has not saved, \
+         and this one would give them to other values: save that pipeline first and let one at a time number, or, if \
+         it is gone, roll the bank back to its last checkpoint"
+    )]
+    IdsGivenElsewhere {
+        /// The vocabulary's name.
+        name: String,
+        /// The largest id that was given.
+        last: u64,
+    },
     /// The caller stopped the run ([`Pipeline::stop_when`](crate::Pipeline::stop_when)).
     #[error("the run was stopped before its end")]
     Stopped,

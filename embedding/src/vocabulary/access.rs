@@ -44,12 +44,23 @@ impl Vocabulary {
 
     /// Announces ids that the caller gives to values before it inserts them. The caller must insert
     /// the values later, in the order of the ids. Tables whose keys are this vocabulary's ids
-    /// accept ids below `ids_end` from now on. A renumbering of the vocabulary, or closing the
-    /// bank, undoes the announcement. Ids end at 2^63 - 1; a larger `ids_end` counts as 2^63 - 1.
-    pub fn give_out(&self, ids_end: u64) {
-        let count = ids_end.min(IDS_END_MAX).saturating_sub(self.config().first_id);
+    /// accept these ids from now on. A renumbering of the vocabulary, or closing the bank, undoes
+    /// the announcement. Ids end at 2^63 - 1; larger ids count as 2^63 - 1.
+    ///
+    /// # Errors
+    /// Fails with the end of the ids that are given out, and announces nothing, if that end is not
+    /// `ids.start`. Another caller has then announced or inserted values, and would give some of
+    /// these ids to other values.
+    pub fn give_out(&self, ids: std::ops::Range<u64>) -> std::result::Result<(), u64> {
+        let first_id = self.config().first_id;
+        let count = |end: u64| end.min(IDS_END_MAX).saturating_sub(first_id);
+        let given_out = &self.shared.given_out;
         // Relaxed: as in `VocabularyShared::ids_end`.
-        self.shared.given_out.fetch_max(count, Ordering::Relaxed);
+        let (from, to) = (count(ids.start), count(ids.end).max(count(ids.start)));
+        given_out
+            .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
+            .map(drop)
+            .map_err(|found| first_id + found)
     }
 
     pub(crate) fn put_header(&self, header: Header) -> Result<()> {

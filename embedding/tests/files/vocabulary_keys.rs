@@ -66,7 +66,10 @@ fn every_way_in_refuses_a_key_that_is_no_id() {
 #[test]
 fn ids_that_are_given_out_end_at_2_to_the_63() {
     let (_test, words, table) = two_values(VocabularyConfig::u64());
-    words.give_out(u64::MAX);
+    words.give_out(2..u64::MAX).unwrap();
+    // Ids that follow on others than the last one may be another caller's.
+    let end = (1 << 63) - 1;
+    assert_eq!([words.give_out(2..7), words.give_out(end - 1..end)], [Err(end), Err(end)]);
     table.put(&[(1 << 63) - 2], &[1.0]).unwrap();
     for bad in [(1 << 63) - 1, UNKNOWN_ID - 1, UNKNOWN_ID] {
         let refused = table.put(&[bad], &[1.0]);

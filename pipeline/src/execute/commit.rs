@@ -152,7 +152,7 @@ impl<'c> Committer<'c> {
         if self.options.saves {
             self.numberings.lock().iter_mut().try_for_each(Numbering::save)?;
         } else if self.options.learns {
-            self.numberings.lock().iter().for_each(Numbering::give_out);
+            self.numberings.lock().iter_mut().try_for_each(Numbering::give_out)?;
         }
         self.stopwatch.lap(Stage::Number);
         let batch = &mut work.batch;

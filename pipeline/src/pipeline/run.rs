@@ -32,7 +32,7 @@ impl Pipeline {
     ///   [`BadRows::Skip`](crate::BadRows::Skip).
     /// - Values: [`Error::UnknownValue`] if a vocabulary lacks a value and is frozen or belongs to
     ///   an evaluation; [`Error::ValueTooLong`]; [`Error::IdTooLarge`].
-    /// - The bank: [`Error::Bank`], [`Error::VocabularyChanged`].
+    /// - The bank: [`Error::Bank`], [`Error::VocabularyChanged`], [`Error::IdsGivenElsewhere`].
     /// - The caller: [`Error::Consumer`], [`Error::Stopped`].
     /// - An evaluation: [`Error::VocabularyRenumbered`]; [`Error::Spec`] if a vocabulary with a
     ///   `min_count` is not frozen, because its ids are not final.

@@ -1,9 +1,10 @@
 //! Finds the id of a value from a small range with one load.
 //!
 //! If a modulus bounds the values, the map from value to id is an array with a slot for each
-//! possible value. A value gets its id at its first appearance and keeps it. A slot therefore
-//! changes only once, from 0 to id + 1, and readers need no lock. A reader finds the id or 0. If it
-//! finds 0, the value is looked up again at the commit of its chunk, when values may be added
+//! possible value. A value gets its id at its first appearance and keeps it. During a run that
+//! succeeds, a slot therefore changes only once, from 0 to id + 1, and readers need no lock. A
+//! reader finds the id or 0. If it finds 0, the value is looked up again at the commit of its
+//! chunk, when values may be added
 //! ([`crate::execute`]).
 //!
 //! The slots are in an anonymous map with advice for huge pages. With small pages, nearly every
@@ -145,6 +146,12 @@ impl DirectTable {
         // Relaxed: no other data depends on the slot; `look_up` says why readers may miss the
         // store.
         self.slots()[value as usize].store(id + 1, Ordering::Relaxed);
+    }
+
+    /// Removes the id of a value.
+    pub(crate) fn remove(&self, value: u32) {
+        // Relaxed: as in `put`.
+        self.slots()[value as usize].store(0, Ordering::Relaxed);
     }
 
     /// Removes all ids. Every value then has the id `id`, or no id if `id` is `None`.

@@ -3,8 +3,9 @@
 //!
 //! The table gives ids without a look into the bank. The bank gets the new values only at a save
 //! ([`MemoryNumbering::save`]), in the order of their ids, and gives them the same ids. Between two
-//! saves, no other pipeline may insert into the bank's vocabulary. Otherwise the bank would give
-//! ids that this pipeline has already given to its own values.
+//! saves, no other pipeline may give ids of the bank's vocabulary: it would give the same ids to
+//! other values. So the bank keeps the end of the ids that were given, and a pipeline gives only
+//! the ids that follow the last one ([`MemoryNumbering::give_out`]).
 //!
 //! A pipeline and its [evaluations](crate::Pipeline::evaluation) share the vocabulary under a lock.
 //! When an evaluation's run begins, it takes a reference to the table, and the next new id as its
@@ -62,6 +63,8 @@ struct KeptIn {
     saved: usize,
     /// True after a failed save. The bank may then have more of the values than `saved` counts.
     torn: bool,
+    /// The bank knows that the ids of the first `given` values are given out.
+    given: usize,
 }
 
 impl MemoryNumbering {
@@ -74,7 +77,7 @@ impl MemoryNumbering {
     ) -> Self {
         let kept_in = vocabulary.map(|vocabulary| {
             let identity = vocabulary.identity();
-            KeptIn { vocabulary, identity, saved: 0, torn: false }
+            KeptIn { vocabulary, identity, saved: 0, torn: false, given: 0 }
         });
         Self {
             name: settings.name,
@@ -170,6 +173,7 @@ impl MemoryNumbering {
             table.put(value, id);
         }
         kept_in.saved = loaded.len();
+        kept_in.given = loaded.len();
         kept_in.torn = false;
         self.values = loaded;
         if let Some(counts) = &mut self.counts {
@@ -238,12 +242,35 @@ impl MemoryNumbering {
         self.load()
     }
 
-    /// Tells the bank which ids the pipeline has given. The bank's tables then accept ids whose
-    /// values the bank does not have yet.
-    pub(super) fn give_out(&self) {
-        if let Some(kept_in) = &self.kept_in {
-            kept_in.vocabulary.give_out(u64::from(self.first_id) + self.values.len() as u64);
+    /// Tells the bank which ids the pipeline gives to new values. The bank's tables then accept ids
+    /// whose values the bank does not have yet.
+    ///
+    /// # Errors
+    /// [`Error::IdsGivenElsewhere`] or [`Error::VocabularyChanged`] if another pipeline has given
+    /// ids in the meantime. The new values then have no ids again.
+    pub(super) fn give_out(&mut self) -> Result<()> {
+        let Some(kept_in) = &mut self.kept_in else { return Ok(()) };
+        if self.values.len() == kept_in.given {
+            return Ok(());
         }
+        let end = |count: usize| u64::from(self.first_id) + count as u64;
+        let Err(given_end) =
+            kept_in.vocabulary.give_out(end(kept_in.given)..end(self.values.len()))
+        else {
+            kept_in.given = self.values.len();
+            return Ok(());
+        };
+        let given = kept_in.given;
+        for value in self.values.drain(given..) {
+            self.table.remove(value);
+        }
+        // An evaluation that began after the values got their ids has seen some of these ids.
+        self.renumberings += 1;
+        let name = self.name.clone();
+        Err(match self.change() {
+            Some(what) => self.changed(what),
+            None => Error::IdsGivenElsewhere { name, last: given_end.saturating_sub(1) },
+        })
     }
 
     /// Saves new values to the bank, in the order of their ids, and then the counts.
@@ -256,6 +283,7 @@ impl MemoryNumbering {
         if let Some(what) = self.change() {
             return Err(self.changed(what));
         }
+        self.give_out()?;
         let Some(kept_in) = &mut self.kept_in else { return Ok(()) };
         let mut ids = Vec::new();
         while kept_in.saved < self.values.len() {

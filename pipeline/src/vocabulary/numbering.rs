@@ -113,10 +113,9 @@ impl Numbering {
         self.memory_mut().map_or(Ok(()), MemoryNumbering::save)
     }
 
-    /// Tells the bank which ids the pipeline has given.
-    pub(crate) fn give_out(&self) {
-        if let Some(memory) = self.memory() {
-            memory.give_out();
-        }
+    /// Tells the bank which ids the pipeline gives. Called before the batch with new ids is handed
+    /// out.
+    pub(crate) fn give_out(&mut self) -> Result<()> {
+        self.memory_mut().map_or(Ok(()), MemoryNumbering::give_out)
     }
 }
