@@ -218,3 +218,24 @@ def test_a_tuple_of_another_length_is_no_feature(table: embank.Table, count: int
     model: Any = embank.torch.EmbeddingBagCollection({"f": table})
     with pytest.raises((TypeError, ValueError), match="keys must be|found a tuple of"):
         model({"f": (KEYS, OFFSETS, torch.ones(3), None)[:count]})
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("weight", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_reach_no_row(
+    bank: embank.Bank, weight: float, learns: bool
+) -> None:
+    """Shows what differs from torch: its output is the same, but it trains NaN into the rows. The
+    store pools weights that do not learn, and torch the others."""
+    table = numbered(bank)
+    weights = torch.tensor([1.0, weight], requires_grad=learns)
+    out = bag_of(table, "sum")(torch.tensor([3, 4]), torch.tensor([0]), weights)
+    rows = torch.tensor([[3.0], [4.0]])
+    wanted = torch.nn.functional.embedding_bag(
+        torch.tensor([0, 1]), rows, torch.tensor([0]), mode="sum", per_sample_weights=weights
+    )
+    torch.testing.assert_close(out, wanted, equal_nan=True, check_stride=False)
+    with pytest.raises(ValueError, match="key 4: the gradient of column 0 is (nan|NaN|inf)"):
+        out.sum().backward()
+    assert table.peek([3, 4]).tolist() == [[3.0], [4.0]]
+    assert table.outstanding_leases() == []
