@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Optional
 
@@ -106,6 +107,11 @@ def train_a_model(path: Path, users: embank.Table, items: embank.Table) -> int:
     changed: bool = bank.changed_since_checkpoint
     number: Optional[int] = bank.last_checkpoint
     print(changed, number, embank.list_checkpoints(path)[0]["id"])
+    gone: list[int] = embank.torch.roll_back(bank, model.state_dict())
+    shared: type[UserWarning] = embank.torch.SharedRowsWarning
+    same: embank.Bank = copy.deepcopy(bank)
+    frozen: bool = bags.freeze().frozen
+    print(gone, shared, same, frozen)
     return embank.torch.save(bank, model=model, tables=tables, loader=loader, step=step)
 
 

@@ -374,7 +374,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 another kind of optimizer.
         """
         state_dict = state_dict.copy()
-        for before in self._optimizer_load_state_dict_pre_hooks.values():
+        for before in self._hooks("pre"):
             state_dict = before(self, state_dict) or state_dict
         saved = state_dict["param_groups"]
         if any("table" not in of for of in saved):
@@ -386,8 +386,12 @@ class SparseOptimizer(torch.optim.Optimizer):
         for group, at in zip(self.param_groups, group_places(own, names)):
             if at is not None:
                 group.update({name: value for name, value in saved[at].items() if name != "params"})
-        for after in self._optimizer_load_state_dict_post_hooks.values():
+        for after in self._hooks("post"):
             after(self)
+
+    def _hooks(self, when: str) -> list[Callable[..., Any]]:
+        """The hooks of `load_state_dict`. PyTorch 2.1 has none."""
+        return list(getattr(self, f"_optimizer_load_state_dict_{when}_hooks", {}).values())
 
 
 # Options of the optimizers of torch, which the steps of tables do not read from a group.
