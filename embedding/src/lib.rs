@@ -92,13 +92,16 @@ pub use dtype::{Dtype, Rounding};
 pub use embank_kv::OutputFile;
 pub use embank_kv::inspect;
 pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use embank_kv::suspended;
 pub use embank_kv::{
     Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, LockHolder,
     LockHolders, Recovered, SpaceHolder, StateId, StoreStats, TableId, check_while_waiting,
     default_memory_budget_bytes, memory_budget_warning,
 };
 #[doc(hidden)]
-pub use embank_kv::{THREADS_ADVICE, check_batch, locks};
+pub use embank_kv::{RunningTime, THREADS_ADVICE, check_batch, locks};
 pub use error::{Error, Result};
 pub use files::FileFormat;
 pub use files::export::{DenseRows, ExportOptions, Exported};

@@ -38,15 +38,16 @@ pub struct BankOptions {
     /// Largest number of pending lookahead keys; 0 turns lookahead off. Default: `None`, as many as
     /// fit 1/32 of the budget (about 20,000 keys per MiB of that share), at most 790,000.
     pub lookahead_queue_keys: Option<usize>,
-    /// Longest wait of a Get for rows above the staleness bound. Default: 60 s
-    /// ([`WAIT_TIMEOUT_DEFAULT`]).
+    /// Longest wait of a Get for rows above the staleness bound. A suspension of the process counts
+    /// as 100 ms at most. Default: 60 s ([`WAIT_TIMEOUT_DEFAULT`]).
     pub wait_timeout: Duration,
     /// Age at which a lease may expire; must be above zero. An older lease stays valid until a Get
     /// of its table expires it: the next Get that begins, or a Get that waits for the lease's rows.
     /// The staleness clocks of its rows then no longer count the lease. Later updates through the
-    /// lease fail with [`LeaseExpired`](crate::Error::LeaseExpired) and change nothing. Several
-    /// times the slowest step is a good value. Default: `None`, leases never expire. Then no slow
-    /// step loses its update, but a lease that never ends blocks its rows.
+    /// lease fail with [`LeaseExpired`](crate::Error::LeaseExpired) and change nothing. A
+    /// suspension of the process, and a time in which no thread calls a Get, count as 100 ms at
+    /// most. Several times the slowest step is a good value. Default: `None`, leases never expire.
+    /// Then no slow step loses its update, but a lease that never ends blocks its rows.
     pub lease_timeout: Option<Duration>,
     /// Options of compaction, which frees disk space. Default: only
     /// [`Bank::compact`](crate::Bank::compact) frees space. With `background` and no throttle, the

@@ -26,8 +26,8 @@
 //! Threads rarely use the same shard at the same time.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use crate::process::running_time::RunningTime;
 use crate::sync::{AtomicU32, Mutex, Ordering, Planted, planted};
 
 const SHARDS: usize = 16;
@@ -39,11 +39,11 @@ const EXPIRED: u32 = 2;
 /// The registry of a table's leases. `T` describes a batch, for example by its keys.
 ///
 /// ```
-/// use std::time::{Duration, Instant};
-/// use embank_kv::Leases;
+/// use std::time::Duration;
+/// use embank_kv::{Leases, RunningTime};
 ///
 /// let leases = Leases::default();
-/// let taken = Instant::now();
+/// let taken = RunningTime::now();
 /// let batch = leases.register([1, 2, 3], taken, 0);
 /// let expired = leases.expire(taken + Duration::from_secs(1));
 /// assert_eq!(expired.leases[0].what(), &[1, 2, 3]); // subtract these counts
@@ -78,7 +78,7 @@ pub struct Leased<T> {
     state: AtomicU32,
     shard: u32,
     slot: u32,
-    taken: Instant,
+    taken: RunningTime,
     what: T,
 }
 
@@ -89,7 +89,7 @@ impl<T> Leased<T> {
     }
 
     /// Returns when the lease was taken.
-    pub fn taken(&self) -> Instant {
+    pub fn taken(&self) -> RunningTime {
         self.taken
     }
 
@@ -134,7 +134,7 @@ pub struct Expired<T> {
     /// The leases that expired in this call. The caller must subtract their counts from the rows.
     pub leases: Vec<Arc<Leased<T>>>,
     /// When the oldest lease that can still expire was taken. `None` if there is no such lease.
-    pub oldest_left: Option<Instant>,
+    pub oldest_left: Option<RunningTime>,
 }
 
 impl<T> Default for Leases<T> {
@@ -147,7 +147,7 @@ impl<T> Default for Leases<T> {
 impl<T> Leases<T> {
     /// Registers a batch that has added 1 to the count of each of its rows. `thread` is a number of
     /// the calling thread. Threads with different numbers rarely wait for each other.
-    pub fn register(&self, what: T, taken: Instant, thread: usize) -> Arc<Leased<T>> {
+    pub fn register(&self, what: T, taken: RunningTime, thread: usize) -> Arc<Leased<T>> {
         let shard = thread % SHARDS;
         let mut slots = self.shards[shard].0.lock();
         let slot = slots.free.pop().unwrap_or_else(|| {
@@ -171,7 +171,7 @@ impl<T> Leases<T> {
     /// Expires all leases that were taken at `before` or earlier and whose owner has not begun an
     /// answer.
     #[must_use]
-    pub fn expire(&self, before: Instant) -> Expired<T> {
+    pub fn expire(&self, before: RunningTime) -> Expired<T> {
         let mut expired = Expired { leases: Vec::new(), oldest_left: None };
         for shard in &self.shards {
             let mut slots = shard.0.lock();
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn only_the_old_expire_and_only_once() {
         let leases = Leases::default();
-        let start = Instant::now();
+        let start = RunningTime::now();
         let at = |second| start + Duration::from_secs(second);
         let batches: Vec<_> = (0..40).map(|i| leases.register(i, at(i), i as usize)).collect();
         assert!(batches[3].begin_answer());
@@ -246,7 +246,7 @@ mod tests {
     fn slots_are_used_again() {
         let leases = Leases::default();
         for _ in 0..100 {
-            let lease = leases.register((), Instant::now(), 3);
+            let lease = leases.register((), RunningTime::now(), 3);
             assert!(lease.begin_answer());
             leases.end(&lease);
         }

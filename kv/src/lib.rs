@@ -95,6 +95,10 @@ pub use process::crew;
 pub use process::interrupt;
 pub use process::interrupt::check_while_waiting;
 pub use process::locks;
+pub use process::running_time::RunningTime;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use process::running_time::suspended;
 pub use record::address::TableId;
 pub use stats::space_holder::SpaceHolder;
 pub use stats::{StoreStats, metrics};

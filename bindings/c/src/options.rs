@@ -30,12 +30,14 @@ pub struct embank_bank_options {
     pub memory_budget_bytes: u64,
     /// The number of newest checkpoints that the bank keeps. Default: 2.
     pub checkpoints_kept: u64,
-    /// The longest time that a get waits at a staleness bound, in milliseconds. Default: 60,000.
+    /// The longest time that a get waits at a staleness bound, in milliseconds. A suspension of the
+    /// process counts as 100 ms at most. Default: 60,000.
     pub wait_timeout_ms: u64,
     /// The largest age of a lease, in milliseconds. An older lease expires at the next get of its
     /// table, whatever rows that get takes. The staleness clocks then no longer count the lease.
     /// Applying or putting it returns EMBANK_STATUS_LEASE_EXPIRED. Releasing or freeing it succeeds
-    /// and does not change a row. 0 means that no lease expires. Default: 0.
+    /// and does not change a row. A suspension of the process, and a time in which no thread calls
+    /// a get, count as 100 ms at most. 0 means that no lease expires. Default: 0.
     pub lease_timeout_ms: u64,
     /// The largest number of keys in the lookahead queue. 0 turns lookahead off; a negative number
     /// means the keys that fit 1/32 of the memory budget. Default: -1.

@@ -10,11 +10,12 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use embank_kv::locks::Mutex;
 use embank_kv::{
-    Compacted, Recovered, SpaceHolder, StateId, Store, StoreOptions, memory_budget_warning,
+    Compacted, Recovered, RunningTime, SpaceHolder, StateId, Store, StoreOptions,
+    memory_budget_warning,
 };
 
 use crate::bank::tables::{Tables, read_tables, refuse_other_numberings};
@@ -23,7 +24,6 @@ use crate::error::{Error, Result};
 use crate::lookahead::{self, Lookahead};
 use crate::options::BankOptions;
 use crate::pool::{BatchPool, THREADS_MAX};
-use crate::registry::deadline::{FAR_OFF, deadline_after};
 use crate::row::times::Times;
 use crate::stats::lease_info::LeaseInfo;
 use crate::stats::seen::StalenessHistogram;
@@ -176,7 +176,7 @@ impl Bank {
             times: Times::of(&store),
             store,
             wait_timeout: options.wait_timeout,
-            lease_timeout: options.lease_timeout.map(|timeout| timeout.min(FAR_OFF)),
+            lease_timeout: options.lease_timeout,
             waiting: WaitCounters::default(),
             leases_change_hands: AtomicBool::new(false),
             side_tables: Mutex::new(()),
@@ -375,8 +375,7 @@ impl Bank {
     #[must_use]
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
         let tables = self.shared.tables.lock();
-        let now = Instant::now();
-        let lists = tables.values().map(|table| table.leases.list(&table.name, None, now));
+        let lists = tables.values().map(|table| table.leases.list(&table.name, None));
         let mut leases: Vec<_> = lists.flatten().collect();
         leases.sort_by_key(|lease| Reverse(lease.age));
         leases
@@ -390,7 +389,7 @@ impl Bank {
     /// Waits until the lookahead queue is empty and all its reads are done. Returns false if
     /// `timeout` passes first. This is for tests and measurements; training need not wait.
     pub fn wait_lookahead(&self, timeout: Duration) -> bool {
-        self.context().lookahead.wait_idle(deadline_after(timeout))
+        self.context().lookahead.wait_idle(RunningTime::now() + timeout)
     }
 
     /// True if both handles refer to the same open bank.

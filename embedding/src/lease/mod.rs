@@ -151,7 +151,7 @@ impl Lease {
         Error::LeaseExpired {
             table: self.table.name().to_owned(),
             keys: self.unique().len(),
-            age: self.entry.taken().elapsed(),
+            age: self.entry.what().age(),
             timeout: self.table.context().lease_timeout.unwrap_or_default(),
         }
     }

@@ -1,9 +1,9 @@
 //! Lowers the staleness clocks of a lease's rows when the lease ends or expires without an update.
 //! If the disk is full at that time, a later Get lowers the clocks.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use embank_kv::{Clock, Hints};
+use embank_kv::{Clock, Hints, RunningTime};
 
 use crate::error::{Error, Result};
 use crate::registry::turnstile::Entered;
@@ -22,7 +22,7 @@ impl Table {
         }
         let timeout = self.context().lease_timeout?;
         let leases = &self.shared.leases;
-        if leases.look_is_due(Instant::now()) {
+        if leases.look_is_due(RunningTime::now()) {
             self.expire_leases(timeout);
         }
         Some(leases)
@@ -52,7 +52,7 @@ impl Table {
     fn expire_leases(&self, timeout: Duration) {
         let leases = &self.shared.leases;
         let entered = leases.enter();
-        for lease in leases.expire(timeout, Instant::now(), &entered) {
+        for lease in leases.expire(timeout, RunningTime::now(), &entered) {
             self.count_wait(|counters| counters.leases_expired.add(1));
             self.release_held(&lease.what().held(&entered), &entered);
         }

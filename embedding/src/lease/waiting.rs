@@ -24,7 +24,9 @@
 //! rows of missing keys that admission accepts. If a row of the second acquisition is blocked, the
 //! Get lowers the clocks of both (`admission`).
 //!
-//! Every wait for a clock ends at the deadline. The wait for a lookahead burst, before the first
+//! Every wait for a clock ends at the deadline. Deadlines are points of [`RunningTime`], so a
+//! suspension of the process ends no wait; a waiting Get therefore looks at the time regularly
+//! ([`Wait::look_by`]). The wait for a lookahead burst, before the first
 //! attempt, ends with that burst (`lookahead`). A batch never waits for itself, because its keys
 //! are distinct. If a thread's own leases on a row exceed the bound, its Get would wait for itself,
 //! so it fails instead. `registry` says which leases count as the thread's own. Leases of other
@@ -32,23 +34,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use embank_kv::RunningTime;
 use embank_kv::interrupt::Checks;
 
 use crate::error::{Error, Result};
 use crate::lease::get::Attempt;
-use crate::registry::deadline::deadline_after;
 use crate::registry::turnstile::Entered;
 use crate::registry::waiting_line::{PATIENCE, Place, Reserved};
 use crate::registry::{LeaseRegistry, info_of};
 use crate::stats::WaitCounters;
 use crate::table::Table;
 use crate::table::operations::GetRows;
-
-/// If a full disk has prevented a release of ended leases, a waiting Get tries the release again at
-/// this interval.
-const OWED_LOOK: Duration = Duration::from_millis(100);
 
 impl Table {
     /// Waits for the obstacle `first`, and then attempts `get`. Waits and attempts again for each
@@ -60,11 +58,12 @@ impl Table {
         first: Obstacle,
     ) -> Result<Entered<'_>> {
         let started = Instant::now();
+        let now = RunningTime::now();
         let mut wait = Wait {
             started,
-            deadline: deadline_after(self.wait_timeout),
-            queues_until: deadline_after(self.wait_timeout / 4),
-            reserves_at: started + PATIENCE,
+            deadline: now + self.wait_timeout,
+            queues_until: now + self.wait_timeout / 4,
+            reserves_at: now + PATIENCE,
             checks: Checks::new(),
             reserved: None,
             last_key: get.keys.first().copied().unwrap_or_default(),
@@ -102,12 +101,11 @@ impl Table {
             }
             // The loop ends at the deadline.
             let turn = loop {
-                let until = wait.checks.until(wait.deadline);
-                if let Some(turn) = self.shared.retry_turn.take_until(until) {
+                if let Some(turn) = self.shared.retry_turn.take_until(wait.look_by(wait.deadline)) {
                     break turn;
                 }
                 self.check_interrupted(wait)?;
-                if Instant::now() >= wait.deadline {
+                if RunningTime::now() >= wait.deadline {
                     return self.timeout(wait).and_then(Err);
                 }
             };
@@ -134,7 +132,7 @@ impl Table {
     /// Returns the reservation that a waiting Get must queue behind, like `place_ahead`. Returns
     /// `None` once the Get has queued for the longest allowed time.
     fn place_ahead_of(&self, keys: &[u64], wait: &Wait<'_>) -> Option<Arc<Place>> {
-        if self.shared.line.is_empty() || Instant::now() >= wait.queues_until {
+        if self.shared.line.is_empty() || RunningTime::now() >= wait.queues_until {
             return None;
         }
         self.place_ahead(keys, wait.reserved.as_ref())
@@ -152,15 +150,12 @@ impl Table {
         loop {
             self.context().store.check_writable()?;
             self.reserve_if_due(keys, wait);
-            let mut until = wait.queues_until.min(wait.deadline);
-            if wait.reserved.is_none() {
-                until = until.min(wait.reserves_at);
-            }
-            if self.shared.line.wait_left(place, wait.checks.until(until)) {
+            let until = wait.queues_until.min(wait.deadline);
+            if self.shared.line.wait_left(place, wait.look_by(until)) {
                 return Ok(true);
             }
             self.check_interrupted(wait)?;
-            let now = Instant::now();
+            let now = RunningTime::now();
             if now >= wait.deadline {
                 return Ok(false);
             }
@@ -172,7 +167,7 @@ impl Table {
 
     /// Reserves the rows of a Get that has waited until `reserves_at`.
     fn reserve_if_due<'t>(&'t self, keys: &[u64], wait: &mut Wait<'t>) {
-        if wait.reserved.is_none() && Instant::now() >= wait.reserves_at {
+        if wait.reserved.is_none() && RunningTime::now() >= wait.reserves_at {
             wait.reserved = Some(self.shared.line.reserve(keys));
         }
     }
@@ -206,17 +201,12 @@ impl Table {
             // another thread releases the row meanwhile, the wait below ends at once.
             let next_look = self.expire_due_leases().map_or(deadline, LeaseRegistry::next_look);
             self.check_not_self_blocked(key, deadline)?;
-            let mut until = wait.checks.until(deadline.min(next_look));
-            if wait.reserved.is_none() {
-                until = until.min(wait.reserves_at);
-            }
-            if self.shared.leases.owes() {
-                // No signal reports that the disk has room again, so the Get tries at intervals.
-                until = until.min(Instant::now() + OWED_LOOK);
-            }
+            // This also limits the wait if the table owes counts: no signal reports that the disk
+            // has room again, so the Get tries to lower the clocks at each look.
+            let until = wait.look_by(deadline.min(next_look));
             let woken = store.wait_released(ticket, until);
             self.check_interrupted(wait)?;
-            if !woken && Instant::now() >= deadline {
+            if !woken && RunningTime::now() >= deadline {
                 // Checks the clock once more at the deadline, because the clock or the bound may
                 // have changed without a wake-up.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);
@@ -227,7 +217,7 @@ impl Table {
 
     /// Fails if this thread's own leases block the row, because they can't end while this thread
     /// waits.
-    fn check_not_self_blocked(&self, key: u64, deadline: Instant) -> Result<()> {
+    fn check_not_self_blocked(&self, key: u64, deadline: RunningTime) -> Result<()> {
         let Some(bound) = self.staleness_bound() else { return Ok(()) };
         // Relaxed: no other data depends on the flag; see `Lease::note_end`.
         if self.context().leases_change_hands.load(Ordering::Relaxed) {
@@ -248,7 +238,7 @@ impl Table {
                     key,
                     held: own.len() as u32,
                     bound,
-                    oldest: Box::new(info_of(self.name(), oldest, Instant::now())),
+                    oldest: Box::new(info_of(self.name(), oldest)),
                 })
             }
             _ => Ok(()),
@@ -269,7 +259,7 @@ impl Table {
             oldest: self
                 .shared
                 .leases
-                .list(self.name(), Some(key), Instant::now())
+                .list(self.name(), Some(key))
                 .into_iter()
                 .next()
                 .map(Box::new),
@@ -286,15 +276,24 @@ impl Table {
 /// The state of a waiting Get.
 struct Wait<'t> {
     started: Instant,
-    deadline: Instant,
+    deadline: RunningTime,
     /// Time at which the Get stops queueing behind reservations.
-    queues_until: Instant,
+    queues_until: RunningTime,
     /// Time at which the Get reserves its rows.
-    reserves_at: Instant,
+    reserves_at: RunningTime,
     checks: Checks,
     reserved: Option<Reserved<'t>>,
     /// The last key that the Get waited for.
     last_key: u64,
+}
+
+impl Wait<'_> {
+    /// Returns the time at which the Get must wake up: when the running time may be `until`, when
+    /// the Get may reserve its rows, or when a check for interrupts is due.
+    fn look_by(&self, until: RunningTime) -> Instant {
+        let until = if self.reserved.is_none() { until.min(self.reserves_at) } else { until };
+        self.checks.until(until.look_by())
+    }
 }
 
 /// The cause of a Get's wait.

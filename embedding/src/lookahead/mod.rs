@@ -42,10 +42,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use embank_kv::locks::{Condvar, Mutex, MutexGuard};
-use embank_kv::{Store, StoreStats, TableId};
+use embank_kv::{RunningTime, Store, StoreStats, TableId};
 
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
@@ -223,11 +223,12 @@ impl Lookahead {
             return None;
         }
         let wait = wait_per_1024_keys * state.in_hand.len().div_ceil(1024) as u32;
-        let deadline = Instant::now() + wait;
+        let deadline = RunningTime::now() + wait;
         state.awaiting += 1;
         let mut in_time = true;
         while in_time && state.bursts == burst {
-            in_time = !shared.burst_over.wait_until(&mut state, deadline).timed_out();
+            shared.burst_over.wait_until(&mut state, deadline.look_by());
+            in_time = RunningTime::now() < deadline;
         }
         state.awaiting -= 1;
         Some(state.bursts != burst)
@@ -316,10 +317,11 @@ impl Lookahead {
     }
 
     /// Waits until no key is pending. Returns false if keys are still pending at `deadline`.
-    pub(crate) fn wait_idle(&self, deadline: Instant) -> bool {
+    pub(crate) fn wait_idle(&self, deadline: RunningTime) -> bool {
         let mut state = self.shared.queue.state.lock();
         while !state.is_idle() {
-            if self.shared.idle.wait_until(&mut state, deadline).timed_out() {
+            self.shared.idle.wait_until(&mut state, deadline.look_by());
+            if RunningTime::now() >= deadline {
                 return state.is_idle();
             }
         }

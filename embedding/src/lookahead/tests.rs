@@ -1,4 +1,4 @@
-use embank_kv::{Promoted, RowMark};
+use embank_kv::{Promoted, RowMark, RunningTime};
 
 use super::worker::Task;
 use super::*;
@@ -181,13 +181,13 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     // A Get that needs only one of five keys in the current burst does not wait for the burst.
     assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None);
     shared.finish_burst(table, &burst, &[], Ok(Promoted::default()));
-    assert!(lookahead.wait_idle(Instant::now()));
+    assert!(lookahead.wait_idle(RunningTime::now()));
     assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None, "nothing is pending");
     // If all keys are overtaken, no work is left.
     shared.enqueue(table, 4096, &[7, 8], &[], &mut LookaheadReceipt::default());
     lookahead.make_way(table, &[7, 8]);
     shared.pass_over(&mut shared.queue.state.lock());
-    assert!(lookahead.wait_idle(Instant::now()));
+    assert!(lookahead.wait_idle(RunningTime::now()));
     assert_eq!(shared.counters.late.get(), 3);
 }
 
@@ -245,7 +245,7 @@ fn a_get_waits_for_the_burst_that_brings_its_rows() {
             }
             assert_eq!(get.join().unwrap(), Some(true), "it waited, and was woken in time");
         });
-        assert!(lookahead.wait_idle(Instant::now()));
+        assert!(lookahead.wait_idle(RunningTime::now()));
     }
     // The wait for a burst that never ends is bounded.
     shared.enqueue(table, 4096, &[1], &[], &mut LookaheadReceipt::default());
@@ -262,8 +262,8 @@ fn nobody_waits_for_a_worker_that_is_gone() {
     let marks = put(&lookahead, table, &[1, 2, 3]);
     shared.enqueue(table, 4096, &[], &marks, &mut LookaheadReceipt::default());
     shared.queue.boundaries_moved();
-    assert!(!lookahead.wait_idle(Instant::now()));
+    assert!(!lookahead.wait_idle(RunningTime::now()));
     shared.give_up_pending();
     shared.queue.boundaries_moved();
-    assert!(lookahead.wait_idle(Instant::now()));
+    assert!(lookahead.wait_idle(RunningTime::now()));
 }

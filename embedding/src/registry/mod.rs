@@ -7,6 +7,8 @@
 //! waiting Get also looks at the time when the oldest lease reaches the limit. In a table without
 //! Gets, no lease expires, so any old lease can still be used.
 //!
+//! Ages are measured in [`RunningTime`], so a suspension of the process makes no lease old.
+//!
 //! `next_look_us` is never later than the time at which the oldest lease may expire. Leases that
 //! were being registered during the last look are an exception: their age began before the look
 //! could see them. Such a lease may expire late, by the duration of its registration. All leases
@@ -28,7 +30,6 @@
 //! A deletion strikes rows from a lease. The lease's owner, or a thread that expires the lease,
 //! then leaves the clocks of these rows alone (`table::deletion`).
 
-pub(crate) mod deadline;
 pub(crate) mod part;
 pub(crate) mod retry_turn;
 pub(crate) mod turnstile;
@@ -42,7 +43,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use embank_kv::locks::Mutex;
-use embank_kv::{Hints, Leased, Leases, RowHints};
+use embank_kv::{Hints, Leased, Leases, RowHints, RunningTime};
 
 use crate::keys::UniqueKeys;
 use crate::registry::part::KeyPart;
@@ -68,6 +69,8 @@ pub(crate) struct LeaseEntry {
     /// The addresses in the store of the distinct keys' rows, as of the Get.
     hints: RowHints,
     taker: Arc<Taker>,
+    /// When the lease was taken, by the system's clock. Users see the time since then.
+    taken_at: Instant,
     /// True if the taker has declared, with `hand_over`, that another thread will end the lease.
     handed_over: AtomicBool,
     /// Keys of the lease whose rows were deleted. Changed only while the [`Turnstile`] is shut.
@@ -89,6 +92,11 @@ impl LeaseEntry {
     /// not admitted has no hint.
     pub(crate) fn hints(&self) -> &RowHints {
         &self.hints
+    }
+
+    /// Time since the lease was taken, with suspensions of the process.
+    pub(crate) fn age(&self) -> Duration {
+        self.taken_at.elapsed()
     }
 
     /// Records that another thread will end the lease.
@@ -155,7 +163,7 @@ impl LeasedRows<'_> {
 pub(crate) struct LeaseRegistry {
     leases: Leases<LeaseEntry>,
     turnstile: Turnstile,
-    since: Instant,
+    since: RunningTime,
     /// Time of the next look for expired leases, in microseconds after `since`.
     next_look_us: AtomicU64,
     /// Leases that have no owner. They stand for clocks that could not be lowered yet.
@@ -169,7 +177,7 @@ impl LeaseRegistry {
         Self {
             leases: Leases::default(),
             turnstile: Turnstile::new(),
-            since: Instant::now(),
+            since: RunningTime::now(),
             next_look_us: AtomicU64::new(0),
             owed: Mutex::default(),
             owes: AtomicBool::new(false),
@@ -245,19 +253,19 @@ impl LeaseRegistry {
         let number = taker.number;
         let handed_over = AtomicBool::new(false);
         let struck = Mutex::default();
-        let holding = LeaseEntry { unique, part, hints, taker, handed_over, struck };
-        self.leases.register(holding, Instant::now(), number)
+        let taken_at = Instant::now();
+        let holding = LeaseEntry { unique, part, hints, taker, taken_at, handed_over, struck };
+        self.leases.register(holding, RunningTime::now(), number)
     }
 
     /// Returns the leases of this thread that hold the row of `key`, oldest first. Leaves out
     /// leases that the thread has handed over, and leases that expire by `deadline`. `timeout` is
-    /// the age at which leases expire. The caller ensures that adding `timeout` to a lease's time
-    /// does not overflow.
+    /// the age at which leases expire.
     pub(crate) fn blocking_their_taker(
         &self,
         key: u64,
         timeout: Option<Duration>,
-        deadline: Instant,
+        deadline: RunningTime,
     ) -> Vec<Arc<Leased<LeaseEntry>>> {
         let number = of_me(|me| me.number);
         let mut own = self.leases.of_thread(number);
@@ -292,24 +300,22 @@ impl LeaseRegistry {
     }
 
     /// True if a lease may have reached the age limit since the last look.
-    pub(crate) fn look_is_due(&self, now: Instant) -> bool {
+    pub(crate) fn look_is_due(&self, now: RunningTime) -> bool {
         // Relaxed: a thread that reads an old value only looks once more.
         self.us(now) >= self.next_look_us.load(Ordering::Relaxed)
     }
 
     /// Returns the next time at which a lease may reach the age limit.
-    pub(crate) fn next_look(&self) -> Instant {
-        // Relaxed: see `look_is_due`. The sum can't overflow, because the number was computed from
-        // a time.
+    pub(crate) fn next_look(&self) -> RunningTime {
+        // Relaxed: see `look_is_due`.
         self.since + Duration::from_micros(self.next_look_us.load(Ordering::Relaxed))
     }
 
-    /// Returns the leases that expire now. The caller must lower the clocks of their rows. The
-    /// caller ensures that adding `timeout` to a lease's time does not overflow.
+    /// Returns the leases that expire now. The caller must lower the clocks of their rows.
     pub(crate) fn expire(
         &self,
         timeout: Duration,
-        now: Instant,
+        now: RunningTime,
         _: &Entered<'_>,
     ) -> Vec<Arc<Leased<LeaseEntry>>> {
         let (leases, oldest) = match now.checked_sub(timeout) {
@@ -317,7 +323,7 @@ impl LeaseRegistry {
                 let expired = self.leases.expire(before);
                 (expired.leases, expired.oldest_left.map_or(now, |oldest| oldest.min(now)))
             }
-            // The clock can't go back by `timeout`, so no lease is that old.
+            // The process has run for less than `timeout`, so no lease is that old.
             None => (Vec::new(), self.since),
         };
         self.next_look_us.store(self.us(oldest + timeout), Ordering::Relaxed);
@@ -326,25 +332,25 @@ impl LeaseRegistry {
 
     /// Lists all leases that have not ended, oldest first. If `key` is given, lists only leases
     /// that hold the row of this key.
-    pub(crate) fn list(&self, table: &str, key: Option<u64>, now: Instant) -> Vec<LeaseInfo> {
+    pub(crate) fn list(&self, table: &str, key: Option<u64>) -> Vec<LeaseInfo> {
         let held = self.leases.held().into_iter();
         held.filter(|lease| key.is_none_or(|key| lease.what().holds(key)))
-            .map(|lease| info_of(table, &lease, now))
+            .map(|lease| info_of(table, &lease))
             .collect()
     }
 
-    fn us(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.since).as_micros() as u64
+    fn us(&self, at: RunningTime) -> u64 {
+        at.since(self.since).as_micros() as u64
     }
 }
 
-/// Describes a lease of table `table` at time `now`.
-pub(crate) fn info_of(table: &str, lease: &Leased<LeaseEntry>, now: Instant) -> LeaseInfo {
+/// Describes a lease of table `table`.
+pub(crate) fn info_of(table: &str, lease: &Leased<LeaseEntry>) -> LeaseInfo {
     let holding = lease.what();
     LeaseInfo {
         table: table.to_owned(),
         keys: holding.keys().len() - holding.struck.lock().len(),
-        age: now.saturating_duration_since(lease.taken()),
+        age: holding.age(),
         thread: holding.taker.name.clone(),
     }
 }

@@ -21,7 +21,7 @@ pub(crate) mod updates;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use embank_kv::{CallState, Clock, Operation, Outcome, TableId, check_batch};
 
@@ -180,7 +180,7 @@ impl Table {
     /// leases.
     #[must_use]
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
-        self.shared.leases.list(self.name(), None, Instant::now())
+        self.shared.leases.list(self.name(), None)
     }
 
     pub(crate) fn execute<O: Operation>(

@@ -14,7 +14,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use embank_kv::interrupt::Checks;
 use embank_kv::locks::{Condvar, Mutex, MutexGuard};
@@ -23,11 +23,13 @@ use embank_kv::{Access, Clock, Loan, Operation, Store};
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
 use crate::lookahead::queue::{Job, LookaheadReceipt};
-use crate::registry::deadline::FAR_OFF;
 use crate::table::Table;
 use crate::table::operations::PeekRows;
 use crate::table::peek::{Missing, PeekOutcome};
 use crate::table::shared::TableShared;
+
+/// Longest wait for a job's end before the waiting thread looks once more.
+const FAR_OFF: Duration = Duration::from_secs(3600);
 
 /// A request whose rows are being read into a buffer. [`Table::prefetch`] returns this handle.
 /// Dropping the handle cancels the reads that are left.
@@ -236,7 +238,7 @@ impl Prefetch {
         let mut progress = progress.lock();
         // The loop ends: the lookahead thread finishes or drops every job.
         while matches!(*progress, Progress::Reading) {
-            ended.wait_until(&mut progress, checks.until(started + FAR_OFF));
+            ended.wait_until(&mut progress, checks.until(Instant::now() + FAR_OFF));
             // Releases the lock while the program checks for an interrupt, because that check may
             // run for a long time.
             if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut progress, check)) {

@@ -15,7 +15,7 @@
 //! frame, or a wake-up under this lock follows. A batch sends the wake-up at its end (`make_room`),
 //! and a scan sends it when it waits itself (`Scan::new`).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::page;
 use super::{FREE_FRAMES_WANTED, LAST_CALL_PAGES, Log, State};
@@ -24,6 +24,16 @@ use crate::epoch;
 use crate::error::{Error, Result};
 use crate::record::clock::ClockWord;
 use crate::sync::{MutexGuard, Ordering, Planted, planted};
+
+/// Longest rest of the writer after a page. A slow drive takes less time for a page. Only if the
+/// process was suspended during the write does the page seem to have taken longer; without this
+/// limit, a checkpoint would then wait for that long.
+const REST_MAX: Duration = Duration::from_secs(1);
+
+/// Returns how long the writer rests after a page whose write took `took`.
+fn rest_after(took: Duration) -> Duration {
+    took.min(REST_MAX)
+}
 
 /// Returns the number of pages of the mutable region for `frames_allowed` frames. The read-only
 /// region has an eighth of the frames, and at least enough pages for writing and for pages at their
@@ -240,13 +250,27 @@ impl Log {
                 return Ok(());
             }
             let tail_before = std::mem::replace(&mut tail, self.tail.load(Ordering::Relaxed));
+            let rest = rest_after(began.elapsed());
             if page < end && tail != tail_before && !self.is_urgent(&state, page, end) {
                 // A thread that turns a page ends this rest early.
-                self.writer_wake.wait_for(&mut state, began.elapsed());
+                self.writer_wake.wait_for(&mut state, rest);
             }
             drop(state);
             self.compactor.raise();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that is suspended for a night during the write of a page once made its next
+    /// checkpoint wait for as long.
+    #[test]
+    fn a_suspension_during_a_write_makes_no_long_rest() {
+        assert_eq!(rest_after(Duration::from_secs(8 * 3600)), REST_MAX);
+        assert_eq!(rest_after(Duration::from_millis(5)), Duration::from_millis(5));
     }
 }

@@ -5,6 +5,7 @@
 //! - `fork`: resets state of the parent's threads in a forked child.
 //! - `locks`: locks that also work in a forked child.
 //! - `interrupt`: lets the program end a call that waits.
+//! - `running_time`: time without the suspensions of the process, for deadlines.
 //! - `descriptors`: keeps the bank's files away from the descriptor numbers of the standard
 //!   streams.
 //! - `crew`: threads that help a calling thread.
@@ -17,4 +18,5 @@ pub(crate) mod fork;
 pub mod interrupt;
 pub mod locks;
 pub(crate) mod new_id;
+pub(crate) mod running_time;
 pub(crate) mod thread_start;

@@ -18,7 +18,8 @@ use crate::feed::{Feed, FeedInput, Waited};
 use crate::options::{FeedOptions, FlightOptions};
 use crate::pipeline::Pipeline;
 
-/// Interval at which a feed that waits for a batch checks whether its client is still connected.
+/// Interval at which a feed that waits for a batch checks whether its client is still connected,
+/// and in which a client's wait for the feed is counted.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) type Message = std::result::Result<FlightData, Status>;
@@ -77,7 +78,7 @@ impl Epochs {
         options.skip_rows = ticket.skip_rows.unwrap_or(options.skip_rows);
         options.seed = ticket.seed.unwrap_or(options.seed);
         let turn = Arc::clone(&self.turn).acquire_owned();
-        let Ok(Ok(permit)) = tokio::time::timeout(self.options.wait, turn).await else {
+        let Some(permit) = within(self.options.wait, turn).await.and_then(Result::ok) else {
             let why = "another client is taking this feed, and it is for one at a time: end that one, come again \
                        when it is done, or start a server for each";
             return Err(told(Code::Unavailable, why.to_owned(), r#"{"busy":true}"#.to_owned()));
@@ -179,6 +180,23 @@ impl Epochs {
     }
 }
 
+/// Waits for `future`, at most for `wait`. `None` if the time passes first. Counts intervals, so a
+/// suspension of the process counts as one interval at most.
+async fn within<F: Future>(wait: Duration, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut left = wait;
+    // The loop ends: each round counts an interval, and the last one what is left.
+    loop {
+        let interval = left.min(LOOK_INTERVAL);
+        left -= interval;
+        match tokio::time::timeout(interval, &mut future).await {
+            Ok(done) => return Some(done),
+            Err(_) if left.is_zero() => return None,
+            Err(_) => {}
+        }
+    }
+}
+
 /// Turns a panic into a failure for the client. Otherwise the channel would close as it does at the
 /// end of an epoch, and the client could not tell the difference.
 fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
@@ -218,6 +236,8 @@ fn send_all(
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use super::*;
 
     /// Regression test: when a feed panicked, the client got no failure, so it took the epoch for
@@ -228,5 +248,34 @@ mod tests {
         assert_eq!(status.code(), Code::Internal);
         assert!(status.message().contains("not complete"), "{status}");
         assert!(caught(|| None).is_none());
+    }
+
+    /// A server that was suspended once told clients that waited for a feed that it was busy.
+    #[test]
+    fn a_suspension_counts_as_one_interval_of_a_wait() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let mut polls = 0;
+        let ready_at_the_second_look = std::future::poll_fn(|context| {
+            polls += 1;
+            if polls > 1 {
+                return Poll::Ready(());
+            }
+            // Stands for the suspension: it outlasts the whole wait.
+            std::thread::sleep(3 * LOOK_INTERVAL);
+            context.waker().wake_by_ref();
+            Poll::Pending
+        });
+        let done = runtime.block_on(within(2 * LOOK_INTERVAL, ready_at_the_second_look));
+        assert_eq!(done, Some(()));
+    }
+
+    #[test]
+    fn a_wait_ends_although_the_future_does_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        for wait in [Duration::ZERO, Duration::from_millis(1), LOOK_INTERVAL * 3 / 2] {
+            let waited = runtime.block_on(within(wait, std::future::pending::<()>()));
+            assert_eq!(waited, None);
+        }
+        assert_eq!(runtime.block_on(within(Duration::ZERO, std::future::ready(5))), Some(5));
     }
 }

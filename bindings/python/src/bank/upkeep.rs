@@ -1,6 +1,6 @@
 //! Work in the background: compaction and looking ahead.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
@@ -66,14 +66,15 @@ impl PyBank {
     #[pyo3(signature = (timeout = 60.0))]
     fn wait_lookahead(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = scalars::seconds("timeout", timeout)?;
-        let began = Instant::now();
+        let mut left = timeout;
         // The loop ends when the queue is empty, with the timeout, or when a signal handler raises.
         loop {
-            let left = timeout.saturating_sub(began.elapsed());
+            // Counts slices, so a suspension of the process counts as one slice at most.
             let slice = left.min(LOOKAHEAD_SLICE);
+            left -= slice;
             let idle = self.cell.with_bank(py, |bank| Ok(bank.wait_lookahead(slice)))?;
             py.check_signals()?;
-            if idle || left == slice {
+            if idle || left.is_zero() {
                 return Ok(idle);
             }
         }

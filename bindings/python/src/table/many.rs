@@ -1,9 +1,9 @@
 //! Functions that get rows of several tables in one call, and apply their gradients.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use embank::{GradientPer, TableGradients, UniqueKeys};
+use embank::{GradientPer, RunningTime, TableGradients, UniqueKeys};
 use numpy::PyReadonlyArray2;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -278,13 +278,14 @@ fn take(
         .map(|(request, unique)| Rows::new(py, None, unique.len(), request.table.get().key.dim))
         .collect::<PyResult<Vec<_>>>()?;
     let values = rows.iter_mut().map(Rows::as_slice_mut).collect::<PyResult<Vec<_>>>()?;
-    let began = Instant::now();
+    let began = RunningTime::now();
     let calls = requests
         .iter()
         .zip(distinct.into_iter().zip(values).zip(earlier))
         .map(|(request, ((unique, values), earlier))| {
             (request.table.get().key.handle, move |table: &embank::Table| {
-                let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+                let left =
+                    timeout.map(|timeout| timeout.saturating_sub(RunningTime::now().since(began)));
                 within(table, left).get_distinct_again(unique, values, earlier)
             })
         })

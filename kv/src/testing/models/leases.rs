@@ -2,11 +2,12 @@
 //! ever has more outstanding gets than the bound permits.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::store::{Bank, PAGES_IN_MEMORY, join};
 use super::{explore, finds};
 use crate::leases::Leases;
+use crate::process::running_time::RunningTime;
 use crate::sync::{AtomicU32, CountingU64, Ordering, Planted, quietly, thread};
 
 const FILLED: u64 = PAGES_IN_MEMORY - 2;
@@ -66,7 +67,7 @@ impl Course {
     }
 
     fn expire(&self) {
-        let all = Instant::now() + Duration::from_secs(3600);
+        let all = RunningTime::now() + Duration::from_secs(3600);
         for _ in self.leases.expire(all).leases {
             self.no_more();
             self.bank.release(KEY);
@@ -80,7 +81,7 @@ impl Course {
     /// Gets the row, and updates it if the lease has not expired.
     fn train(&self, thread: usize) {
         self.get();
-        let lease = self.leases.register((), Instant::now(), thread);
+        let lease = self.leases.register((), RunningTime::now(), thread);
         if lease.begin_answer() {
             self.no_more();
             self.answered.fetch_add(1, Ordering::SeqCst);
@@ -92,7 +93,7 @@ impl Course {
     /// Gets the row and never answers, so only expiry ends the lease.
     fn forget(&self, thread: usize) {
         self.get();
-        self.leases.register((), Instant::now(), thread);
+        self.leases.register((), RunningTime::now(), thread);
         // Another thread may have looked for expired leases before this lease was registered, and
         // may wait now. In the product that thread looks again after a timeout. A model has no
         // timeout, so this thread wakes the waiting thread.
