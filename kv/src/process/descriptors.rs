@@ -22,17 +22,18 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
 
 use rustix::io::{fcntl_dupfd_cloexec, fcntl_getfd};
+
+use crate::sync::rest;
 
 /// The lowest descriptor that is not a standard stream.
 const LOWEST: i32 = 3;
 
-/// Largest number of attempts to lock `FILLED`. If a thread of the parent held the lock during a
-/// fork, the child can never take it. The child then opens files without filling the closed
-/// streams.
-const ATTEMPTS_MAX: u32 = 10_000;
+/// Largest number of attempts to lock `FILLED`, which take 0.2 s at most. If a thread of the parent
+/// held the lock during a fork, the child can never take it. The child then opens files without
+/// filling the closed streams.
+const ATTEMPTS_MAX: u32 = 3_000;
 
 /// The descriptors of `/dev/null` that fill the numbers of closed streams while files are opened.
 #[derive(Debug)]
@@ -45,11 +46,12 @@ struct Filled {
 static FILLED: Mutex<Filled> = Mutex::new(Filled { openings: 0, with: Vec::new() });
 
 fn lock() -> Option<MutexGuard<'static, Filled>> {
+    let mut round = 0;
     for _ in 0..ATTEMPTS_MAX {
         match FILLED.try_lock() {
             Ok(filled) => return Some(filled),
             Err(TryLockError::Poisoned(filled)) => return Some(PoisonError::into_inner(filled)),
-            Err(TryLockError::WouldBlock) => thread::yield_now(),
+            Err(TryLockError::WouldBlock) => rest(&mut round),
         }
     }
     None
