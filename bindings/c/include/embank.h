@@ -34,6 +34,11 @@
 // Threads. Several threads may use a handle at once, and a handle may move between threads. Calls
 // on a bank, table or lease run beside each other; calls on one scan take turns.
 //
+// pthread_cancel(). A thread can't be cancelled during a call, nor in the call's callbacks: the
+// request takes effect at the first cancellation point after the call. To end a call, let a
+// callback return a number other than 0. A thread that allows asynchronous cancellation
+// (PTHREAD_CANCEL_ASYNCHRONOUS) must not call the library.
+//
 // fork(). A child process can't use its parent's handles: calls return EMBANK_STATUS_FORKED and
 // freeing does nothing, so the parent's bank stays intact. The child does not keep the bank locked:
 // it can open the bank after the parent has closed it, or to read only at any time; or use exec.

@@ -1,11 +1,12 @@
 //! The C ABI: banks and tables for C, C++ and languages that can call C.
 //!
 //! This crate turns pointers and lengths into arguments of the crate `embank`, and its results into
-//! status codes. C needs three rules that Rust does not, and this crate adds them:
+//! status codes. C needs four rules that Rust does not, and this crate adds them:
 //!
 //! - A lease that has ended stays a valid handle that returns an error, because C has no types that
 //!   a call could consume (`lease`).
 //! - A panic becomes a status, because unwinding into C is undefined (`status`).
+//! - A thread can't be cancelled (`pthread_cancel`) during a call (`cancellation`).
 //! - A child process made by `fork` cannot use the handles of its parent: every call on such a
 //!   handle returns an error (`handle`).
 //!
@@ -23,6 +24,7 @@
 //!   import, checkpoints of a bank that is not open, counters.
 //! - `handle.rs`, `memory.rs`, `sized.rs`, `callbacks.rs`, `bytes.rs`: handles, the caller's
 //!   memory, structs that grow, callbacks, results of any length.
+//! - `cancellation.rs`: keeps `pthread_cancel` away from calls.
 //! - `status.rs`, `refusals.rs`: status codes and messages.
 //!
 //! # What may grow
@@ -54,6 +56,7 @@ mod bags;
 mod bank;
 mod bytes;
 mod callbacks;
+mod cancellation;
 mod checkpoints;
 mod counters;
 mod dtype;

@@ -7,6 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use embank::Error;
 
+use crate::cancellation::Uncancelled;
+
 /// The result of a call. Numbers never change their meaning. A newer library may return numbers
 /// that are not listed here.
 #[repr(C)]
@@ -243,10 +245,12 @@ thread_local! {
     static LAST_MESSAGE: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Runs the body of an exported function, and turns a panic into a status. Later calls are sound
+/// Runs the body of an exported function, and turns a panic into a status. Keeps the thread from
+/// being cancelled meanwhile. Later calls are sound
 /// even after a panic: the store keeps its invariants, and this crate gives the caller only
 /// complete handles.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> embank_status {
+    let _uncancelled = Uncancelled::new();
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return embank_status::Ok,
         Ok(Err(failure)) => failure,

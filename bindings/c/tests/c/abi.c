@@ -1229,6 +1229,59 @@ static void batches_of_too_many_keys(void) {
     embank_bank_close(bank);
 }
 
+static int cancelled_after;
+
+/* The request to cancel the thread is pending at every cancellation point of the calls. In the
+ * callback there is one too. */
+static int32_t pass_cancellation_point(void *context, uint64_t done, uint64_t total) {
+    (void)context, (void)done, (void)total;
+    pthread_testcancel();
+    return 0;
+}
+
+static void *work_while_cancelled(void *bank_name) {
+    const uint64_t key = 1;
+    float row[2] = {1, 2};
+    int state;
+
+    CHECK(pthread_cancel(pthread_self()) == 0);
+    embank_bank *bank = open_bank(bank_name);
+    embank_table *table = table_of(bank, "user");
+    GOOD(embank_table_put(table, &key, 1, row, 2));
+    GOOD(embank_bank_checkpoint(bank, NULL, 0, NULL));
+    embank_export_options out;
+    GOOD(embank_export_options_init(&out, sizeof out));
+    out.progress = pass_cancellation_point;
+    GOOD(embank_table_export(table, in_folder("cancelled.npy"), &out, NULL, 0));
+    embank_table_free(table);
+    embank_bank_close(bank);
+    cancelled_after = 1;
+    pthread_testcancel();
+    /* Only a thread that has disabled cancellation itself comes here. */
+    CHECK(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state) == 0);
+    CHECK(state == PTHREAD_CANCEL_DISABLE);
+    return NULL;
+}
+
+static void *work_with_cancellation_disabled(void *bank_name) {
+    CHECK(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL) == 0);
+    return work_while_cancelled(bank_name);
+}
+
+/* A cancelled thread once aborted the process in a call. */
+static void cancelled_threads(void) {
+    pthread_t thread;
+    void *ended;
+
+    CHECK(pthread_create(&thread, NULL, work_while_cancelled, "cancelled") == 0);
+    CHECK(pthread_join(thread, &ended) == 0);
+    CHECK(ended == PTHREAD_CANCELED && cancelled_after);
+
+    CHECK(pthread_create(&thread, NULL, work_with_cancellation_disabled, "not-cancelled") == 0);
+    CHECK(pthread_join(thread, &ended) == 0);
+    CHECK(ended == NULL);
+}
+
 int main(int count, char **arguments) {
     if (count != 3) {
         fprintf(stderr, "usage: %s FOLDER BANK_WITH_A_FOREIGN_TABLE\n", arguments[0]);
@@ -1252,6 +1305,7 @@ int main(int count, char **arguments) {
     vocabularies();
     waits_of_one_call();
     batches_of_too_many_keys();
+    cancelled_threads();
     disk_errors(arguments[2]);
     puts("all checks passed");
     return 0;
