@@ -61,9 +61,13 @@ impl Budget {
     }
 }
 
-/// Logs a warning if the bank closes with changes that no checkpoint contains.
+/// Logs a warning if the bank closes with changes that no checkpoint contains. A forked child only
+/// drops its copy, and the bank stays open in the parent.
 impl Drop for Context {
     fn drop(&mut self) {
+        if !self.store.is_of_this_process() {
+            return;
+        }
         let unsaved = Unsaved::of(&self.store.stats());
         if let Some(unsaved) = unsaved {
             log::warn!("{}", unsaved.describe(self.store.path()));

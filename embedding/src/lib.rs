@@ -101,7 +101,7 @@ pub use embank_kv::{
     default_memory_budget_bytes, memory_budget_warning,
 };
 #[doc(hidden)]
-pub use embank_kv::{RunningTime, THREADS_ADVICE, check_batch, locks};
+pub use embank_kv::{Home, RunningTime, THREADS_ADVICE, check_batch, locks};
 pub use error::{Error, Result};
 pub use files::FileFormat;
 pub use files::export::{DenseRows, ExportOptions, Exported};

@@ -32,9 +32,10 @@
 //! batch.
 //!
 //! **Life.** The first divided batch starts the threads. They may therefore run on the processors
-//! that the thread of that batch may use. The threads end when the bank is closed. After `fork`,
-//! the child has the pool but not its threads, and must not use the bank of its parent. The
-//! bindings return an error for such a call; a Rust program must avoid it.
+//! that the thread of that batch may use. If the system refuses the threads, the pool asks again
+//! after [`BATCHES_UNTIL_RETRY`] more such batches. The threads end when the bank is closed. After
+//! `fork`, the child has the pool but not its threads, and must not use the bank of its parent. The
+//! bindings return an error for such a call; a Rust program must avoid it. It may drop the bank.
 
 use std::num::NonZero;
 use std::ops::Range;

@@ -92,6 +92,8 @@ pub use options::StoreOptions;
 #[doc(hidden)]
 pub use process::crew;
 #[doc(hidden)]
+pub use process::home::Home;
+#[doc(hidden)]
 pub use process::interrupt;
 pub use process::interrupt::check_while_waiting;
 pub use process::locks;

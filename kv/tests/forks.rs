@@ -12,6 +12,7 @@ use std::path::Path;
 
 use common::reading::by_hand;
 use common::{peek, put, value};
+use embank_kv::crew::Crew;
 use embank_kv::{Error, Store, StoreOptions};
 
 const BYTES: usize = 16;
@@ -30,6 +31,9 @@ impl Child {
         let id = unsafe { libc::fork() };
         assert!(id >= 0, "{}", std::io::Error::last_os_error());
         if id == 0 {
+            // SAFETY: `alarm` sets a timer of the child, which ends the child if `work` waits for
+            // ever.
+            unsafe { libc::alarm(60) };
             drop(go);
             let done = catch_unwind(AssertUnwindSafe(|| {
                 wait_for_the_end(begun);
@@ -101,4 +105,34 @@ fn a_child_keeps_no_bank_locked_and_no_checkpoint_held() {
     store.checkpoint(b"").unwrap();
     assert_eq!(checkpoints(), 1);
     assert!(child.join());
+    drop(store);
+
+    a_child_may_drop_what_its_parent_has_open(dir);
+}
+
+/// The child aborted, because it joined threads that it did not have.
+fn a_child_may_drop_what_its_parent_has_open(dir: &Path) {
+    for background in [false, true] {
+        let mut options = by_hand(1);
+        options.compaction.background = background;
+        let store = Store::open(dir, &options).unwrap();
+        let table = store.tables()[0].id;
+        let reader = Store::open_read_only(dir, &StoreOptions::default(), None).unwrap();
+        let crew = Crew::start(2, |number| format!("helper-{number}")).unwrap();
+        let loan = store.lend_memory(4096).unwrap();
+        let mut inherited = Some((loan, crew, reader, store));
+        let child = Child::fork(|| {
+            drop(inherited.take());
+            true
+        });
+        assert!(child.join(), "background: {background}");
+
+        let (loan, crew, reader, store) = inherited.take().unwrap();
+        drop(loan);
+        crew.turn().unwrap().run(2, || ());
+        drop((crew, reader));
+        put(&store, table, &[1], 3, BYTES);
+        store.checkpoint(b"").unwrap();
+        assert_eq!(peek(&store, table, &[1]).unwrap(), [Some(value(1, 3, BYTES))]);
+    }
 }

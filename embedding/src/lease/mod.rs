@@ -349,6 +349,10 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.entry.is_held() {
+            if !self.table.context().store.is_of_this_process() {
+                // A forked child does not have the store's threads, and the lease is the parent's.
+                return;
+            }
             self.give_back(|held, entered| self.table.release_held(held, entered));
         }
         self.table.shared.leases.end(&self.entry);

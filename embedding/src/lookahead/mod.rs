@@ -370,6 +370,11 @@ impl Lookahead {
 
 impl Drop for Lookahead {
     fn drop(&mut self) {
+        if !self.shared.store.is_of_this_process() {
+            // A forked child does not have the worker, which may have held the queue's lock.
+            std::mem::forget(self.worker.get_mut().take());
+            return;
+        }
         self.shared.queue.state.lock().stopping = true;
         self.shared.queue.work.notify_all();
         if let Some(worker) = self.worker.lock().take() {

@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::threads::Burst;
+use crate::process::home::Home;
 use crate::process::locks::{Condvar, Mutex, MutexGuard};
 use crate::process::{fork, thread_start};
 use crate::sync::thread::JoinHandle;
@@ -54,7 +55,7 @@ struct Shared {
 /// The reading threads. Dropping the pool ends and joins them.
 #[derive(Debug)]
 pub(super) struct ReadPool {
-    process: u32,
+    home: Home,
     queue: Arc<Queue>,
     threads: Mutex<Threads>,
 }
@@ -83,7 +84,7 @@ impl ReadPool {
 
     /// Makes a pool without threads.
     pub(super) fn new() -> Self {
-        ReadPool { process: process::id(), queue: Arc::default(), threads: Mutex::default() }
+        ReadPool { home: Home::here(), queue: Arc::default(), threads: Mutex::default() }
     }
 
     /// Puts a burst into the queue. Starts threads if the burst lacks threads and the pool has
@@ -128,8 +129,7 @@ impl ReadPool {
 impl Drop for ReadPool {
     fn drop(&mut self) {
         let threads = mem::take(&mut self.threads.get_mut().started);
-        if self.process != process::id() {
-            // A forked child does not have these threads, so joining them could wait for ever.
+        if !self.home.is_here() {
             mem::forget(threads);
             return;
         }

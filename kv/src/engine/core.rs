@@ -20,6 +20,7 @@ use crate::log::page::PAGE_HEADER_BYTES;
 use crate::memory::budget::Budget;
 use crate::memory::read_buffers::Buffers;
 use crate::operation::Width;
+use crate::process::home::Home;
 use crate::record::address::{TableId, TableNumber};
 use crate::record::hash::KeyHash;
 use crate::record::layout::{VALUE_BYTES_MAX, record_bytes};
@@ -52,6 +53,7 @@ pub(crate) struct Core {
     pub(crate) store: StoreNumber,
     /// The checkpoint that a read-only store shows. `None` in a store that is open for writing.
     pub(crate) reading: Option<ReadAt>,
+    pub(crate) home: Home,
 }
 
 impl Core {

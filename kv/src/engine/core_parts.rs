@@ -26,6 +26,7 @@ use crate::log::Extent;
 use crate::log::Log;
 use crate::memory::budget::Budget;
 use crate::memory::read_buffers::Buffers;
+use crate::process::home::Home;
 use crate::record::hash::KeyHash;
 use crate::record::layout::record_bytes;
 use crate::stats::Counters;
@@ -102,6 +103,7 @@ impl Core {
             numbers: Numbers::default(),
             store: StoreNumber::new(),
             reading: None,
+            home: Home::here(),
         };
         for table in core.tables.read().iter() {
             check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;

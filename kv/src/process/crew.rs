@@ -39,6 +39,7 @@ use std::sync::Arc;
 // Not modelled: the word orders all its accesses.
 use std::sync::atomic::AtomicPtr;
 
+use crate::process::home::Home;
 use crate::process::thread_start;
 use crate::sync::thread::JoinHandle;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering, Planted, ShortWait, planted};
@@ -61,13 +62,15 @@ pub const CREW_THREADS_MAX: usize = (1 << 14) - 1;
 /// What all threads of a job run.
 type Work<'a> = &'a (dyn Fn() + Sync);
 
-/// Threads that help with one job at a time. Dropping the crew ends the threads.
+/// Threads that help with one job at a time. Dropping the crew ends the threads. In a forked child,
+/// which does not have them, the drop does nothing.
 #[derive(Debug)]
 pub struct Crew {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// True while a caller has the crew.
     taken: AtomicBool,
+    home: Home,
 }
 
 #[derive(Debug)]
@@ -111,7 +114,8 @@ impl Crew {
             left: Condvar::new(),
             panic: Mutex::new(None),
         });
-        let mut crew = Self { shared, threads: Vec::new(), taken: AtomicBool::new(false) };
+        let taken = AtomicBool::new(false);
+        let mut crew = Self { shared, threads: Vec::new(), taken, home: Home::here() };
         for number in 0..count {
             let shared = Arc::clone(&crew.shared);
             // If a thread is refused, the drop of `crew` ends the others.
@@ -141,6 +145,11 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            // A thread of the parent may have held the lock of `sleep` at the fork.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         // Relaxed: no data depends on it. The lock below orders the flag for sleeping threads.
         self.shared.word.fetch_or(END, Ordering::Relaxed);
         self.shared.wake(usize::MAX);

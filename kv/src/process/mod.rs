@@ -3,6 +3,7 @@
 //! # Where to look
 //!
 //! - `fork`: resets state of the parent's threads in a forked child.
+//! - `home`: the process that made a value, for drops in a forked child.
 //! - `locks`: locks that also work in a forked child.
 //! - `interrupt`: lets the program end a call that waits.
 //! - `running_time`: time without the suspensions of the process, for deadlines.
@@ -15,6 +16,7 @@ pub(crate) mod cpu_time;
 pub mod crew;
 pub(crate) mod descriptors;
 pub(crate) mod fork;
+pub(crate) mod home;
 pub mod interrupt;
 pub mod locks;
 pub(crate) mod new_id;

@@ -27,6 +27,9 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
+        if !self.core.home.is_here() {
+            return;
+        }
         self.core.budget.take_back(self.bytes);
         self.core.log.allowance_changed();
     }

@@ -347,6 +347,14 @@ impl Store {
         self.waiters.wake_all();
     }
 
+    /// True in the process that opened the store, and false in its forked children. A child must
+    /// not use the store, and may drop it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_of_this_process(&self) -> bool {
+        self.core().home.is_here()
+    }
+
     /// Fails if the store cannot write any more. A store that cannot write cannot end a lease, so
     /// rows keep their counts of outstanding gets.
     ///
@@ -401,6 +409,12 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         let Serving::Writing(core) = &self.serving else { return };
+        if !core.home.is_here() {
+            // A thread of the parent may have held a lock of the log at the fork. The copies of the
+            // threads' references keep the core from being dropped.
+            std::mem::forget((self.compactor.take(), self.writer.take()));
+            return;
+        }
         // The compaction thread is stopped first, because it may be waiting for the writer thread.
         core.space.shut_down();
         if let Some(compactor) = self.compactor.take() {

@@ -455,6 +455,9 @@ impl Scan<'_> {
 
 impl Drop for Scan<'_> {
     fn drop(&mut self) {
+        if !self.core.home.is_here() {
+            return;
+        }
         self.core.budget.take_back(self.lent_bytes);
         self.core.log.allowance_changed();
     }

@@ -26,6 +26,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use embank::Home;
 use embank::locks::Mutex;
 
 use crate::batch::{Batch, MatrixInfo};
@@ -65,6 +66,7 @@ pub struct Feed {
     /// The error if the system refused the feed's thread. `None` once it is reported.
     failure: Option<Error>,
     progress: Progress,
+    home: Home,
 }
 
 type Outcome = (Pipeline, Result<RunReport>);
@@ -161,7 +163,7 @@ impl Pipeline {
                 (progress, Some(Error::ThreadRefused { thread: "feed", source }))
             }
         };
-        Ok(Feed { infos, position, stop, failure, progress })
+        Ok(Feed { infos, position, stop, failure, progress, home: Home::here() })
     }
 }
 
@@ -273,6 +275,11 @@ impl Iterator for Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            // A forked child does not have the feed's thread.
+            std::mem::forget(std::mem::replace(&mut self.progress, Progress::Panicked));
+            return;
+        }
         self.close();
     }
 }

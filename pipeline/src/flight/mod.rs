@@ -33,6 +33,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
+use embank::Home;
 use tokio::sync::oneshot;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -85,6 +86,7 @@ pub struct FlightServer {
     epochs: Arc<Epochs>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<std::result::Result<(), tonic::transport::Error>>>,
+    home: Home,
 }
 
 impl FlightServer {
@@ -132,7 +134,7 @@ impl FlightServer {
         let thread = std::thread::Builder::new().name("embank-flight".to_owned()).spawn(run);
         let refused = |source| Error::ThreadRefused { thread: "server", source };
         let thread = Some(thread.map_err(refused)?);
-        Ok(Self { address, epochs, stop: Some(stop), thread })
+        Ok(Self { address, epochs, stop: Some(stop), thread, home: Home::here() })
     }
 
     /// The address on which the server listens.
@@ -180,6 +182,11 @@ impl FlightServer {
 
 impl Drop for FlightServer {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            // A forked child does not have the server's threads. The parent goes on serving.
+            std::mem::forget((self.stop.take(), self.thread.take()));
+            return;
+        }
         self.end();
         drop(self.epochs.end());
     }

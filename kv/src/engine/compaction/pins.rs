@@ -47,6 +47,9 @@ pub(crate) struct LogPin {
 impl Drop for LogPin {
     fn drop(&mut self) {
         let core = &self.core;
+        if !core.home.is_here() {
+            return;
+        }
         {
             let mut pins = core.space.pins.lock();
             if let Some(i) = pins.scans.iter().position(|&begin| begin == self.begin) {
