@@ -43,6 +43,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::thread;
 
+use embank_kv::THREADS_ADVICE;
 use embank_kv::crew::{Crew, CrewTurn};
 use embank_kv::locks::Mutex;
 
@@ -83,20 +84,29 @@ fn thread_keys_min() -> usize {
     THREAD_KEYS_MIN
 }
 
+/// After the system has refused the threads, this number of batches that would be divided run on
+/// their own thread. Then the pool asks again. A refused attempt costs as much time as a small
+/// batch, so attempts must be rare.
+const BATCHES_UNTIL_RETRY: u32 = 1_000;
+
 /// The thread pool of a bank.
 #[derive(Debug)]
 pub(crate) struct BatchPool {
     /// Largest number of threads that work on a batch, including the calling thread.
     threads: usize,
-    /// Set when the first batch is divided. `None` inside if the system refused the threads.
-    crew: OnceLock<Option<Crew>>,
+    /// Set when the first batch is divided.
+    crew: OnceLock<Crew>,
+    /// Number of batches that will not be divided although they could be, because the system has
+    /// refused the threads.
+    batches_until_retry: Mutex<u32>,
 }
 
 impl BatchPool {
     /// `threads` is the largest number of threads that work on a batch, including the calling
     /// thread; 0 counts as 1.
     pub(crate) fn new(threads: usize) -> Self {
-        Self { threads: threads.max(1), crew: OnceLock::new() }
+        let threads = threads.max(1);
+        Self { threads, crew: OnceLock::new(), batches_until_retry: Mutex::new(0) }
     }
 
     /// Number of threads that work on a batch of `keys` keys.
@@ -107,17 +117,40 @@ impl BatchPool {
         }
     }
 
-    fn start(&self) -> Option<Crew> {
-        let started = Crew::start(self.threads - 1, |number| format!("embank-batch-{number}"));
-        started
-            .inspect_err(|error| log::warn!("batches are not shared among threads: {error}"))
-            .ok()
+    /// Returns the threads. Starts them if that has not been done. `None` if the system refuses
+    /// them, or has refused them some batches ago.
+    fn crew(&self) -> Option<&Crew> {
+        self.crew.get().or_else(|| self.start())
+    }
+
+    #[cold]
+    fn start(&self) -> Option<&Crew> {
+        // If the lock is taken, another thread is starting the threads.
+        let mut batches_until_retry = self.batches_until_retry.try_lock()?;
+        if self.crew.get().is_none() {
+            if *batches_until_retry > 0 {
+                *batches_until_retry -= 1;
+                return None;
+            }
+            let name = |number| format!("embank-batch-{number}");
+            match Crew::start(self.threads - 1, name) {
+                Ok(crew) => drop(self.crew.set(crew)),
+                Err(error) => {
+                    *batches_until_retry = BATCHES_UNTIL_RETRY;
+                    log::warn!(
+                        "the next {BATCHES_UNTIL_RETRY} large batches run on one thread each, because the system \
+                         refuses threads: {error}; {THREADS_ADVICE}"
+                    );
+                }
+            }
+        }
+        self.crew.get()
     }
 
     /// Wakes the threads that will work on a batch of `keys` keys. Called some microseconds before
     /// [`turn`](Self::turn).
     pub(crate) fn rouse(&self, keys: usize) {
-        if let (threads @ 2.., Some(Some(crew))) = (self.threads_of(keys), self.crew.get()) {
+        if let (threads @ 2.., Some(crew)) = (self.threads_of(keys), self.crew.get()) {
             crew.rouse(threads - 1);
         }
     }
@@ -129,7 +162,7 @@ impl BatchPool {
         if threads < 2 {
             return None;
         }
-        let crew = self.crew.get_or_init(|| self.start()).as_ref()?.turn()?;
+        let crew = self.crew()?.turn()?;
         Some(Turn { crew, threads })
     }
 }
@@ -192,6 +225,8 @@ impl Turn<'_> {
 mod tests {
     use std::collections::HashSet;
 
+    use embank_kv::with_threads_left;
+
     use super::*;
 
     #[test]
@@ -204,6 +239,22 @@ mod tests {
     #[test]
     fn a_batch_that_the_store_refuses_for_its_length_is_not_cut() {
         assert!(BatchPool::new(4).turn(1 << 32).is_none());
+    }
+
+    /// One refused thread made all later batches of the bank run on one thread.
+    #[test]
+    fn a_pool_whose_threads_were_refused_asks_again_later() {
+        let pool = BatchPool::new(3);
+        for threads_left in [0, 1] {
+            let refused = with_threads_left(threads_left, || pool.turn(1 << 20).is_none());
+            assert!(refused);
+            for _ in 0..BATCHES_UNTIL_RETRY {
+                assert!(pool.turn(1 << 20).is_none());
+                assert!(pool.turn(1).is_none(), "a small batch does not count");
+            }
+        }
+        assert!(pool.turn(1 << 20).is_some());
+        assert!(with_threads_left(0, || pool.turn(1 << 20).is_some()));
     }
 
     #[test]

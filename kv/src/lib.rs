@@ -101,6 +101,9 @@ pub use process::running_time::RunningTime;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub use process::running_time::suspended;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use process::thread_start::with_threads_left;
 pub use record::address::TableId;
 pub use stats::space_holder::SpaceHolder;
 pub use stats::{StoreStats, metrics};

@@ -13,15 +13,15 @@ pub(crate) fn start(
     name: String,
     work: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     refusal::take_one()?;
     Builder::new().name(name).spawn(work)
 }
 
-#[cfg(test)]
-pub(crate) use refusal::with_threads_left;
+#[cfg(any(test, feature = "testing"))]
+pub use refusal::with_threads_left;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 mod refusal {
     use std::cell::Cell;
     use std::io;
@@ -33,7 +33,7 @@ mod refusal {
 
     /// Runs `work`. Meanwhile, only the first `left` attempts of the current thread to start a
     /// thread succeed.
-    pub(crate) fn with_threads_left<T>(left: usize, work: impl FnOnce() -> T) -> T {
+    pub fn with_threads_left<T>(left: usize, work: impl FnOnce() -> T) -> T {
         struct Restore(Option<usize>);
         impl Drop for Restore {
             fn drop(&mut self) {
