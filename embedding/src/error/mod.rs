@@ -227,8 +227,9 @@ pub enum Error {
     /// step have ended: staleness clocks no longer count them.
     #[error(
         "the step of tables {} is taken, and that of table {table:?} failed, so the batch is half applied: go back to the \
-         last checkpoint, or train on; {source}",
-        moved.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+         last checkpoint, or train on; {source}{}",
+        moved.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", "),
+        overflow.as_ref().map(|overflow| format!("; besides, {overflow}")).unwrap_or_default()
     )]
     StepIncomplete {
         /// The tables whose rows have changed.
@@ -237,6 +238,9 @@ pub enum Error {
         table: String,
         /// The cause.
         source: Box<Error>,
+        /// The [`RowOverflow`](Error::RowOverflow) of a table that took its step before. `None` if
+        /// no row overflowed.
+        overflow: Option<Box<Error>>,
     },
     /// A row to be put has a value that is NaN or infinite, or that becomes infinite in the table's
     /// dtype. No row of the batch has changed.

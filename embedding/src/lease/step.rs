@@ -9,7 +9,7 @@
 //! one after the other. A failure of the store, or a lease that expires in between, can still end
 //! the step. [`Error::StepIncomplete`] then names the tables whose rows have changed. If a row
 //! would overflow, the step leaves it out and continues. [`Error::RowOverflow`] names that row at
-//! the end.
+//! the end. If the step ends early, its error also has that of the row.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -126,7 +126,9 @@ impl Lease {
                 Err(error @ Error::RowOverflow { .. }) => overflow = overflow.or(Some(error)),
                 Err(error) if moved.is_empty() => return Err(error),
                 Err(error) => {
-                    return Err(Error::StepIncomplete { moved, table, source: Box::new(error) });
+                    let source = Box::new(error);
+                    let overflow = overflow.map(Box::new);
+                    return Err(Error::StepIncomplete { moved, table, source, overflow });
                 }
             }
             moved.push(table);

@@ -133,6 +133,35 @@ fn a_table_that_was_dropped_ends_the_step_with_the_names_of_those_that_moved() {
     assert_eq!(tables[2].outstanding(1).unwrap(), Some(0));
 }
 
+/// The error of a step that ended early said nothing of a row of an earlier table that would have
+/// overflowed and was left out.
+#[test]
+fn a_step_that_ends_early_tells_of_the_rows_that_overflowed_before() {
+    for overflows in [vec![], vec!["a"], vec!["a", "b"], vec!["b"]] {
+        let test = new_bank();
+        let tables = ["a", "b", "c"].map(|name| {
+            let lr = if overflows.contains(&name) { f64::from(f32::MAX) } else { 1.0 };
+            test.bank.table(name, config().optimizer(Optimizer::sgd(lr))).unwrap()
+        });
+        let leases: Vec<_> = tables.iter().map(|table| vec![get(table, &[1, 2])]).collect();
+        test.bank.drop_table("c").unwrap();
+        let parts = leases.into_iter().map(|leases| part(leases, &[1, 2], &[0.25, 4.0]));
+        let step = Lease::apply_many(parts.collect());
+        let Err(Error::StepIncomplete { moved, overflow, .. }) = &step else { panic!("{step:?}") };
+        assert_eq!(moved[..], ["a", "b"]);
+        let text = step.as_ref().unwrap_err().to_string();
+        match (overflow.as_deref(), overflows.first()) {
+            (None, None) => assert!(!text.contains("besides"), "{text}"),
+            (Some(Error::RowOverflow { table, key: 2, .. }), Some(first)) => {
+                assert_eq!(table, first);
+                assert!(text.contains(&format!("besides, table {first:?}, key 2")), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(row(&tables[0], 2), if overflows.contains(&"a") { 0.0 } else { -4.0 });
+    }
+}
+
 #[test]
 fn a_good_step_moves_every_table_once() {
     let test = new_bank();
