@@ -45,7 +45,8 @@ impl Region {
 
 #[cfg(not(miri))]
 mod system {
-    use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
+    use std::io;
+    use std::ptr;
 
     use crate::error::{Error, Result};
 
@@ -57,31 +58,62 @@ mod system {
     }
 
     /// An anonymous map.
+    ///
+    /// A program may have locked its future memory (`mlockall(MCL_FUTURE)`). A locked map takes all
+    /// of its memory at once, and does not give any back. The map is longer than the memory budget,
+    /// so it is unlocked before it is made accessible.
     #[derive(Debug)]
-    pub(crate) struct Map(MmapRaw);
+    pub(crate) struct Map {
+        start: *mut libc::c_void,
+        bytes: usize,
+    }
+
+    // SAFETY: the map is plain memory, and its users synchronise their accesses.
+    unsafe impl Send for Map {}
+    // SAFETY: the map is plain memory, and its users synchronise their accesses.
+    unsafe impl Sync for Map {}
 
     impl Map {
         pub(crate) fn reserve(bytes: usize, huge_pages: bool) -> Result<Self> {
-            let map = MmapOptions::new()
-                .len(bytes)
-                .no_reserve_swap()
-                .map_anon()
-                .map(MmapRaw::from)
-                .map_err(|source| Error::AddressSpaceRefused { bytes: bytes as u64, source })?;
-            // The result is ignored. A kernel without transparent huge pages refuses the advice,
-            // and the map works without huge pages. Small budgets advise against huge pages,
-            // because some kernels use them by default, and the map would then take more memory
-            // than the budget.
-            let _ = map.advise(if huge_pages { Advice::HugePage } else { Advice::NoHugePage });
-            Ok(Map(map))
+            let bytes = bytes.max(1);
+            let refused = |source| Error::AddressSpaceRefused { bytes: bytes as u64, source };
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: the call makes a new map at an address that the system chooses.
+            let start =
+                unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+            if start == libc::MAP_FAILED {
+                return Err(refused(io::Error::last_os_error()));
+            }
+            let map = Map { start, bytes };
+            // SAFETY: the range is the whole map. A failure has no consequence, unless the program
+            // locks its memory: then the map takes more memory than the budget.
+            unsafe { libc::munlock(start, bytes) };
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: the range is the whole map, and no code refers to it yet.
+            if unsafe { libc::mprotect(start, bytes, access) } != 0 {
+                return Err(refused(io::Error::last_os_error()));
+            }
+            #[cfg(target_os = "linux")]
+            {
+                let advice = if huge_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+                // The result is ignored. A kernel without transparent huge pages refuses the
+                // advice, and the map works without huge pages. Small budgets advise against huge
+                // pages, because some kernels use them by default, and the map would then take more
+                // memory than the budget.
+                // SAFETY: the range is the whole map, and the advice changes no content.
+                unsafe { libc::madvise(start, bytes, advice) };
+            }
+            #[cfg(not(target_os = "linux"))]
+            let _ = huge_pages;
+            Ok(map)
         }
 
         pub(crate) fn as_ptr(&self) -> *mut u8 {
-            self.0.as_mut_ptr()
+            self.start.cast()
         }
 
         pub(crate) fn len(&self) -> usize {
-            self.0.len()
+            self.bytes
         }
 
         /// # Safety
@@ -94,10 +126,26 @@ mod system {
             let end = (offset + bytes) / page_bytes * page_bytes;
             let offset = offset.next_multiple_of(page_bytes);
             let Some(bytes) = end.checked_sub(offset).filter(|&bytes| bytes > 0) else { return };
-            // SAFETY: the caller fulfils the contract of this function. If the call fails, the
-            // memory goes back with the map.
-            let _ =
-                unsafe { self.0.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes) };
+            // SAFETY: the range is in the map, by the contract of this function.
+            let start = unsafe { self.start.byte_add(offset) };
+            // SAFETY: no thread refers to the range, by the contract of this function.
+            let release = || unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) };
+            if release() != 0 {
+                // The system does not release locked pages. The program has locked all its memory
+                // since the map was made (`mlockall(MCL_CURRENT)`). If the second attempt fails
+                // too, the memory goes back with the map. SAFETY: the range is in the map, by the
+                // contract of this function.
+                unsafe { libc::munlock(start, bytes) };
+                release();
+            }
+        }
+    }
+
+    impl Drop for Map {
+        fn drop(&mut self) {
+            // SAFETY: `reserve` made the map with this length, and no code refers to it any more. A
+            // failure leaks the map.
+            unsafe { libc::munmap(self.start, self.bytes) };
         }
     }
 }
@@ -179,5 +227,24 @@ mod tests {
         unsafe { region.release(PART, 512 << 10) };
         assert!(bytes[PART + (64 << 10)..448 << 10].iter().all(|&byte| byte == 0));
         assert!(bytes[..PART].iter().chain(&bytes[PART + (512 << 10)..]).all(|&byte| byte == 7));
+    }
+
+    /// The system does not release locked pages, so a program that locks its memory got no memory
+    /// back.
+    #[test]
+    fn locked_memory_is_released_too() {
+        let region = Region::reserve(256 << 10, false).unwrap();
+        // SAFETY: the region has this length, and this test is its only user.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(region.as_ptr(), region.len()) };
+        bytes.fill(7);
+        // SAFETY: the range is the whole region. Locking changes no content.
+        if unsafe { libc::mlock(region.as_ptr().cast(), region.len()) } != 0 {
+            eprintln!("skipped: mlock is refused: {}", std::io::Error::last_os_error());
+            return;
+        }
+        // SAFETY: no thread refers to the range, and its old content is not needed.
+        unsafe { region.release(0, 128 << 10) };
+        assert!(bytes[..128 << 10].iter().all(|&byte| byte == 0));
+        assert!(bytes[128 << 10..].iter().all(|&byte| byte == 7));
     }
 }
