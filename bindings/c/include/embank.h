@@ -1480,6 +1480,14 @@ enum embank_status embank_table_get_stats(const struct embank_table *table,
 enum embank_status embank_bank_prometheus(const struct embank_bank *bank,
                                           struct embank_bytes **text);
 
+// `text` gets all counters of `count` banks, as embank_bank_prometheus gives them for one. Each
+// number has the label `bank` with its bank's name from `names`. Two banks can't have the same
+// name. The texts of embank_bank_prometheus can't be joined, because they have the same series.
+enum embank_status embank_banks_prometheus(const struct embank_bank *const *banks,
+                                           const char *const *names,
+                                           size_t count,
+                                           struct embank_bytes **text);
+
 // The bytes, followed by a NUL; NULL if `bytes` is NULL. Valid until embank_bytes_free.
 const void *embank_bytes_data(const struct embank_bytes *bytes);
 

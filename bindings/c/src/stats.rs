@@ -1,13 +1,17 @@
 //! Counters: structs with the counters that a training loop needs, and text with all counters.
 
+use std::collections::BTreeMap;
+use std::ffi::c_char;
+
 use bytemuck::Zeroable;
+use embank::BankStats;
 
 use crate::bank::{embank_bank, stats_of};
 use crate::bytes::embank_bytes;
 use crate::counters::{embank_bank_stats, embank_table_stats};
-use crate::memory::HandlePlace;
+use crate::memory::{self, HandlePlace, Lent};
 use crate::sized::{self, Growing};
-use crate::status::{call, embank_status};
+use crate::status::{Failure, call, embank_status};
 use crate::table::{embank_table, table_of};
 
 // SAFETY: the struct is `repr(C)` and its first field is `size`. It is `Pod`, so it has no padding,
@@ -76,6 +80,37 @@ pub unsafe extern "C" fn embank_bank_prometheus(
         let place = HandlePlace::cleared("text", text)?;
         let stats = stats_of(bank)?;
         place.hand_over(embank_bytes::new(stats.to_prometheus().as_bytes()));
+        Ok(())
+    })
+}
+
+/// `text` gets all counters of `count` banks, as embank_bank_prometheus gives them for one. Each
+/// number has the label `bank` with its bank's name from `names`. Two banks can't have the same
+/// name. The texts of embank_bank_prometheus can't be joined, because they have the same series.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_banks_prometheus(
+    banks: *const *const embank_bank,
+    names: *const *const c_char,
+    count: usize,
+    text: *mut *mut embank_bytes,
+) -> embank_status {
+    // SAFETY: by the rules of embank.h, `banks` and `names` are null or have `count` pointers. Each
+    // bank is null or a live handle, each name is null or text. `text` is null or valid until the
+    // call returns.
+    call(|| unsafe {
+        let place = HandlePlace::cleared("text", text)?;
+        // Checks the pointers and the length. Pointers are as long and as aligned as `usize`.
+        Lent::new("banks", banks.cast::<usize>(), count)?;
+        Lent::new("names", names.cast::<usize>(), count)?;
+        let mut stats = BTreeMap::new();
+        for number in 0..count {
+            let name = memory::text("name", *names.add(number))?;
+            if stats.insert(name, stats_of(*banks.add(number))?).is_some() {
+                return Err(Failure::invalid(format!("two banks have the name {name:?}")));
+            }
+        }
+        let joined = BankStats::banks_to_prometheus(&stats);
+        place.hand_over(embank_bytes::new(joined.as_bytes()));
         Ok(())
     })
 }

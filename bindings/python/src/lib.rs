@@ -62,6 +62,8 @@ mod _embank {
     #[pymodule_export]
     use crate::bank::recovered::PyRecovered;
     #[pymodule_export]
+    use crate::bank::stats::prometheus;
+    #[pymodule_export]
     use crate::bank::tables::table_handles;
     #[pymodule_export]
     use crate::checkpoints::{

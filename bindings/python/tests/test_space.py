@@ -253,3 +253,23 @@ def test_prometheus_text_has_the_numbers(bank: embank.Bank, table: embank.Table)
     assert samples["embank_bank_memory_budget_bytes"] == 16 << 20
     assert samples['embank_lookahead_keys_total{fate="late"}'] == 0.0
     assert any("checkpoint" in name and value == 1.0 for name, value in samples.items())
+
+
+def test_one_text_has_the_numbers_of_several_banks(tmp_path: Path, bank: embank.Bank) -> None:
+    """The texts of two banks could not be joined: both had the same series, and an end."""
+    with embank.Bank(tmp_path / "other", memory_budget="32MiB") as other:
+        text = embank.prometheus({"b": bank, 'a "\n': other})
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        names = [line.rpartition(" ")[0] for line in lines]
+        assert len(set(names)) == len(names)
+        own = [line for line in bank.prometheus().splitlines() if not line.startswith("#")]
+        assert len(lines) == 2 * len(own)
+        assert text.count("# EOF") == 1 and text.endswith("# EOF\n")
+        assert text.count("# TYPE embank_keys ") == 1
+        assert f'embank_bank_memory_budget_bytes{{bank="b"}} {16 << 20}.0' in lines
+        assert f'embank_bank_memory_budget_bytes{{bank="a \\"\\n"}} {32 << 20}.0' in lines
+    assert embank.prometheus({}) == "# EOF\n"
+    with pytest.raises(ValueError, match="closed"):
+        embank.prometheus({"b": bank, "a": other})
+    with pytest.raises(TypeError):
+        embank.prometheus({"b": bank, "a": None})  # type: ignore[dict-item]

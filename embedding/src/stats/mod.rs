@@ -6,6 +6,9 @@ pub(crate) mod lease_info;
 pub(crate) mod seen;
 pub(crate) mod unsaved;
 
+#[cfg(feature = "prometheus")]
+use std::collections::BTreeMap;
+
 use embank_kv::{StoreStats, statistics};
 
 use crate::stats::counter::Counter;
@@ -281,7 +284,36 @@ impl BankStats {
     /// ```
     #[must_use]
     pub fn to_prometheus(&self) -> String {
-        use embank_kv::metrics::{Field, Metric, to_prometheus};
+        embank_kv::metrics::to_prometheus(&self.metrics())
+    }
+
+    /// The numbers of several banks in one text, in the format of
+    /// [`to_prometheus`](Self::to_prometheus). Each number has the label `bank` with the name that
+    /// the caller gives the bank. The texts of `to_prometheus` can't be joined, because they have
+    /// the same series.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use std::collections::BTreeMap;
+    ///
+    /// use embank::{Bank, BankOptions, BankStats};
+    ///
+    /// let train = Bank::open(dir.path().join("train"), BankOptions::default())?;
+    /// let serve = Bank::open(dir.path().join("serve"), BankOptions::default())?;
+    /// let stats = BTreeMap::from([("train", train.stats()), ("serve", serve.stats())]);
+    /// let text = BankStats::banks_to_prometheus(&stats);
+    /// assert!(text.contains("embank_keys_total{bank=\"serve\",operation=\"get\"} 0.0"));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn banks_to_prometheus(banks: &BTreeMap<&str, BankStats>) -> String {
+        let metrics = banks.iter().map(|(&name, stats)| (name.to_owned(), stats.metrics()));
+        embank_kv::metrics::banks_to_prometheus(metrics.collect())
+    }
+
+    fn metrics(&self) -> Vec<embank_kv::metrics::Metric> {
+        use embank_kv::metrics::{Field, Metric};
 
         let mut metrics = self.store.metrics();
         metrics.extend(self.lookahead.fields().iter().filter_map(Field::metric));
@@ -303,7 +335,7 @@ impl BankStats {
                 Metric::counter("embank_staleness_rows", help, rows).labelled("outstanding", label),
             );
         }
-        to_prometheus(&metrics)
+        metrics
     }
 }
 

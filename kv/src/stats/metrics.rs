@@ -293,6 +293,29 @@ impl StoreStats {
 #[cfg(feature = "prometheus")]
 #[must_use]
 pub fn to_prometheus(metrics: &[Metric]) -> String {
+    encoded(vec![(None, metrics.to_vec())])
+}
+
+/// Returns the metrics of several banks in one text, in the format of [`to_prometheus`]. Each
+/// number has the label `bank` with its bank's name. The names must differ.
+///
+/// ```
+/// use embank_kv::StoreStats;
+///
+/// let metrics = || StoreStats::default().metrics();
+/// let banks = vec![("train".to_owned(), metrics()), ("serve".to_owned(), metrics())];
+/// let text = embank_kv::metrics::banks_to_prometheus(banks);
+/// assert!(text.contains("embank_keys_total{bank=\"serve\",operation=\"get\"} 0.0"));
+/// ```
+#[cfg(feature = "prometheus")]
+#[must_use]
+pub fn banks_to_prometheus(banks: Vec<(String, Vec<Metric>)>) -> String {
+    encoded(banks.into_iter().map(|(name, metrics)| (Some(name), metrics)).collect())
+}
+
+/// The metrics of banks. A bank without a name is alone.
+#[cfg(feature = "prometheus")]
+fn encoded(banks: Vec<(Option<String>, Vec<Metric>)>) -> String {
     use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
     use prometheus_client::metrics::MetricType;
     use prometheus_client::registry::Registry;
@@ -308,32 +331,49 @@ pub fn to_prometheus(metrics: &[Metric]) -> String {
         }
     }
 
+    /// Each metric with its bank's name. Metrics of one name follow one another.
     #[derive(Debug)]
-    struct Snapshot(Vec<Metric>);
+    struct Snapshot(Vec<(Option<String>, Metric)>);
 
     impl prometheus_client::collector::Collector for Snapshot {
         fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-            for family in self.0.chunk_by(|one, next| one.name == next.name) {
-                let Metric { name, help, kind, .. } = family[0];
+            for family in self.0.chunk_by(|(_, one), (_, next)| one.name == next.name) {
+                let Metric { name, help, kind, .. } = family[0].1;
                 let metric_type = match kind {
                     Kind::Counter => MetricType::Counter,
                     Kind::Gauge => MetricType::Gauge,
                 };
                 let mut encoder = encoder.encode_descriptor(name, help, None, metric_type)?;
-                for &Metric { label, value, .. } in family {
+                for (bank, Metric { label, value, .. }) in family {
+                    let bank = bank.iter().map(|bank| ("bank", bank.as_str()));
+                    let labels: Vec<_> = bank.chain(*label).collect();
                     // A metric without a label is written outside a family: an empty label set
                     // would be written as `{}`.
-                    match label {
-                        Some(label) => write(&mut encoder.encode_family(&[label])?, kind, value)?,
-                        None => write(&mut encoder, kind, value)?,
+                    if labels.is_empty() {
+                        write(&mut encoder, kind, *value)?;
+                    } else {
+                        write(&mut encoder.encode_family(&labels)?, kind, *value)?;
                     }
                 }
             }
             Ok(())
         }
     }
+    // The format wants the numbers of one name together, so the banks take turns.
+    let mut places = std::collections::HashMap::new();
+    let mut all = Vec::new();
+    for (bank, metrics) in banks {
+        for metric in metrics {
+            let next = places.len();
+            let place: usize = *places.entry(metric.name).or_insert(next);
+            all.push((place, (bank.clone(), metric)));
+        }
+    }
+    // The sort is stable, so the banks keep their order within a name.
+    all.sort_by_key(|(place, _)| *place);
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Snapshot(metrics.to_vec())));
+    let all = all.into_iter().map(|(_, metric)| metric).collect();
+    registry.register_collector(Box::new(Snapshot(all)));
     let mut text = String::new();
     let encoded = prometheus_client::encoding::text::encode(&mut text, &registry);
     encoded.expect("writing to a string does not fail");
@@ -381,5 +421,38 @@ mod tests {
         let expected = "# HELP a Help\n# TYPE a counter\na_total{k=\"v\"} 3.0\n\
                         # HELP b More\n# TYPE b gauge\nb 4.0\n# EOF\n";
         assert_eq!(text, expected);
+    }
+
+    /// The texts of two banks could not be joined: both had the same series, and an end.
+    #[test]
+    fn the_text_of_several_banks_has_each_name_once_and_the_bank_as_a_label() {
+        let of = |a, b| {
+            vec![
+                Metric::counter("a", "Help", a).labelled("k", "v"),
+                Metric::counter("a", "Help", a).labelled("k", "w"),
+                Metric::gauge("b", "More", b),
+            ]
+        };
+        let mut odd = of(5, 6);
+        odd.push(Metric::gauge("only", "One bank has it", 7));
+        let text =
+            banks_to_prometheus(vec![("x".to_owned(), of(3, 4)), ("a \"b\"".to_owned(), odd)]);
+        let expected = r#"# HELP a Help
+# TYPE a counter
+a_total{bank="x",k="v"} 3.0
+a_total{bank="x",k="w"} 3.0
+a_total{bank="a \"b\"",k="v"} 5.0
+a_total{bank="a \"b\"",k="w"} 5.0
+# HELP b More
+# TYPE b gauge
+b{bank="x"} 4.0
+b{bank="a \"b\""} 6.0
+# HELP only One bank has it
+# TYPE only gauge
+only{bank="a \"b\""} 7.0
+# EOF
+"#;
+        assert_eq!(text, expected);
+        assert_eq!(banks_to_prometheus(vec![]), "# EOF\n");
     }
 }

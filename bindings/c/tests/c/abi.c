@@ -189,6 +189,25 @@ static void rows_and_leases(void) {
     CHECK(strlen(embank_bytes_data(text)) == embank_bytes_size(text));
     CHECK(strstr(embank_bytes_data(text), "embank_") != NULL);
     embank_bytes_free(text);
+    embank_bank *second = open_bank("second");
+    const embank_bank *banks[2] = {bank, second};
+    const char *bank_names[2] = {"first", "second"};
+    GOOD(embank_banks_prometheus(banks, bank_names, 2, &text));
+    CHECK(strstr(embank_bytes_data(text), "embank_keys_total{bank=\"first\",operation=\"get\"}") != NULL);
+    CHECK(strstr(embank_bytes_data(text), "embank_keys_total{bank=\"second\",operation=\"get\"}") != NULL);
+    embank_bytes_free(text);
+    GOOD(embank_banks_prometheus(NULL, NULL, 0, &text));
+    CHECK(strcmp(embank_bytes_data(text), "# EOF\n") == 0);
+    embank_bytes_free(text);
+    bank_names[1] = "first";
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "\"first\"", embank_banks_prometheus(banks, bank_names, 2, &text));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "names", embank_banks_prometheus(banks, NULL, 2, &text));
+    bank_names[1] = NULL;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "name", embank_banks_prometheus(banks, bank_names, 2, &text));
+    banks[0] = NULL;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "bank", embank_banks_prometheus(banks, bank_names, 2, &text));
+    CHECK(text == NULL);
+    embank_bank_close(second);
 
     embank_table_free(table);
     embank_bank_close(bank);

@@ -57,6 +57,7 @@ from ._embank import (
     get_bags_many,
     get_many,
     list_checkpoints,
+    prometheus,
     roll_back,
 )
 from .errors import (
@@ -153,5 +154,6 @@ __all__ = [
     "get_bags_many",
     "get_many",
     "list_checkpoints",
+    "prometheus",
     "roll_back",
 ]

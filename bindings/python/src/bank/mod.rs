@@ -18,7 +18,7 @@ pub(crate) mod auto_depth;
 mod checkpoints;
 mod opening;
 pub(crate) mod recovered;
-mod stats;
+pub(crate) mod stats;
 pub(crate) mod tables;
 mod upkeep;
 mod vocabularies;
