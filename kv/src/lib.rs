@@ -92,6 +92,8 @@ pub use options::StoreOptions;
 #[doc(hidden)]
 pub use process::crew;
 #[doc(hidden)]
+pub use process::float_state::FloatState;
+#[doc(hidden)]
 pub use process::home::Home;
 #[doc(hidden)]
 pub use process::interrupt;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use embank_kv::interrupt::Checks;
 use embank_kv::locks::{Condvar, Mutex, MutexGuard};
-use embank_kv::{Access, Clock, Loan, Operation, Store};
+use embank_kv::{Access, Clock, FloatState, Loan, Operation, Store};
 
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
@@ -103,6 +103,8 @@ pub(crate) struct PrefetchJob {
     missing: Vec<u32>,
     /// Number of distinct keys that were read so far.
     read: usize,
+    /// The caller's floating-point state, with which the rows are decoded.
+    float_state: FloatState,
 }
 
 /// Reads rows with low priority, because no caller waits for them yet.
@@ -128,7 +130,7 @@ impl Job for PrefetchJob {
         if self.request.cancelled.load(Ordering::Relaxed) {
             return true;
         }
-        match self.read_some(store, keys_max) {
+        match self.float_state.during(|| self.read_some(store, keys_max)) {
             Ok(false) => false,
             Ok(true) => {
                 let (rows, missing) =
@@ -199,6 +201,7 @@ impl Prefetch {
             rows: Vec::new(),
             missing: Vec::new(),
             read: 0,
+            float_state: FloatState::of_this_thread(),
         };
         (Self { table, request, _loan: loan }, job)
     }

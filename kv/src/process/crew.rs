@@ -36,9 +36,10 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::Arc;
-// Not modelled: the word orders all its accesses.
-use std::sync::atomic::AtomicPtr;
+// Not modelled: the word orders all accesses of both.
+use std::sync::atomic::{AtomicPtr, AtomicU64 as OrderedU64};
 
+use crate::process::float_state::FloatState;
 use crate::process::home::Home;
 use crate::process::thread_start;
 use crate::sync::thread::JoinHandle;
@@ -81,6 +82,8 @@ struct Shared {
     word: AtomicU64,
     /// Points to the `Work` of the present job. Valid while a thread is inside.
     work: AtomicPtr<()>,
+    /// The caller's floating-point state, with which helpers run the present job.
+    float_state: OrderedU64,
     sleep: Mutex<Sleep>,
     /// Wakes helpers.
     wake: Condvar,
@@ -109,6 +112,7 @@ impl Crew {
             threads: count,
             word: AtomicU64::new(CLOSED),
             work: AtomicPtr::new(ptr::null_mut()),
+            float_state: OrderedU64::new(0),
             sleep: Mutex::new(Sleep::default()),
             wake: Condvar::new(),
             left: Condvar::new(),
@@ -170,7 +174,8 @@ pub struct CrewTurn<'a> {
 impl CrewTurn<'_> {
     /// Runs `work` on this thread and on up to `helpers` threads of the crew. Returns when all of
     /// them have run it. A thread that has not begun by the time at which this thread is done does
-    /// not begin any more. `work` must therefore leave no part undone when it returns.
+    /// not begin any more. `work` must therefore leave no part undone when it returns. All threads
+    /// run it with the floating-point state of this thread.
     ///
     /// # Panics
     /// If `work` panics on any thread, after it has ended on all. The panic of the caller's own
@@ -184,6 +189,8 @@ impl CrewTurn<'_> {
         let job: Work<'_> = &work;
         // Relaxed: the store of the word below orders it.
         shared.work.store(ptr::from_ref(&job).cast_mut().cast(), Ordering::Relaxed);
+        // Relaxed: the store of the word below orders it too.
+        shared.float_state.store(FloatState::of_this_thread().bits(), Ordering::Relaxed);
         // Relaxed: only this turn's caller begins rounds, and `turn` has ordered the turn before.
         let round = (shared.word.load(Ordering::Relaxed) >> ROUND_SHIFT).wrapping_add(1);
         // Release: pairs with the Acquire in `enter`, whose thread then sees `work` and all that
@@ -281,7 +288,9 @@ impl Shared {
         // stored one before it opened the round that this thread has entered. `Open` keeps `run`
         // from returning or unwinding while a thread is inside.
         let work = unsafe { *work };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+        // Relaxed: `enter` has ordered it.
+        let float_state = FloatState::from_bits(self.float_state.load(Ordering::Relaxed));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| float_state.during(work))) {
             // The drop of a payload may panic too, so a second one is forgotten. This thread must
             // leave, or the caller would wait for ever.
             std::mem::forget(self.panic.lock().replace(panic));
@@ -361,6 +370,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::process::float_state::{flushing, halved};
     use crate::process::thread_start::with_threads_left;
 
     fn crew(count: usize) -> Crew {
@@ -419,6 +429,28 @@ mod tests {
         crew.turn().unwrap().run(2, || {
             meeting.wait();
         });
+    }
+
+    /// Helpers kept the floating-point state with which they were started. Equal calls then gave
+    /// different results after the caller had changed its own state.
+    #[test]
+    fn helpers_compute_as_their_caller_does() {
+        let Some(flushing) = flushing() else { return };
+        let crew = crew(2);
+        let job = || {
+            let meeting = Barrier::new(3);
+            let results = Mutex::new(Vec::new());
+            crew.turn().unwrap().run(2, || {
+                meeting.wait();
+                results.lock().unwrap().push(halved().to_bits());
+            });
+            results.into_inner().unwrap()
+        };
+        for _ in 0..3 {
+            assert_eq!(job(), [halved().to_bits(); 3]);
+            assert_eq!(flushing.during(job), [0; 3]);
+        }
+        assert_ne!(halved(), 0.0);
     }
 
     #[test]

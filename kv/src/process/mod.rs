@@ -3,6 +3,7 @@
 //! # Where to look
 //!
 //! - `fork`: resets state of the parent's threads in a forked child.
+//! - `float_state`: how a thread computes with numbers near zero.
 //! - `home`: the process that made a value, for drops in a forked child.
 //! - `locks`: locks that also work in a forked child.
 //! - `interrupt`: lets the program end a call that waits.
@@ -15,6 +16,7 @@
 pub(crate) mod cpu_time;
 pub mod crew;
 pub(crate) mod descriptors;
+pub(crate) mod float_state;
 pub(crate) mod fork;
 pub(crate) mod home;
 pub mod interrupt;
