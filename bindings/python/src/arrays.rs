@@ -270,6 +270,20 @@ fn out_shape(keys: &str, dim: usize, found: &[usize]) -> PyErr {
     ))
 }
 
+/// Loads NumPy's functions and the table of borrowed arrays. The crate `numpy` loads them at their
+/// first use, runs Python code for it, and panics if that raises. In a call, Ctrl-C would then be a
+/// panic and no `KeyboardInterrupt`. The package therefore loads them when it is imported.
+///
+/// # Errors
+/// The error of importing NumPy.
+pub(crate) fn load_numpy(py: Python<'_>) -> PyResult<()> {
+    py.import("numpy")?;
+    let array = PyArray1::<f32>::zeros(py, [1], false);
+    drop(array.try_readonly()?);
+    drop(array.try_readwrite()?);
+    Ok(())
+}
+
 /// Returns `object` as a NumPy array. Returns a NumPy array itself. The result shares the memory of
 /// an object with `__array__` or `__dlpack__`, and is a copy of any other object.
 fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {

@@ -103,6 +103,7 @@ mod _embank {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::arrays::load_numpy(module.py())?;
         crate::signals::handle_while_waiting();
         crate::settings::add_optimizers(module)
     }
