@@ -202,6 +202,45 @@ fn segments_of_the_log_that_stay_do_not_keep_others() {
     });
 }
 
+/// Regression test: an opening that could not remove a segment after the log's end cut it to length
+/// 0, even if it also belonged to a copy of the bank.
+#[test]
+fn a_segment_that_a_copy_shares_is_not_cut_where_it_cant_be_removed() {
+    for by_hand in [false, true] {
+        as_a_user(move |dir| {
+            let (bank, copy) = (dir.join("bank"), dir.join("copy"));
+            bank_of(&bank, 14, 14);
+            let segments = names(&bank.join("log"));
+            assert!(segments.len() > 4, "{segments:?}");
+            if by_hand {
+                // Hard links that no copier of the store made.
+                fs::create_dir(&copy).unwrap();
+                for name in &segments {
+                    fs::hard_link(bank.join("log").join(name), copy.join(name)).unwrap();
+                }
+            } else {
+                Store::copy_checkpoint(&bank, None, &copy).unwrap();
+            }
+            let log = if by_hand { copy.clone() } else { copy.join("log") };
+            let contents = || -> Vec<_> {
+                names(&log).iter().map(|name| fs::read(log.join(name)).unwrap()).collect()
+            };
+            let before = contents();
+            assert!(Store::roll_back(&bank, 2).unwrap().len() > 2);
+            lock_up(&bank.join("log"));
+            let error = Store::open(&bank, &options(2)).unwrap_err().to_string();
+            assert!(error.contains("remove") && error.contains("Permission denied"), "{error}");
+            assert!(contents() == before, "the opening has changed the copy");
+            fs::set_permissions(bank.join("log"), Permissions::from_mode(0o755)).unwrap();
+            is_at(&bank, 2);
+            assert!(contents() == before, "the opening has changed the copy");
+            if !by_hand {
+                is_at(&copy, 14);
+            }
+        });
+    }
+}
+
 /// After a run as root, `LOCK`, the log's last segment and the checkpoints' files belong to root.
 /// The owner of the folders must still be able to continue with the bank.
 #[test]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
+use crate::files::held_file::HeldFile;
 use crate::files::metadata;
 
 const NAME: &str = "BANK";
@@ -91,8 +92,8 @@ impl BankFile {
         let write = || -> io::Result<()> {
             // A crash may have left an unfinished file.
             new.remove_file_if_there()?;
-            let mut file = new.create_new()?;
-            file.write_all(&metadata::encode(&self))?;
+            let file = HeldFile::new(new.create_new()?)?;
+            file.file().write_all(&metadata::encode(&self))?;
             file.sync_all()?;
             new.rename(&place)
         };

@@ -52,15 +52,15 @@ impl Checkpoints {
         let path = self.manifest_path(number);
         let manifest = match LockableFile::open(|| path.open()) {
             Ok(manifest) => manifest,
-            Err(e) if e.kind() == ErrorKind::NotFound && !self.has(number) => {
-                return Ok(None);
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return if self.has(number) { Err(self.no_checkpoint(number)) } else { Ok(None) };
             }
             Err(e) => return Err(Error::io("open", &path, e)),
         };
         // Waits only for a writer that is removing the checkpoint.
         let manifest = FileLock::shared(manifest).map_err(|e| Error::io("lock", &path, e))?;
         let failed = |e| Error::io("stat", &path, e);
-        let locked = FileIdentity::of(manifest.file()).map_err(failed)?;
+        let locked = manifest.file().identity();
         let found = path.stat_if_there().map_err(failed)?;
         let is_same = found.is_some_and(|found| FileIdentity::from(&found) == locked);
         // If the writer has marked the checkpoint as removed, its manifest may still be present.
@@ -97,7 +97,7 @@ impl Checkpoints {
         let manifest = match LockableFile::open(|| path.open()) {
             Ok(manifest) => manifest,
             // A checkpoint without a manifest is damaged, so no process can open it.
-            Err(e) if e.kind() == ErrorKind::NotFound => {
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Ok(Some(Unread { _manifest: None }));
             }
             Err(e) => return Err(Error::io("open", &path, e)),
@@ -133,13 +133,13 @@ mod tests {
         let first = checkpoints.hold(2).unwrap();
         let again = checkpoints.hold(2).unwrap();
         assert!(first.is_some() && again.is_some(), "readers share");
-        checkpoints.prune(1, &mut Vec::new()).unwrap();
+        checkpoints.prune(1, 4, &mut Vec::new()).unwrap();
         assert_eq!(checkpoints.numbers().unwrap(), [2, 4]);
         drop(first);
-        checkpoints.prune(1, &mut Vec::new()).unwrap();
+        checkpoints.prune(1, 4, &mut Vec::new()).unwrap();
         assert_eq!(checkpoints.numbers().unwrap(), [2, 4], "one of two readers is left");
         drop(again);
-        checkpoints.prune(1, &mut Vec::new()).unwrap();
+        checkpoints.prune(1, 4, &mut Vec::new()).unwrap();
         assert_eq!(checkpoints.numbers().unwrap(), [4]);
         assert!(checkpoints.hold(2).unwrap().is_none());
     }
@@ -164,7 +164,7 @@ mod tests {
         let (_dir, checkpoints) = bank_with(&[1, 2]);
         checkpoints.manifest_path(1).remove_file().unwrap();
         assert!(checkpoints.hold(1).unwrap_err().to_string().contains("manifest"));
-        checkpoints.prune(1, &mut Vec::new()).unwrap();
+        checkpoints.prune(1, 2, &mut Vec::new()).unwrap();
         assert_eq!(checkpoints.numbers().unwrap(), [2]);
     }
 }

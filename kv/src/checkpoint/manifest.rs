@@ -168,10 +168,7 @@ impl Manifest {
         number: u64,
         limits: Limits,
     ) -> std::result::Result<Self, String> {
-        let manifest: Manifest = match metadata::is_version_5(bytes) {
-            true => metadata::decode::<ManifestV5>(bytes)?.into(),
-            false => metadata::decode(bytes)?,
-        };
+        let manifest = Self::decode_any(bytes)?;
         if manifest.number != number {
             return Err(format!("it belongs to checkpoint {}", manifest.number));
         }
@@ -179,6 +176,19 @@ impl Manifest {
             return Err(UNSOUND.into());
         }
         Ok(manifest)
+    }
+
+    fn decode_any(bytes: &[u8]) -> std::result::Result<Self, String> {
+        match metadata::is_version_5(bytes) {
+            true => metadata::decode::<ManifestV5>(bytes).map(Self::from),
+            false => metadata::decode(bytes),
+        }
+    }
+
+    /// Returns the number of the checkpoint that an undamaged manifest of the bank `bank`
+    /// describes. `None` if the bytes are no such manifest.
+    pub(crate) fn number_in(bytes: &[u8], bank: u64) -> Option<u64> {
+        Self::decode_any(bytes).ok().filter(|found| found.bank == bank).map(|found| found.number)
     }
 
     /// True if the parts of the manifest are consistent.
@@ -230,9 +240,9 @@ impl Manifest {
     }
 }
 
-/// Largest checkpoint number that a manifest may have. No bank reaches it, and adding 1 to it many
-/// times can't overflow.
-pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+/// Largest checkpoint number that a manifest may have: the name of a checkpoint's directory has ten
+/// digits. A bank that takes a checkpoint every second reaches it after 317 years.
+pub(crate) const NUMBER_MAX: u64 = 9_999_999_999;
 
 /// Magic number and version in the stream header of a checkpoint's blob.
 pub(crate) const BLOB_KIND: ([u8; 8], u32) = (*b"EMBKBLOB", 2);

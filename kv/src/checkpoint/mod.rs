@@ -114,9 +114,17 @@ impl Checkpoints {
         listed.map_err(|e| Error::io("list", self.path(), e))
     }
 
-    /// Returns the numbers of the completed checkpoints, oldest first.
+    /// Returns the numbers of the completed checkpoints, oldest first. Another program may have
+    /// made a file or directory with a checkpoint's name: the list has its number, too.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         Ok(removal::numbers_of(&self.names()?))
+    }
+
+    /// Returns the numbers of the checkpoints that have a manifest, oldest first. Other checkpoints
+    /// can't be opened: they are damaged, or another program made them.
+    pub(crate) fn numbers_with_manifest(&self) -> Result<Vec<u64>> {
+        let numbers = self.numbers()?.into_iter();
+        Ok(numbers.filter(|&number| self.has_manifest(number)).collect())
     }
 
     /// Returns the numbers of the completed checkpoints, oldest first. The list is empty if the
@@ -219,7 +227,10 @@ impl Checkpoints {
     /// Reads and checks a checkpoint's manifest.
     pub(crate) fn manifest(&self, number: u64) -> Result<Manifest> {
         let place = self.manifest_path(number);
-        let bytes = place.read().map_err(|e| Error::io("read", &place, e))?;
+        let bytes = place.read().map_err(|e| match e.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => self.no_checkpoint(number),
+            _ => Error::io("read", &place, e),
+        })?;
         let damaged = |what: String| Error::Damaged { path: place.path(), offset: 0, what };
         Manifest::decode(&bytes, number, self.limits).map_err(damaged)
     }

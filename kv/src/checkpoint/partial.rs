@@ -5,12 +5,15 @@ use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::manifest::BLOB_KIND;
 use crate::checkpoint::manifest::ImageEntry;
 use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::removal;
 use crate::error::{Error, Result};
 use crate::files::checked_stream;
 use crate::files::checked_stream::CheckedWriter;
 use crate::files::directory::Place;
+use crate::files::held_file::HeldFile;
 use crate::files::metadata;
 use crate::index::image;
+use std::ffi::OsStr;
 use std::io;
 
 pub(crate) const BLOB: &str = "blob";
@@ -18,6 +21,12 @@ pub(crate) const MANIFEST: &str = "manifest";
 
 pub(crate) fn image_name(checkpoint: u64) -> String {
     format!("index.{checkpoint:010}")
+}
+
+/// Returns the checkpoint in the name of an index image. `None` for a name that the store never
+/// writes.
+pub(crate) fn image_of(name: &OsStr) -> Option<u64> {
+    removal::number_of(name.to_str()?.strip_prefix("index.")?)
 }
 
 /// A checkpoint that is being written. Dropping it unfinished removes its directory.
@@ -96,8 +105,8 @@ impl PartialCheckpoint<'_> {
         use std::io::Write;
         let place = self.dir.join(MANIFEST);
         let write = || -> io::Result<()> {
-            let mut file = place.create_new()?;
-            file.write_all(&metadata::encode(manifest))?;
+            let file = HeldFile::new(place.create_new()?)?;
+            file.file().write_all(&metadata::encode(manifest))?;
             file.sync_all()
         };
         write().map_err(|e| Error::io("write", &place, e))?;

@@ -21,20 +21,30 @@
 //!
 //! **What stays.** `Checkpoints::left` lists the remaining paths with reasons, for the statistics.
 //! Each pruning replaces the list, so it shows only paths that still exist.
+//!
+//! **Names of other programs.** Only names that the store writes count: see [`named`]. Pruning
+//! removes no checkpoint from the newest completed one on, whatever other names the folder has. It
+//! counts only checkpoints with a sound manifest among those to keep. It removes a directory
+//! without a manifest only if all names in it are the store's.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use crate::checkpoint::hold::Unread;
-use crate::checkpoint::{Checkpoints, PARTIAL};
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::partial::{BLOB, MANIFEST, image_of};
+use crate::checkpoint::{Checkpoints, PARTIAL, PINNED};
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
 
 /// File extension of a mark. The mark `<n>.removed` is an empty file. While it exists, checkpoint n
 /// counts as removed, even if its directory exists.
 const REMOVED: &str = "removed";
+
+/// Number of digits in the name of a checkpoint's directory.
+const NAME_DIGITS: usize = 10;
 
 /// Number of possible names for the `.partial` directory of one checkpoint. A checkpoint uses a
 /// later name if directories that can't be removed have the earlier names.
@@ -56,24 +66,34 @@ impl Leftovers {
 }
 
 /// The meaning of a name in the folder of checkpoints. The bank ignores files with other names.
+#[derive(Debug, PartialEq, Eq)]
 enum Named {
     Checkpoint(u64),
     Partial(u64),
     Mark(u64),
 }
 
-fn named(name: &OsString) -> Option<Named> {
-    let name = name.to_str()?;
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let mut parts = name.split('.');
-    let number = parts.next().filter(|part| is_number(part))?.parse().ok()?;
-    match (parts.next(), parts.next(), parts.next()) {
-        (None, ..) => Some(Named::Checkpoint(number)),
-        (Some(PARTIAL), None, _) => Some(Named::Partial(number)),
-        (Some(attempt), Some(PARTIAL), None) if is_number(attempt) => Some(Named::Partial(number)),
-        (Some(REMOVED), None, _) => Some(Named::Mark(number)),
-        _ => None,
+/// Returns the meaning of a name. `None` for a name that the store never writes.
+fn named(name: &OsStr) -> Option<Named> {
+    let (digits, kind) = name.to_str()?.split_at_checked(NAME_DIGITS)?;
+    let number = number_of(digits)?;
+    match kind.strip_prefix('.') {
+        None => kind.is_empty().then_some(Named::Checkpoint(number)),
+        Some(PARTIAL) => Some(Named::Partial(number)),
+        Some(REMOVED) => Some(Named::Mark(number)),
+        Some(kind) => {
+            let attempts = 1..PARTIAL_NAMES;
+            let is_attempt = attempts.into_iter().any(|i| kind == format!("{i}.{PARTIAL}"));
+            is_attempt.then_some(Named::Partial(number))
+        }
     }
+}
+
+/// Returns the checkpoint number that ten digits give. `None` for other text, and for 0, because
+/// checkpoints count from 1.
+pub(crate) fn number_of(digits: &str) -> Option<u64> {
+    let are_digits = digits.len() == NAME_DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|&number| are_digits && number > 0)
 }
 
 /// Returns the numbers of the completed checkpoints among the names, oldest first.
@@ -103,39 +123,109 @@ impl Checkpoints {
         self.place(format!("{number:010}.{REMOVED}"))
     }
 
-    /// True if the checkpoint exists and is not marked as removed.
+    /// True if the checkpoint's name exists and is not marked as removed. The name may belong to a
+    /// file or to a directory without a manifest.
     pub(crate) fn has(&self, number: u64) -> bool {
-        self.dir_of(number).is_dir() && !matches!(self.mark_of(number).stat_if_there(), Ok(Some(_)))
+        self.dir_of(number).is_taken()
+            && !matches!(self.mark_of(number).stat_if_there(), Ok(Some(_)))
     }
 
-    /// Returns the first number above `newest` that has no mark of a removed checkpoint.
+    /// True if the name of a checkpoint leads to a manifest.
+    pub(crate) fn has_manifest(&self, number: u64) -> bool {
+        self.manifest_path(number).stat().is_ok()
+    }
+
+    /// Returns the first number above `newest` that is free: it has no mark of a removed
+    /// checkpoint, and no file or directory of another program has the checkpoint's name.
     pub(crate) fn number_after(&self, newest: u64) -> Result<u64> {
         let mut number = newest + 1;
-        // The loop ends at the latest at the first number above all marks.
+        // The loop ends at the latest at the first number above all names.
         loop {
             let mark = self.mark_of(number);
-            if mark.stat_if_there().map_err(|e| Error::io("stat", &mark, e))?.is_none() {
+            let is_marked =
+                mark.stat_if_there().map_err(|e| Error::io("stat", &mark, e))?.is_some();
+            if !is_marked && !self.dir_of(number).is_taken() {
                 return Ok(number);
             }
             number += 1;
         }
     }
 
-    /// Removes checkpoints except the newest `kept`, pinned ones, and those that a reader holds
-    /// (see `hold`). Appends to `gone` the numbers of the checkpoints that are durably taken back
-    /// (renamed or marked). If a checkpoint can't be removed, adds it to `left` and continues.
+    /// Removes checkpoints older than `newest`, the newest completed one. Keeps `kept` checkpoints
+    /// with `newest` among them, pinned ones, and those that a reader holds (see `hold`). Appends
+    /// to `gone` the numbers of the checkpoints that are durably taken back (renamed or marked). If
+    /// a checkpoint can't be removed, adds it to `left` and continues.
     ///
     /// # Errors
     /// `DirectoryMoved` if the bank's path leads elsewhere. `Io` if the folder can't be listed.
-    pub(crate) fn prune(&self, kept: usize, gone: &mut Vec<u64>) -> Result<()> {
+    pub(crate) fn prune(&self, kept: usize, newest: u64, gone: &mut Vec<u64>) -> Result<()> {
         self.check_in_place()?;
         let names = self.names()?;
         self.clear(&names);
-        let mut numbers = numbers_of(&names);
-        numbers.truncate(numbers.len().saturating_sub(kept));
-        for number in numbers {
-            let removed = self.prune_one(number, gone);
+        let numbers = numbers_of(&names);
+        for &number in numbers.iter().filter(|&&number| number > newest) {
+            self.note(Err(self.no_checkpoint(number)), || self.dir_of(number).path());
+        }
+        let older = numbers.into_iter().filter(|&number| number < newest);
+        let (mut whole, mut others): (Vec<u64>, Vec<u64>) =
+            older.partition(|&number| self.manifest(number).is_ok());
+        let kept_too = whole.split_off((whole.len() + 1).saturating_sub(kept));
+        let oldest_kept = kept_too.first().copied().unwrap_or(newest);
+        others.retain(|&number| number < oldest_kept);
+        for number in whole.into_iter().chain(others) {
+            let removed = self.check_own(number).and_then(|()| self.prune_one(number, gone));
             self.note(removed, || self.dir_of(number).path());
+        }
+        Ok(())
+    }
+
+    /// Returns the error for a name of a checkpoint's form that leads to no checkpoint.
+    pub(crate) fn no_checkpoint(&self, number: u64) -> Error {
+        let what = "it has no manifest of a checkpoint of this bank. If another program made it, move it out of \
+                    this folder. If it was a checkpoint, restore its manifest from a copy; to open the bank at an \
+                    older checkpoint, move it out of this folder";
+        Error::Damaged { path: self.dir_of(number).path(), offset: 0, what: what.to_owned() }
+    }
+
+    /// Fails if a name has the form of a checkpoint's, has no manifest, and holds files of another
+    /// program.
+    ///
+    /// # Errors
+    /// `Damaged`, which names the directory.
+    pub(crate) fn check_own(&self, number: u64) -> Result<()> {
+        match self.has_manifest(number) || self.has_only_own_files(number) {
+            true => Ok(()),
+            false => Err(self.no_checkpoint(number)),
+        }
+    }
+
+    /// True if all names in a checkpoint's directory are names that the store writes.
+    fn has_only_own_files(&self, number: u64) -> bool {
+        let names = self.dir_of(number).names();
+        names.is_ok_and(|names| names.iter().all(|name| is_file_of_checkpoint(name)))
+    }
+
+    /// Fails if a directory whose name is no checkpoint's holds a checkpoint of the bank `bank`
+    /// that is newer than `newest`. A person has renamed such a directory. An opening at `newest`
+    /// would cut the log that the renamed checkpoint needs.
+    ///
+    /// # Errors
+    /// `Damaged` for a renamed checkpoint. `Io` if the folder can't be listed.
+    pub(crate) fn check_names(&self, newest: Option<u64>, bank: u64) -> Result<()> {
+        for name in self.names()? {
+            if named(&name).is_some() {
+                continue;
+            }
+            let dir = self.place(&name);
+            let Ok(bytes) = dir.join(MANIFEST).read() else { continue };
+            let Some(number) = Manifest::number_in(&bytes, bank) else { continue };
+            if newest.is_none_or(|newest| number > newest) {
+                let what = format!(
+                    "it holds checkpoint {number} under another name: rename it to {number:010}. To open the bank at \
+                     an older checkpoint for good, move it out of this folder"
+                );
+                return Err(Error::Damaged { path: dir.path(), offset: 0, what });
+            }
         }
         Ok(())
     }
@@ -260,6 +350,49 @@ fn clear_away(dir: &Place) -> Result<()> {
     }
 }
 
+/// True for a name that the store writes in a checkpoint's directory.
+fn is_file_of_checkpoint(name: &OsStr) -> bool {
+    let own = [MANIFEST, BLOB, PINNED];
+    own.iter().any(|own| name == *own) || image_of(name).is_some()
+}
+
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTEMPTY | libc::EEXIST | libc::ENOTDIR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_the_store_writes_count() {
+        let named = |name: &str| named(OsStr::new(name));
+        assert_eq!(named("0000000007"), Some(Named::Checkpoint(7)));
+        assert_eq!(named("0000000007.partial"), Some(Named::Partial(7)));
+        assert_eq!(named("0000000007.15.partial"), Some(Named::Partial(7)));
+        assert_eq!(named("0000000007.removed"), Some(Named::Mark(7)));
+        let others = [
+            "",
+            "7",
+            "20261128",
+            "00000000007",
+            "20261128120000",
+            "0000000000",
+            "+000000007",
+            "00000000\u{662}",
+            "0000000007.",
+            "0000000007.bak",
+            "0000000007.0.partial",
+            "0000000007.01.partial",
+            "0000000007.16.partial",
+            "0000000007.1.removed",
+            "0000000007.partial.",
+            "0000000007partial",
+            "7.partial",
+            "7.removed",
+        ];
+        for other in others {
+            assert_eq!(named(other), None, "{other}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 
 use super::{AlignedBuffer, BLOCK_BYTES};
 use crate::files::directory::{Directory, Place};
+use crate::files::held_file::HeldFile;
 use crate::process::new_id::new_id;
 
 #[cfg(target_os = "linux")]
@@ -16,26 +17,32 @@ const DIRECT: OFlags = OFlags::DIRECT;
 #[cfg(not(target_os = "linux"))]
 const DIRECT: OFlags = OFlags::empty();
 
-/// Opens an existing segment file. Opens it for writing only if `read_only` is false and this user
-/// may write to it. A handle that can only read does no harm, because the store writes only to the
-/// log's last segment. If this user may not write to that segment, the opening of the bank replaces
-/// it by a copy that this user owns.
-pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<File> {
+/// Opens an existing segment file. Opens it for writing only if `read_only` is false, this user may
+/// write to it, and its name is no symbolic link. A handle that can only read does no harm, because
+/// the store writes only to the log's last segment. If that segment can't be opened for writing,
+/// the opening of the bank replaces it by a copy that this user owns.
+pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<HeldFile> {
     let open = |access: OFlags| place.open_with(access | flags(direct));
     let opened = match read_only {
         true => open(OFlags::RDONLY),
-        false => open(OFlags::RDWR).or_else(|refused| match refused.kind() {
-            io::ErrorKind::PermissionDenied => open(OFlags::RDONLY),
-            _ => Err(refused),
+        false => open(OFlags::RDWR | OFlags::NOFOLLOW).or_else(|refused| {
+            let is_link = refused.raw_os_error() == Some(libc::ELOOP);
+            let may_read = is_link || refused.kind() == io::ErrorKind::PermissionDenied;
+            // An opening of another kind of file, such as a FIFO, might never return.
+            match may_read && place.is_file() {
+                true => open(OFlags::RDONLY),
+                false => Err(refused),
+            }
         }),
     };
-    opened.inspect(leave_access_time_alone)
+    opened.inspect(leave_access_time_alone).and_then(HeldFile::new)
 }
 
 /// Creates a segment file. Fails if it exists.
-pub(super) fn create(place: &Place, direct: bool) -> io::Result<File> {
+pub(super) fn create(place: &Place, direct: bool) -> io::Result<HeldFile> {
     let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-    place.open_with(new | flags(direct)).inspect(leave_access_time_alone)
+    let created = place.open_with(new | flags(direct)).inspect(leave_access_time_alone);
+    created.and_then(HeldFile::new)
 }
 
 /// Tells the kernel not to update the file's access time. Without this flag the kernel checks that
@@ -91,7 +98,7 @@ pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
     };
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
     let tried = existing(place, true, true)
-        .and_then(|file| file.read_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64));
+        .and_then(|file| file.file().read_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64));
     match tried {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
             "the file system of {} refuses O_DIRECT in blocks of {BLOCK_BYTES} bytes: {error}",
@@ -147,7 +154,7 @@ mod tests {
         let created = create(&path, direct).unwrap();
         let opened = [false, true].map(|read_only| existing(&path, direct, read_only).unwrap());
         for file in opened.iter().chain([&created]) {
-            let flags = flags(file);
+            let flags = flags(file.file());
             assert_eq!(flags & libc::O_NOATIME, libc::O_NOATIME);
             assert_eq!(flags & libc::O_DIRECT != 0, direct);
         }

@@ -85,7 +85,7 @@ pub(crate) fn named(checkpoints: &Checkpoints, tables: &[TableEntry]) -> Result<
         let range = named.entry(number).or_insert((checkpoint, checkpoint));
         *range = (range.0.min(checkpoint), range.1.max(checkpoint));
     };
-    for checkpoint in checkpoints.numbers()? {
+    for checkpoint in checkpoints.numbers_with_manifest()? {
         match checkpoints.manifest(checkpoint) {
             Ok(Manifest { tables, .. }) => {
                 let there = tables.iter().filter(|table| !table.is_gone());

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
+use crate::files::held_file::HeldFile;
 use crate::files::hidden_file::Interruptible;
 
 /// Length of the largest chunk, in bytes.
@@ -63,7 +64,7 @@ fn chunk_crc(sequence: u64, bytes: &[u8]) -> u32 {
 
 /// Writes a checked stream to a file.
 pub(crate) struct CheckedWriter {
-    file: File,
+    file: HeldFile,
     place: Place,
     buffer: Vec<u8>,
     sequence: u64,
@@ -73,7 +74,8 @@ pub(crate) struct CheckedWriter {
 impl CheckedWriter {
     /// Creates the file and writes its header. Fails if the file exists.
     pub(crate) fn create(place: &Place, identity: StreamIdentity) -> Result<Self> {
-        let file = place.create_new().map_err(|e| Error::io("create", place, e))?;
+        let file = place.create_new().and_then(HeldFile::new);
+        let file = file.map_err(|e| Error::io("create", place, e))?;
         let mut writer = CheckedWriter {
             file,
             place: place.clone(),
@@ -87,7 +89,8 @@ impl CheckedWriter {
 
     fn write_raw(&mut self, bytes: &[u8]) -> Result<()> {
         self.written_bytes += bytes.len() as u64;
-        self.file.write_all(bytes).map_err(|e| Error::io("write", &self.place, e))
+        let written = self.file.check().and_then(|()| self.file.file().write_all(bytes));
+        written.map_err(|e| Error::io("write", &self.place, e))
     }
 
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
@@ -118,7 +121,7 @@ impl CheckedWriter {
 
     /// Writes the buffered bytes and the end chunk. Returns the file and its length in bytes. The
     /// file is not synced.
-    pub(crate) fn finish(mut self) -> Result<(File, u64)> {
+    pub(crate) fn finish(mut self) -> Result<(HeldFile, u64)> {
         if !self.buffer.is_empty() {
             self.write_chunk()?;
         }

@@ -24,15 +24,15 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::retry_on_intr;
 
 use crate::error::{Error, Result};
+use crate::files::held_file::HeldFile;
 use crate::process::descriptors;
 
 /// An open directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    handle: File,
+    handle: HeldFile,
     /// The directory's absolute path when it was opened.
     path: PathBuf,
-    identity: FileIdentity,
 }
 
 /// Identifies a file or directory on this machine. After a file is removed, the system may give the
@@ -79,8 +79,7 @@ impl Directory {
     }
 
     fn of(handle: File, path: PathBuf) -> io::Result<Arc<Self>> {
-        let identity = FileIdentity::of(&handle)?;
-        Ok(Arc::new(Directory { handle, path, identity }))
+        Ok(Arc::new(Directory { handle: HeldFile::new(handle)?, path }))
     }
 
     /// The directory's absolute path when it was opened.
@@ -119,7 +118,7 @@ impl Directory {
 
     /// Returns a new descriptor of the directory.
     pub(crate) fn share(&self) -> io::Result<OwnedFd> {
-        self.handle.try_clone().map(OwnedFd::from)
+        self.handle.file().try_clone().map(OwnedFd::from)
     }
 
     /// Makes the names in the directory durable.
@@ -141,17 +140,19 @@ impl Directory {
     }
 
     /// Checks that the path of the directory, as it was when the directory was opened, still leads
-    /// to this directory.
+    /// to this directory, and that the handle is still the directory's.
     ///
     /// # Errors
-    /// `DirectoryMoved` if the path leads elsewhere or nowhere. `Io` if the path can't be checked.
+    /// `DirectoryMoved` if the path leads elsewhere or nowhere. `Io` if the path can't be checked,
+    /// or if other code closed the handle.
     pub(crate) fn check_in_place(&self) -> Result<()> {
+        self.handle.check().map_err(|e| Error::io("use", &self.path, e))?;
         let found = match rustix::fs::statat(CWD, &self.path, AtFlags::empty()) {
             Ok(found) => Some(FileIdentity::from(&found)),
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => None,
             Err(error) => return Err(Error::io("stat", &self.path, error.into())),
         };
-        if found == Some(self.identity) {
+        if found == Some(self.handle.identity()) {
             return Ok(());
         }
         Err(Error::DirectoryMoved { path: self.path.clone(), replaced: found.is_some() })
@@ -159,7 +160,7 @@ impl Directory {
 }
 
 /// Opens the file or directory `name` in `dir`. Tries again if a signal interrupts the call.
-fn open_in(dir: &File, name: &Path, flags: OFlags) -> io::Result<File> {
+fn open_in(dir: &HeldFile, name: &Path, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
     let open = || rustix::fs::openat(dir, name, flags, mode);
@@ -250,9 +251,10 @@ impl Place {
         open_in(&self.dir.handle, &self.name, flags)
     }
 
-    /// Opens the file for reading.
+    /// Opens the file for reading. Does not wait if another program has put a FIFO there: then a
+    /// read fails or finds nothing. The flag has no effect on regular files and directories.
     pub(crate) fn open(&self) -> io::Result<File> {
-        self.open_with(OFlags::RDONLY)
+        self.open_with(OFlags::RDONLY | OFlags::NONBLOCK)
     }
 
     /// Creates a file for reading and writing. Fails if the name exists.
@@ -285,19 +287,33 @@ impl Place {
         self.stat().map(|found| found.st_size.cast_unsigned())
     }
 
-    pub(crate) fn is_dir(&self) -> bool {
-        self.stat().is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir())
+    /// True if the name exists, with a file, a directory or a symbolic link of any kind.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.own_stat().is_ok()
     }
 
-    /// True if the file has more than one name (hard links).
+    /// True if the name leads to a regular file.
+    pub(crate) fn is_file(&self) -> bool {
+        self.stat().is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_file())
+    }
+
+    /// True if a change of the file would change a file with another name: the name is a symbolic
+    /// link, or the file has more names (hard links).
     pub(crate) fn is_shared(&self) -> io::Result<bool> {
-        self.stat().map(|found| found.st_nlink > 1)
+        let found = self.own_stat()?;
+        let kind = FileType::from_raw_mode(found.st_mode);
+        Ok(kind.is_symlink() || !kind.is_dir() && found.st_nlink > 1)
+    }
+
+    /// Returns the metadata of the name itself. Does not follow a symbolic link.
+    pub(crate) fn own_stat(&self) -> io::Result<Stat> {
+        let how = AtFlags::SYMLINK_NOFOLLOW;
+        Ok(rustix::fs::statat(&self.dir.handle, &self.name, how)?)
     }
 
     /// Returns the file type. For a symbolic link, the type is "link".
     fn own_type(&self) -> io::Result<FileType> {
-        let found = rustix::fs::statat(&self.dir.handle, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(FileType::from_raw_mode(found.st_mode))
+        self.own_stat().map(|found| FileType::from_raw_mode(found.st_mode))
     }
 
     /// Lists the directory at this place.

@@ -7,9 +7,9 @@
 //! they end.
 //!
 //! **Approach.** A list contains the descriptor of each file that is locked or may be locked. At a
-//! fork, the child replaces each of these descriptors by `/dev/null` (`release_in_child`). The
-//! child must not close the descriptors, because another file could then get the number of a closed
-//! one. A `File` that the child inherited would close that other file when it is dropped.
+//! fork, the child replaces each of these descriptors by a pipe (`release_in_child`). The child
+//! must not close the descriptors, because another file could then get the number of a closed one.
+//! A `File` that the child inherited would close that other file when it is dropped.
 //!
 //! The process that took a lock also unlocks the file before it closes the file. This ends the lock
 //! even if a child still has the file open. A child has the file open if a call that runs no fork
@@ -31,6 +31,7 @@ use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
+use crate::files::held_file::HeldFile;
 use crate::process::{descriptors, fork};
 
 /// Largest number of times that `LockableFile::open` opens a file again because the process forked
@@ -50,9 +51,10 @@ const NONE: RawFd = -1;
 
 /// The first entry of the list. Null if the list is empty.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-/// Descriptor of `/dev/null`. It is opened before the first lock and never closed, because a forked
-/// child needs it and might fail to open it.
-static NULL_DEVICE: AtomicI32 = AtomicI32::new(NONE);
+/// The read end of a pipe without a write end. It is opened before the first lock and never closed,
+/// because a forked child needs it and might fail to open it. Unlike `/dev/null`, a pipe needs no
+/// file, which a `chroot` may lack.
+static EMPTY_PIPE: AtomicI32 = AtomicI32::new(NONE);
 
 /// Iterates over all entries of the list.
 fn entries() -> impl Iterator<Item = &'static Entry> {
@@ -106,34 +108,35 @@ impl Entry {
     }
 }
 
-/// Opens `/dev/null` for `release_in_child` if it is not open.
-fn open_null_device() -> io::Result<()> {
+/// Opens the pipe for `release_in_child` if it is not open.
+fn open_empty_pipe() -> io::Result<()> {
     // Acquire: pairs with the Release of the exchange below. A descriptor that this thread reads is
     // open.
-    if NULL_DEVICE.load(Ordering::Acquire) != NONE {
+    if EMPTY_PIPE.load(Ordering::Acquire) != NONE {
         return Ok(());
     }
-    let descriptor = descriptors::open("/dev/null")?.into_raw_fd();
-    let first = NULL_DEVICE.compare_exchange(NONE, descriptor, Ordering::AcqRel, Ordering::Acquire);
+    let opened = descriptors::opened(|| Ok(io::pipe()?.0.into()))?;
+    let descriptor = opened.into_raw_fd();
+    let first = EMPTY_PIPE.compare_exchange(NONE, descriptor, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err() {
         // SAFETY: this thread has just opened the descriptor. No other code uses it, because
-        // `NULL_DEVICE` holds another thread's descriptor.
+        // `EMPTY_PIPE` holds another thread's descriptor.
         unsafe { libc::close(descriptor) };
     }
     Ok(())
 }
 
-/// Replaces each listed descriptor by `/dev/null`, so that the child keeps no lock of its parent.
+/// Replaces each listed descriptor by a pipe, so that the child keeps no lock of its parent.
 /// Runs in a forked child, which has one thread.
 fn release_in_child() {
-    let null_device = NULL_DEVICE.load(Ordering::Acquire);
+    let empty_pipe = EMPTY_PIPE.load(Ordering::Acquire);
     for entry in entries() {
         let descriptor = entry.descriptor.load(Ordering::Acquire);
         if descriptor != NONE {
             // SAFETY: the descriptor of an entry is open. `dup2` and `fcntl` are async-signal-safe
             // and take no pointers here.
             unsafe {
-                libc::dup2(null_device, descriptor);
+                libc::dup2(empty_pipe, descriptor);
                 libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
             }
         }
@@ -144,7 +147,7 @@ fn release_in_child() {
 /// does not keep the file open.
 #[derive(Debug)]
 pub(crate) struct LockableFile {
-    file: File,
+    file: HeldFile,
     entry: &'static Entry,
 }
 
@@ -153,23 +156,24 @@ impl LockableFile {
     /// forks meanwhile.
     ///
     /// # Errors
-    /// The errors of `open`. An error if `/dev/null` can't be opened.
+    /// The errors of `open`. An error if no pipe can be opened.
     pub(crate) fn open(mut open: impl FnMut() -> io::Result<File>) -> io::Result<Self> {
         fork::watch(fork::Owner::FileLocks, release_in_child)?;
-        open_null_device()?;
+        open_empty_pipe()?;
         for _ in 0..OPENED_AGAIN_MAX {
             let forks = fork::await_end();
-            let opened = Self::of(open()?);
+            let opened = Self::of(open()?)?;
             if fork::begun() == forks {
                 return Ok(opened);
             }
         }
-        open().map(Self::of)
+        Self::of(open()?)
     }
 
-    fn of(file: File) -> Self {
-        let entry = Entry::of(file.as_raw_fd());
-        LockableFile { file, entry }
+    fn of(file: File) -> io::Result<Self> {
+        let file = HeldFile::new(file)?;
+        let entry = Entry::of(file.file().as_raw_fd());
+        Ok(LockableFile { file, entry })
     }
 }
 
@@ -191,7 +195,7 @@ pub(crate) struct FileLock {
 impl FileLock {
     /// Takes an exclusive lock. Fails without waiting if the file is locked.
     pub(crate) fn try_exclusive(opened: LockableFile) -> Result<Self, TryLockError> {
-        opened.file.try_lock()?;
+        opened.file.file().try_lock()?;
         Ok(Self { opened, process: process::id() })
     }
 
@@ -200,24 +204,26 @@ impl FileLock {
         // The loop ends: it repeats only if a signal interrupts the wait, and signals do not arrive
         // without pause.
         loop {
-            match opened.file.lock_shared() {
+            match opened.file.file().lock_shared() {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 done => return done.map(|()| Self { opened, process: process::id() }),
             }
         }
     }
 
-    pub(crate) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &HeldFile {
         &self.opened.file
     }
 }
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        if self.process == process::id() {
+        // If other code closed the descriptor, the lock has ended, and the descriptor's number may
+        // belong to a file that another part of the program has locked.
+        if self.process == process::id() && self.opened.file.check().is_ok() {
             // An error is ignored: closing the file also releases the lock, unless a child has the
             // file open.
-            let _ = self.opened.file.unlock();
+            let _ = self.opened.file.file().unlock();
         }
     }
 }

@@ -13,6 +13,7 @@
 
 pub(crate) mod checked_stream;
 pub(crate) mod directory;
+pub(crate) mod held_file;
 pub(crate) mod hidden_file;
 pub(crate) mod lock;
 pub(crate) mod lock_holders;

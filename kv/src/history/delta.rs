@@ -290,6 +290,7 @@ impl Store {
         };
         let newest = checkpoints.manifest(newest)?;
         check_bank_file(dir, bank_file, &newest)?;
+        checkpoints.check_names(Some(newest.number), newest.bank)?;
         let (mut input, head, file_bytes) = open(file)?;
         if let Some(what) = head.misfit(&newest) {
             return Err(Error::DeltaMismatch { path: file.to_owned(), what });
@@ -310,7 +311,8 @@ impl Store {
         checkpoints.sync()?;
         // The delta is applied at this point. If removing old checkpoints fails, the next open,
         // checkpoint or delta tries again.
-        let _ = give_back(&checkpoints, checkpoints_kept, device.as_ref());
+        let newest = head.manifest.number;
+        let _ = give_back(&checkpoints, checkpoints_kept, newest, device.as_ref());
         Ok(head.delta(file_bytes))
     }
 }
@@ -337,7 +339,10 @@ fn with_reused_numbers(
     if reused.is_empty() {
         return Ok(outdated);
     }
-    for number in checkpoints.numbers()?.into_iter().filter(|&number| number != newest.number) {
+    for number in checkpoints.numbers_with_manifest()? {
+        if number == newest.number {
+            continue;
+        }
         let has_one = match checkpoints.manifest(number) {
             Ok(older) => {
                 let tables = reused.iter().filter_map(|&place| older.tables.get(place));
@@ -373,9 +378,15 @@ fn remove(checkpoints: &Checkpoints, numbers: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Removes checkpoints except the newest `kept`, and frees the log below the oldest remaining one.
-fn give_back(checkpoints: &Checkpoints, kept: usize, device: &dyn Device) -> Result<()> {
-    checkpoints.prune(kept, &mut Vec::new())?;
+/// Removes checkpoints except the newest `kept`, of which `newest` is the last, and frees the log
+/// below the oldest remaining one.
+fn give_back(
+    checkpoints: &Checkpoints,
+    kept: usize,
+    newest: u64,
+    device: &dyn Device,
+) -> Result<()> {
+    checkpoints.prune(kept, newest, &mut Vec::new())?;
     let begins = log_begins(checkpoints)?.into_iter().map(|(_, begin)| begin);
     device.free(begins.min().unwrap_or(0)).map(|_| ())
 }

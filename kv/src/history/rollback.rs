@@ -63,6 +63,7 @@ impl Store {
         }
         check_that_it_opens(dir, bank_file, &checkpoints, number)?;
         let newer = there.iter().rev().copied().take_while(|&newer| newer > number);
+        newer.clone().try_for_each(|newer| checkpoints.check_own(newer))?;
         // Locks all newer checkpoints before it removes the first one.
         let unread = newer.map(|newer| match checkpoints.unread(newer)? {
             Some(unread) => Ok((newer, unread)),

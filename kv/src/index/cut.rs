@@ -31,8 +31,6 @@
 //! Between two calls of `wait_for_image`, each thread may save up to 50 KiB, or more if it splits
 //! buckets. The budget does not count these bytes.
 
-use std::fs::File;
-
 use super::bucket::{Bucket, Meta};
 use super::entry::Entry;
 use super::image::{ImageHead, ImageKind, ImageWriter};
@@ -40,6 +38,7 @@ use super::{Index, LockedBucket};
 use crate::checkpoint::identity::CheckpointIdentity;
 use crate::error::Result;
 use crate::files::directory::Place;
+use crate::files::held_file::HeldFile;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Condvar, Mutex, Ordering, Planted, planted};
 
 /// Number of buckets that the image's writer visits before it fetches the buckets that batches have
@@ -218,7 +217,7 @@ impl Cut<'_> {
         path: &Place,
         of: CheckpointIdentity,
         kind: ImageKind,
-    ) -> Result<(File, u64)> {
+    ) -> Result<(HeldFile, u64)> {
         let Cut { index, level, split, overflow, .. } = self;
         let head = ImageHead { kind, level, split, overflow };
         let mut out = ImageWriter::create(path, of, head)?;

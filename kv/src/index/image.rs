@@ -22,6 +22,7 @@ use crate::checkpoint::identity::CheckpointIdentity;
 use crate::error::{Error, Result};
 use crate::files::checked_stream::{CheckedReader, CheckedWriter};
 use crate::files::directory::Place;
+use crate::files::held_file::HeldFile;
 use crate::limits::Limits;
 use crate::memory::budget::Budget;
 
@@ -120,7 +121,7 @@ impl ImageWriter {
     }
 
     /// Ends the image. Returns the file, not yet synced, and its length in bytes.
-    pub(super) fn finish(mut self) -> Result<(File, u64)> {
+    pub(super) fn finish(mut self) -> Result<(HeldFile, u64)> {
         self.0.write(&END.to_le_bytes())?;
         self.0.finish()
     }

@@ -65,6 +65,13 @@ impl BankFiles {
         if numbers.is_empty() && bank_file.is_some_and(|bank_file| bank_file.has_checkpoint) {
             note(checkpoints_dir, "the bank had checkpoints and none is left".into(), None);
         }
+        if let Some(bank_file) = bank_file
+            && checkpoints.is_there()
+            && let Err(Error::Damaged { path, what, .. }) =
+                checkpoints.check_names(numbers.last().copied(), bank_file.bank)
+        {
+            note(path, what, None);
+        }
         let mut manifests: Vec<Manifest> = Vec::new();
         for &number in &numbers {
             let path = checkpoints.manifest_path(number).path();
@@ -73,7 +80,7 @@ impl BankFiles {
                 // Another process that writes the bank has removed the checkpoint since its number
                 // was listed.
                 Err(_) if !checkpoints.has(number) => {}
-                Err(Error::Damaged { what, .. }) => note(path, what, Some(number)),
+                Err(Error::Damaged { path, what, .. }) => note(path, what, Some(number)),
                 Err(error) => note(path, error.to_string(), Some(number)),
             }
         }

@@ -9,6 +9,7 @@ use super::Damage;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::partial::image_of;
 use crate::error::{Error, Result};
 use crate::files::checked_stream::survey;
 use crate::files::directory::Place;
@@ -36,8 +37,7 @@ fn files(
     let listed = |e| Error::io("list", &dir, e);
     let mut numbers = Vec::new();
     for name in dir.names().map_err(listed)? {
-        let number = name.to_str().and_then(|name| name.strip_prefix("index."));
-        numbers.extend(number.and_then(|number| number.parse::<u64>().ok()));
+        numbers.extend(image_of(&name));
     }
     numbers.sort_unstable();
     if numbers.last() != Some(&of.checkpoint) {

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::manifest::Manifest;
+use crate::device::segments::listing;
+use crate::device::segments::names::{first_offset, is_segment, segment_name};
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, Place};
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
@@ -83,7 +85,7 @@ pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
     };
     for name in names {
         let place = folder.join(name);
-        if place.name().extension().is_none_or(|extension| extension != "seg") {
+        if !is_segment(place.name().file_name().unwrap_or_default()) {
             continue;
         }
         // The file may be gone: another process that writes the bank may have removed it after the
@@ -102,13 +104,23 @@ pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
 fn files_there(folder: &Place) -> Option<BTreeMap<u64, u64>> {
     let mut there = BTreeMap::new();
     for name in folder.names().ok()? {
-        let first = name.to_str().and_then(|name| name.strip_suffix(".seg"));
-        let Some(first) = first.and_then(|first| u64::from_str_radix(first, 16).ok()) else {
-            continue;
-        };
+        let Some(first) = first_offset(&name) else { continue };
         there.insert(first, first.saturating_add(folder.join(&name).len().ok()?));
     }
     Some(there)
+}
+
+/// Lists the names in the folder `log` that have the form of a segment's, and that an opening
+/// refuses because they can't belong to the log. `segment_bytes` is the bank's segment size.
+pub(super) fn refused(bank: &Arc<Directory>, segment_bytes: u64) -> Vec<(PathBuf, String)> {
+    let folder = bank.place("log");
+    let names = folder.names().unwrap_or_default();
+    match listing::list(names, |name| folder.join(name), segment_bytes) {
+        Ok(listed) => {
+            listed.into_iter().filter_map(|file| Some((file.place.path(), file.refused?))).collect()
+        }
+        Err((place, error)) => vec![(place.path(), error.to_string())],
+    }
 }
 
 impl LogFiles {
@@ -181,7 +193,7 @@ impl LogFiles {
 
     fn place(&self, offset: u64) -> (Place, u64) {
         let within = offset % self.segment_bytes;
-        (self.folder.join(format!("{:016x}.seg", offset - within)), within)
+        (self.folder.join(segment_name(offset - within)), within)
     }
 
     /// Reads bytes at address `offset` from one segment file. Returns the number of bytes read,

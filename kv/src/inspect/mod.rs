@@ -112,6 +112,11 @@ impl Damage {
             what,
         }
     }
+
+    /// Returns the damage of a name in the folder `log` that is no segment of the log.
+    fn in_log(path: impl Into<PathBuf>, what: String) -> Self {
+        Damage { checkpoint: None, ..Self::in_file(path, 0, 0, what) }
+    }
 }
 
 impl std::fmt::Display for Damage {

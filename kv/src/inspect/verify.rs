@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::bank::BankFiles;
 use super::damaged_pages::PageFaults;
-use super::log_files::{LogFiles, PageRead};
+use super::log_files::{LogFiles, PageRead, refused};
 use super::walk::{Broken, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};
 use crate::checkpoint::Checkpoints;
@@ -183,11 +183,19 @@ fn attempt(
         let Some(bank) = manifest.map(|manifest| manifest.bank).or(files.bank) else { continue };
         let id = manifest.map_or(0, |manifest| manifest.id);
         let identity = CheckpointIdentity { bank, checkpoint: number, id };
+        if manifest.is_none() && !files.checkpoints.blob_path(number).is_taken() {
+            unchecked.push(number);
+            continue;
+        }
         let has_index = check_streams(&files.checkpoints, identity, manifest, &mut damage);
         match manifest {
             Some(manifest) => sources.push(Source::of(manifest, has_index)),
             None => unchecked.push(number),
         }
+    }
+    if let Some(newest) = files.manifests.last() {
+        let refused = refused(dir, newest.segment_bytes).into_iter();
+        damage.extend(refused.map(|(path, what)| Damage::in_log(path, what)));
     }
     let mut checker = Checker::new(&sources, damage, progress);
     checker.report.unchecked = unchecked;

@@ -162,7 +162,7 @@ impl Store {
         }
         let _newest = self.newest.lock();
         self.checkpoints.check_in_place()?;
-        let there = self.checkpoints.numbers()?;
+        let there = self.checkpoints.numbers_with_manifest()?;
         if !there.contains(&number) {
             return Err(Error::no_such_checkpoint(self.path(), Some(number), there));
         }
@@ -183,9 +183,9 @@ impl Store {
     /// Removes the checkpoints beyond `checkpoints_kept`, and frees the log that only they needed.
     /// An error here does not affect the newest checkpoint. The statistics report the error, and
     /// the next checkpoint tries again.
-    fn let_go_of_older(&self, core: &Core) {
+    fn let_go_of_older(&self, core: &Core, newest: u64) {
         let mut gone = Vec::new();
-        let _ = self.checkpoints.prune(self.checkpoints_kept, &mut gone);
+        let _ = self.checkpoints.prune(self.checkpoints_kept, newest, &mut gone);
         // Unpins the log only of the checkpoints that this call removed. If the folder cannot be
         // read, other checkpoints may still exist. If freeing fails here, the next page of
         // compaction or the next checkpoint tries again.
@@ -283,7 +283,7 @@ impl Store {
             BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
             newest.noted = true;
         }
-        self.let_go_of_older(&core);
+        self.let_go_of_older(&core, number);
         drop(pin);
         core.counters.newest_checkpoint.set(number);
         core.counters.changed_at_checkpoint.set(changed);

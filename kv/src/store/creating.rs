@@ -1,7 +1,7 @@
 //! Makes a new bank, and removes its files if the opening then fails.
 
 use crate::checkpoint::bank_lock::BankLock;
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use crate::files::directory::Directory;
 use crate::limits::Limits;
 use crate::memory::budget::Budget;
 use crate::options::StoreOptions;
+use crate::process::descriptors;
 
 /// The files and directories of a new bank. If this value is dropped before [`done`](Self::done) is
 /// called, the drop removes them.
@@ -53,9 +54,35 @@ impl Making {
     }
 }
 
+impl Making {
+    /// Removes the directories that this call made before it failed, with the file `LOCK`. If
+    /// another process has the directory locked, that process is making a bank there.
+    fn remove_unused(&self) {
+        let Some(dir) = self.dirs.first() else { return };
+        // Without a free descriptor, the removal is tried without a lock. It removes only empty
+        // directories.
+        let opened = descriptors::open(dir).ok();
+        match opened.as_ref().map(fs::File::try_lock) {
+            Some(Err(TryLockError::WouldBlock)) => return,
+            Some(Ok(())) if !self.had_lock && !BankFile::is_in(dir) => {
+                let _ = fs::remove_file(dir.join(LOCK_NAME));
+            }
+            _ => {}
+        }
+        self.remove_dirs();
+    }
+
+    fn remove_dirs(&self) {
+        for dir in &self.dirs {
+            // Fails if another process has put a file into the directory. The directory then stays.
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
 impl Drop for Making {
     fn drop(&mut self) {
-        let Some(bank) = self.bank.take() else { return };
+        let Some(bank) = self.bank.take() else { return self.remove_unused() };
         debug_assert!(
             std::thread::panicking() || BankLock::take(&bank).is_err(),
             "the lock must be held: another process may have made a bank here"
@@ -75,10 +102,7 @@ impl Drop for Making {
         if !self.had_lock {
             let _ = bank.place(LOCK_NAME).remove_file();
         }
-        for dir in &self.dirs {
-            // Fails if another process has put a file into the directory. The directory then stays.
-            let _ = fs::remove_dir(dir);
-        }
+        self.remove_dirs();
     }
 }
 

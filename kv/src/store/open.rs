@@ -98,6 +98,7 @@ impl Store {
         };
         let checkpoints = Checkpoints::open(dir)?.within(limits);
         let newest = checkpoints.numbers()?.last().copied();
+        checkpoints.check_names(newest, bank_file.bank)?;
         let manifest = match newest {
             Some(number) => checkpoints.manifest(number)?,
             None => Manifest { bank: bank_file.bank, ..fresh },
@@ -261,11 +262,15 @@ fn discard_log(dir: &Arc<Directory>) -> Result<()> {
     Ok(())
 }
 
-/// Returns each checkpoint on disk with the address at which its log begins. If a checkpoint cannot
-/// be read, the address is 0, so that no part of its log is freed.
+/// Returns each checkpoint on disk with the address at which its log begins. If its manifest is
+/// damaged, the address is 0, so that no part of its log is freed.
 pub(crate) fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
     let begin = |number| checkpoints.manifest(number).map_or(0, |manifest| manifest.log_begin);
-    Ok(checkpoints.numbers()?.into_iter().map(|number| (number, begin(number))).collect())
+    Ok(checkpoints
+        .numbers_with_manifest()?
+        .into_iter()
+        .map(|number| (number, begin(number)))
+        .collect())
 }
 
 /// Fails if the disk quota leaves compaction too little room to work.

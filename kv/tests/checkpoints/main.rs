@@ -12,4 +12,6 @@ mod opening;
 mod read_only;
 mod reopening;
 mod rolling_back;
+mod second_names;
+mod strays;
 mod under_load;

@@ -16,30 +16,37 @@
 //!   sync is still at work.
 //! - A file with a second name also belongs to a copy of the bank (see `history::copy`), and must
 //!   not change. The device punches no hole into such a file. The log continues in its last
-//!   segment. If that segment has a second name, or if this user may not write to it, an opening of
-//!   the bank (`truncate`) replaces it by a copy. The store writes to no earlier segment. While a
-//!   copier makes second names, it holds its checkpoint, so the bank neither removes the segments
-//!   that the copier needs nor punches holes into them. A reader of an older checkpoint may have
-//!   the replaced file open, so a read-only store opens a new device for each checkpoint
-//!   (`store::reading`).
+//!   segment. If that segment has a second name, is a symbolic link, or if this user may not write
+//!   to it, an opening of the bank (`truncate`) replaces it by a copy. The store writes to no
+//!   earlier segment. While a copier makes second names, it holds its checkpoint, so the bank
+//!   neither removes the segments that the copier needs nor punches holes into them. A reader of an
+//!   older checkpoint may have the replaced file open, so a read-only store opens a new device for
+//!   each checkpoint (`store::reading`).
+//! - The first write to a segment decides which file the device writes (`written`): a new file, or
+//!   an existing file with one name. A file that another program put there under another's name is
+//!   replaced, not written. Later the name must lead to the same file.
+//! - Each write and each sync first compares the descriptor with the file that was opened
+//!   (`HeldFile`).
 //! - After a failed sync the kernel may have marked the lost pages clean. A second sync would then
 //!   report success (the "fsyncgate" of PostgreSQL, 2018). `sync_failure` therefore keeps the
 //!   failure, and each later sync returns it.
 
+pub(crate) mod listing;
 pub(crate) mod names;
+mod own;
 pub(crate) mod segment;
 #[cfg(test)]
 mod tests;
 
 use crate::device::segments::names::FOLDER;
-use crate::device::segments::names::UNFINISHED;
-use crate::device::segments::names::first_offset;
 use crate::device::segments::names::is_unfinished;
 use crate::device::segments::names::segment_name;
+use crate::device::segments::own::{
+    is_another_users, is_own, is_shared, make_own, remove_or_empty,
+};
 use crate::device::segments::segment::Segment;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,10 +55,12 @@ use rustix::fs::OFlags;
 
 use crate::process::locks::{Mutex, RwLock};
 
+use crate::device::segments::listing::Listed;
 use crate::device::transfer::{self};
 use crate::device::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};
 use crate::error::{Error, Result};
-use crate::files::directory::{Directory, Place};
+use crate::files::directory::{Directory, FileIdentity, Place};
+use crate::files::held_file::HeldFile;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Default size of a segment file: 256 MiB. On a file system without holes, the device returns
@@ -108,6 +117,8 @@ pub(super) struct Segments {
     direct_refused: Option<String>,
     open: RwLock<BTreeMap<u64, Arc<Segment>>>,
     unsynced: Mutex<BTreeMap<u64, Arc<Segment>>>,
+    /// The files that this device has written, by segment number.
+    written: Mutex<BTreeMap<u64, FileIdentity>>,
     folder_unsynced: AtomicBool,
     /// Locked while space is returned to the file system.
     freed: Mutex<FreedFiles>,
@@ -126,27 +137,30 @@ impl Segments {
             dir.make_subdirectory(FOLDER)
         };
         let folder = opened.map_err(|e| Error::io("open", &dir.place(FOLDER), e))?;
-        let direct_refused = if options.read_only {
-            open_file::probe_direct_reads(last_segment(&folder)?.as_ref())
-        } else {
-            open_file::probe_direct(&folder)
-        };
-        let segments = Self {
+        let mut segments = Self {
             bank: Arc::clone(dir),
             folder,
             read_only: options.read_only,
             segment_size_bytes: options.segment_size_bytes,
             open_files_max: options.open_files_max,
-            direct: direct_refused.is_none(),
-            direct_refused,
+            direct: false,
+            direct_refused: None,
             open: RwLock::default(),
             unsynced: Mutex::default(),
+            written: Mutex::default(),
             folder_unsynced: AtomicBool::new(false),
             freed: Mutex::default(),
             sync_failure: Mutex::default(),
         };
         let on_disk = segments.on_disk()?;
-        segments.freed.lock().first = on_disk.first().map_or(0, |(number, _)| *number);
+        segments.freed.lock().first = on_disk.first().map_or(0, |file| segments.number(file.first));
+        segments.direct_refused = if options.read_only {
+            // No writer removes the last file.
+            open_file::probe_direct_reads(on_disk.last().map(|file| &file.place))
+        } else {
+            open_file::probe_direct(&segments.folder)
+        };
+        segments.direct = segments.direct_refused.is_none();
         Ok(segments)
     }
 
@@ -192,7 +206,7 @@ impl Segments {
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_writable("write")?;
         transfer::check(offset, bytes, self.segment_size_bytes)?;
-        let segment = self.for_writing(self.number(offset))?;
+        let segment = self.for_writing(self.number(offset), self.within(offset))?;
         segment.write_all(self.within(offset), bytes)?;
         let waiting = {
             let mut unsynced = self.unsynced.lock();
@@ -283,22 +297,22 @@ impl Segments {
         let mut unsynced = self.unsynced.lock();
         let unfinished = self.remove_unfinished()?;
         self.freed.lock().unfinished = unfinished;
-        for (number, len) in self.on_disk()?.into_iter().rev() {
-            let first = number * self.segment_size_bytes;
-            let place = self.place(number);
+        for file in self.on_disk()?.into_iter().rev() {
+            let Listed { place, first, len, .. } = file;
+            let number = self.number(first);
             let is_last = (first + 1..first + self.segment_size_bytes).contains(&end);
-            if is_last && (is_shared(&place)? || is_another_users(&place)) {
+            let is_copied = is_last && (is_shared(&place)? || is_another_users(&place));
+            if first >= end || is_copied {
                 open.remove(&number);
                 unsynced.remove(&number);
-                make_own(&place, end - first).map_err(|e| Error::io("copy", &place, e))?;
-                continue;
+                self.written.lock().remove(&number);
             }
             if first >= end {
-                open.remove(&number);
-                unsynced.remove(&number);
                 remove_or_empty(&place).map_err(|e| Error::io("remove", &place, e))?;
+            } else if is_copied {
+                make_own(&place, end - first).map_err(|e| Error::io("copy", &place, e))?;
             } else if first + len > end {
-                let file = place.open_with(OFlags::RDWR);
+                let file = place.open_with(OFlags::RDWR | OFlags::NOFOLLOW);
                 let file = file.map_err(|e| Error::io("open", &place, e))?;
                 file.set_len(end - first).map_err(|e| Error::io("truncate", &place, e))?;
                 file.sync_all().map_err(|e| Error::io("sync", &place, e))?;
@@ -323,6 +337,7 @@ impl Segments {
             // The handles are removed first, so that no thread gets the handle of a removed file.
             self.open.write().remove(&number);
             self.unsynced.lock().remove(&number);
+            self.written.lock().remove(&number);
             match place.remove_file() {
                 Ok(()) => {
                     freed.segments += 1;
@@ -352,8 +367,9 @@ impl Segments {
         let segment = self.open_existing(&mut self.open.write(), number);
         match segment {
             Ok(Some(segment)) => {
-                is_shared(&segment.place).is_ok_and(|shared| !shared)
-                    && open_file::punch(&segment.file, bytes)
+                segment.file.check().is_ok()
+                    && is_own(segment.file()).unwrap_or(false)
+                    && open_file::punch(segment.file(), bytes)
             }
             Ok(None) => true,
             Err(_) => false,
@@ -420,32 +436,60 @@ impl Segments {
         }
     }
 
-    fn for_writing(&self, number: u64) -> Result<Arc<Segment>> {
-        if let Some(segment) = self.cached(number) {
+    /// Returns the segment for a write at offset `within` of its file.
+    fn for_writing(&self, number: u64, within: u64) -> Result<Arc<Segment>> {
+        let written = self.written.lock().get(&number).copied();
+        if let Some(segment) = self.cached(number)
+            && written == Some(segment.file.identity())
+        {
             return Ok(segment);
         }
         // The lock is held until this function returns, so that only one of two threads creates the
         // file.
         let mut open = self.open.write();
         if let Some(segment) = self.open_existing(&mut open, number)? {
-            return Ok(segment);
+            let place = &segment.place;
+            if let Some(written) = self.written.lock().get(&number) {
+                return match *written == segment.file.identity() {
+                    true => Ok(segment),
+                    false => Err(replaced(place)),
+                };
+            }
+            if is_own(segment.file()).map_err(|e| Error::io("stat", place, e))?
+                && !is_shared(place)?
+            {
+                self.written.lock().insert(number, segment.file.identity());
+                return Ok(segment);
+            }
+            self.check_in_place()?;
+            make_own(place, within).map_err(|e| Error::io("copy", place, e))?;
+            open.remove(&number);
+            let own = self.open_existing(&mut open, number)?.ok_or_else(|| replaced(place))?;
+            return Ok(self.begin_to_write(own));
         }
         self.check_in_place()?;
         let place = self.place(number);
         let create = || open_file::create(&place, self.direct);
         let file = self.with_a_handle(&mut open, create);
         let file = file.map_err(|e| Error::io("create", &place, e))?;
+        let segment = self.keep(&mut open, number, place, file);
+        Ok(self.begin_to_write(segment))
+    }
+
+    /// Notes a file that this device has made.
+    fn begin_to_write(&self, segment: Arc<Segment>) -> Arc<Segment> {
         // SeqCst: pairs with the swap in `sync_unsynced`.
         self.folder_unsynced.store(true, Ordering::SeqCst);
-        Ok(self.keep(&mut open, number, place, file))
+        self.written.lock().insert(segment.number, segment.file.identity());
+        segment
     }
 
     /// Opens a file. If the process has no free handle, closes other files and tries again.
     fn with_a_handle(
         &self,
         open: &mut BTreeMap<u64, Arc<Segment>>,
-        opening: impl Fn() -> io::Result<File>,
-    ) -> io::Result<File> {
+        opening: impl Fn() -> io::Result<HeldFile>,
+    ) -> io::Result<HeldFile> {
         match opening() {
             Err(error) if is_out_of_handles(&error) => {
                 self.release(open);
@@ -487,7 +531,7 @@ impl Segments {
         open: &mut BTreeMap<u64, Arc<Segment>>,
         number: u64,
         place: Place,
-        file: File,
+        file: HeldFile,
     ) -> Arc<Segment> {
         if open.len() >= self.open_files_max {
             // Relaxed: `used` is only a hint.
@@ -518,32 +562,32 @@ impl Segments {
         self.folder.names().map_err(|e| Error::io("list", self.folder.path(), e))
     }
 
-    /// Returns segment numbers and file lengths in ascending order. Ignores files with other names.
-    fn on_disk(&self) -> Result<Vec<(u64, u64)>> {
-        let mut found = Vec::new();
-        for name in self.names()? {
-            let Some(first) = first_offset(&name) else { continue };
-            let place = self.folder.place(name);
-            let len = match place.len() {
-                Ok(len) => len,
-                // A writer has removed the file after the listing.
-                Err(e) if self.read_only && e.kind() == io::ErrorKind::NotFound => continue,
-                Err(e) => return Err(Error::io("stat", &place, e)),
-            };
-            if !first.is_multiple_of(self.segment_size_bytes) || len > self.segment_size_bytes {
+    /// Returns the segment files in ascending order. Ignores files with other names.
+    fn on_disk(&self) -> Result<Vec<Listed>> {
+        let place = |name| self.folder.place(name);
+        let listed = listing::list(self.names()?, place, self.segment_size_bytes);
+        let listed = listed.map_err(|(place, e)| Error::io("stat", &place, e))?;
+        match listed.iter().find_map(|file| Some((file, file.refused.as_ref()?))) {
+            Some((file, refused)) => {
                 let problem = format!(
-                    "must be that of the files of the log, not {}: {} has {len} bytes; open the bank with the \
-                     segment size that it was created with",
+                    "must be that of the files of the log, not {}: {} {refused}, or open the bank with the segment \
+                     size that it was created with",
                     self.segment_size_bytes,
-                    place.path().display()
+                    file.place.path().display(),
                 );
-                return Err(Error::option("segment_size_bytes", problem));
+                Err(Error::option("segment_size_bytes", problem))
             }
-            found.push((self.number(first), len));
+            None => Ok(listed),
         }
-        found.sort_unstable();
-        Ok(found)
     }
+}
+
+/// Returns the error for a segment file that another file has replaced while the device wrote it.
+fn replaced(place: &Place) -> Error {
+    let source = io::Error::other(
+        "another file has taken the name of a segment since the bank wrote it; put the segment back",
+    );
+    Error::io("write", place, source)
 }
 
 /// True if the error says that the process or the system has no free file handle.
@@ -556,45 +600,4 @@ fn sync_all(segments: &BTreeMap<u64, Arc<Segment>>) -> Result<()> {
         segment.file.sync_data().map_err(|e| Error::io("sync", &segment.place, e))?;
     }
     Ok(())
-}
-
-/// Returns the folder's last segment file, which no writer removes. `None` if there is no segment
-/// file.
-fn last_segment(folder: &Arc<Directory>) -> Result<Option<Place>> {
-    let names = folder.names().map_err(|e| Error::io("list", folder.path(), e))?;
-    let segments = names.iter().filter_map(|name| first_offset(name));
-    Ok(segments.max().map(|first| folder.place(segment_name(first))))
-}
-
-/// True if a file has a second name.
-fn is_shared(place: &Place) -> Result<bool> {
-    place.is_shared().map_err(|e| Error::io("stat", place, e))
-}
-
-/// True if this process has no permission to write to the file, because another user owns it.
-fn is_another_users(place: &Place) -> bool {
-    let opened = place.open_with(OFlags::RDWR);
-    opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-}
-
-/// Removes a file after the log's end. If it can't be removed, cuts it to length 0, because the log
-/// will write it again.
-fn remove_or_empty(place: &Place) -> io::Result<()> {
-    place.remove_file().or_else(|refused| {
-        let file = place.open_with(OFlags::RDWR).map_err(|_| refused)?;
-        file.set_len(0)?;
-        file.sync_all()
-    })
-}
-
-/// Replaces a file by a copy of its first `bytes` bytes. On return the content is durable; the new
-/// name is not.
-fn make_own(place: &Place, bytes: u64) -> io::Result<()> {
-    use std::io::Read as _;
-    let unfinished = place.with_extension(UNFINISHED);
-    unfinished.remove_file_if_there()?;
-    let mut copy = unfinished.create_new()?;
-    io::copy(&mut place.open()?.take(bytes), &mut copy)?;
-    copy.sync_all()?;
-    unfinished.rename(place)
 }

@@ -5,6 +5,7 @@ use crate::device::transfer;
 use crate::device::transfer::Progress;
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
+use crate::files::held_file::HeldFile;
 use crate::sync::AtomicBool;
 use std::fs::File;
 use std::io;
@@ -15,7 +16,7 @@ use std::os::unix::fs::FileExt;
 pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) place: Place,
-    pub(crate) file: File,
+    pub(crate) file: HeldFile,
     /// Set by each use. The search for a handle to close takes the first handle whose flag is
     /// clear: a handle that was not used since the last search. The search clears the set flags
     /// that it passes.
@@ -24,7 +25,7 @@ pub(crate) struct Segment {
 
 impl Segment {
     pub(crate) fn file(&self) -> &File {
-        &self.file
+        self.file.file()
     }
 
     pub(crate) fn truncated(&self, offset: u64, expected: usize, found: usize) -> Error {
@@ -52,7 +53,7 @@ impl Segment {
         let mut done = 0;
         let mut retries = 0;
         loop {
-            let moved = match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+            let moved = match self.file().read_at(&mut buffer[done..], offset + done as u64) {
                 Ok(moved) => moved,
                 Err(error) if transfer::is_transient(&error) => {
                     retries += 1;
@@ -76,10 +77,11 @@ impl Segment {
     /// Writes all of `bytes`. If a write stops inside a block, the next write begins at that
     /// block's start, because a direct write must begin at a block.
     pub(crate) fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.file.check().map_err(|e| self.write_failed(offset, &e))?;
         let mut done = 0;
         let mut retries = 0;
         while done < bytes.len() {
-            match self.file.write_at(&bytes[done..], offset + done as u64) {
+            match self.file().write_at(&bytes[done..], offset + done as u64) {
                 Ok(moved) if done + moved >= bytes.len() => break,
                 Ok(moved) if moved >= BLOCK_BYTES => done += moved / BLOCK_BYTES * BLOCK_BYTES,
                 Ok(_) => {

@@ -46,7 +46,7 @@ fn a_failed_sync_is_repeated_by_every_later_one() {
     let broken = Segment {
         number: 7,
         place: Directory::open(dir.path()).unwrap().place("broken"),
-        file: File::from(std::os::fd::OwnedFd::from(reader)),
+        file: HeldFile::new(std::os::fd::OwnedFd::from(reader).into()).unwrap(),
         used: AtomicBool::new(false),
     };
     segments.unsynced.lock().insert(7, Arc::new(broken));
