@@ -8,6 +8,7 @@
 //! - [`faults`] makes one system call of a bank fail or lie, as on a disk that fails or fills up.
 //! - [`kills`] kills a writer that runs the steps of [`program`], and checks its bank.
 //! - [`strangers`] replaces directories and files of a bank by those of another bank.
+//! - [`strays`] puts files of other programs into the folders of a bank.
 //!
 //! `docs/testing.md` has the commands.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
@@ -22,4 +23,5 @@ pub mod program;
 pub mod recorder;
 pub mod rows;
 pub mod strangers;
+pub mod strays;
 pub mod workload;

@@ -22,7 +22,7 @@ pub const KEYS_END: u64 = 4000;
 const BUDGET_BYTES: u64 = 384 << 10;
 const PAGE_BYTES: u32 = 8 << 10;
 /// The log segment size is small so that compaction frees whole segments.
-const SEGMENT_BYTES: u64 = 64 << 10;
+pub(crate) const SEGMENT_BYTES: u64 = 64 << 10;
 /// The tables that the life makes and drops: the name, the value length, and whether the length
 /// varies.
 const TABLES: [(&str, u32, bool); 4] =

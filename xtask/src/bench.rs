@@ -78,6 +78,9 @@ pub(crate) enum Measurement {
     /// kill -9 of a writer at random and at chosen moments: every row afterwards, against a model
     #[command(disable_help_flag = true)]
     StoreKills(PassedOn),
+    /// Files, directories and links of other programs in a bank's folders: no checkpoint is lost
+    #[command(disable_help_flag = true)]
+    Strangers(PassedOn),
     /// Six models on real data beside in-memory torch, at a quarter of the tables: `training
     /// quality`
     #[command(disable_help_flag = true)]
@@ -129,6 +132,9 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::Faults(PassedOn { args }) => rust_of(&root, "embank-crash", "faults", &args),
         Measurement::StoreKills(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "store-kills", &args)
+        }
+        Measurement::Strangers(PassedOn { args }) => {
+            rust_of(&root, "embank-crash", "strangers", &args)
         }
         Measurement::Quality(PassedOn { args }) => python(&root, "training/quality", &args),
         Measurement::Training(PassedOn { args }) => python(&root, "training/training", &args),

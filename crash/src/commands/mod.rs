@@ -4,6 +4,7 @@ mod crash_images;
 mod faults;
 mod report;
 mod store_kills;
+mod strangers;
 
 use clap::{Parser, Subcommand};
 
@@ -25,6 +26,9 @@ enum Command {
     /// Kills a writer (kill -9) at random and at chosen moments, and checks every row after each
     /// kill
     StoreKills(store_kills::Args),
+    /// Puts files, directories and links of other programs into a bank's folders, and checks every
+    /// row and every other bank after each step
+    Strangers(strangers::Args),
     /// The writer that `store-kills` kills
     #[command(hide = true)]
     Writer(store_kills::WriterArgs),
@@ -36,6 +40,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Command::CrashImages(args) => crash_images::run(&args),
         Command::Faults(args) => faults::run(&args),
         Command::StoreKills(args) => store_kills::run(&args),
+        Command::Strangers(args) => strangers::run(&args),
         Command::Writer(args) => store_kills::write(&args),
     }
 }
