@@ -87,7 +87,8 @@ class StandInModule(nn.Module):
                 SharedRowsWarning,
             )
         memo[id(self)] = copied = type(self).__new__(type(self))
-        copied.__setstate__(copy.deepcopy(self.__reduce_ex__(4)[2], memo))
+        set_state: Callable[[Any], None] = copied.__setstate__
+        set_state(copy.deepcopy(self.__reduce_ex__(4)[2], memo))
         return copied
 
     def _learns(self) -> bool:
