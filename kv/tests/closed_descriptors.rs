@@ -10,12 +10,11 @@ mod common;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::Arc;
 
+use common::before_sync::before_sync;
 use common::reading::{by_hand, keys, rows_of};
 use common::{peek, put};
-use embank_kv::device::{self, Device, DeviceOptions, Freed, Read};
-use embank_kv::{DeviceChoice, Error, Result, Store, StoreOptions};
+use embank_kv::{DeviceChoice, Error, Store, StoreOptions};
 
 const BYTES: usize = 120;
 
@@ -74,47 +73,6 @@ fn a_segment_whose_descriptor_went_to_another_file_fails_the_checkpoint() {
     }
 }
 
-/// A function to run before each sync.
-struct Act(Box<dyn Fn() + Send + Sync>);
-
-impl std::fmt::Debug for Act {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Act")
-    }
-}
-
-/// A device that runs a function before each sync. The files of a checkpoint are open then.
-#[derive(Debug)]
-struct BeforeSync {
-    inner: Arc<dyn Device>,
-    act: Act,
-}
-
-impl Device for BeforeSync {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
-        self.inner.read_many(reads)
-    }
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.inner.write(offset, bytes)
-    }
-    fn sync(&self) -> Result<()> {
-        (self.act.0)();
-        self.inner.sync()
-    }
-    fn truncate(&self, end: u64) -> Result<()> {
-        self.inner.truncate(end)
-    }
-    fn free(&self, below: u64) -> Result<Freed> {
-        self.inner.free(below)
-    }
-    fn locate(&self, offset: u64) -> (std::path::PathBuf, u64) {
-        self.inner.locate(offset)
-    }
-}
-
 /// The other files of a checkpoint: the image of the index, the folder of checkpoints, the segments
 /// between their last write and their sync. No checkpoint is complete without them.
 #[test]
@@ -134,12 +92,8 @@ fn a_checkpoint_is_not_complete_if_any_of_its_descriptors_went_to_another_file()
         } else {
             format!("{}{of}", bank.display())
         };
-        let act = Act(Box::new(move || assert!(hand_over(&marker, &other) > 0)));
-        let device_options =
-            DeviceOptions { segment_size_bytes: 1 << 20, ..DeviceOptions::default() };
-        let inner = device::open(&bank, DeviceChoice::Threads, &device_options).unwrap();
-        let device = Arc::new(BeforeSync { inner, act });
-        let store = Store::open_on(&bank, &options(), |_| Ok(device)).unwrap();
+        let act = move || assert!(hand_over(&marker, &other) > 0);
+        let store = Store::open_on(&bank, &options(), before_sync(&bank, act)).unwrap();
         put(&store, store.tables()[0].id, &keys(500), 2, BYTES);
         let error = store.checkpoint(b"second").unwrap_err().to_string();
         assert!(error.contains("closed the bank's file descriptor"), "{of}: {error}");

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
 pub(crate) mod banks;
+pub(crate) mod before_sync;
 pub(crate) mod compacting;
 pub(crate) mod gate;
 pub(crate) mod reading;

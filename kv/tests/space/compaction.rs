@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::common::before_sync::before_sync;
 use crate::common::compacting::{RECORD_BYTES, VALUE_BYTES, by_hand, check, ends, open};
 use crate::common::{Random, options, peek, put};
 use embank_kv::{Error, Store};
@@ -241,15 +242,21 @@ fn a_dropped_table_of_long_rows_asks_for_no_memory_once_they_are_gone() {
 #[test]
 fn a_checkpoint_that_failed_holds_no_space() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, table) = open(dir.path(), &by_hand(512 << 10));
+    // A directory that gets the checkpoint's name during the checkpoint makes it fail. A later
+    // checkpoint passes over the name.
+    let name = dir.path().join("checkpoints/0000000001");
+    let file = name.join("x");
+    let make = move || {
+        std::fs::create_dir_all(&name).unwrap();
+        std::fs::write(name.join("x"), "x").unwrap();
+    };
+    let device = before_sync(dir.path(), make);
+    let store = Store::open_on(dir.path(), &by_hand(512 << 10), device).unwrap();
+    let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
     let keys: Vec<u64> = (0..20_000).collect();
     put(&store, table, &keys, 0, VALUE_BYTES);
-    // A directory with the checkpoint's name makes the checkpoint fail.
-    let name = dir.path().join("checkpoints/0000000001");
-    std::fs::create_dir(&name).unwrap();
-    std::fs::write(name.join("x"), "x").unwrap();
     store.checkpoint(b"").unwrap_err();
-    std::fs::remove_dir_all(&name).unwrap();
+    assert!(file.exists());
     for version in 1..6 {
         put(&store, table, &keys, version, VALUE_BYTES);
     }
@@ -257,4 +264,5 @@ fn a_checkpoint_that_failed_holds_no_space() {
     let stats = store.stats();
     assert!(stats.freed_bytes > 0, "{stats:?}");
     assert_eq!(stats.log_held_bytes, 0, "{stats:?}");
+    assert_eq!(store.checkpoint(b"").unwrap(), 2);
 }
