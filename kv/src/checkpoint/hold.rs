@@ -152,7 +152,7 @@ mod tests {
         std::thread::scope(|scope| {
             // The thread either finds no manifest, or opens the manifest and waits for the lock.
             let holder = scope.spawn(|| checkpoints.hold(1).unwrap());
-            dir.rename(&dir.with_extension("partial")).unwrap();
+            dir.rename(&checkpoints.partial_of(1, 0)).unwrap();
             drop(unread);
             assert!(holder.join().unwrap().is_none());
         });

@@ -243,10 +243,6 @@ impl Place {
         Place { dir: Arc::clone(&self.dir), name: self.name.join(name) }
     }
 
-    pub(crate) fn with_extension(&self, extension: &str) -> Self {
-        Place { dir: Arc::clone(&self.dir), name: self.name.with_extension(extension) }
-    }
-
     pub(crate) fn open_with(&self, flags: OFlags) -> io::Result<File> {
         open_in(&self.dir.handle, &self.name, flags)
     }

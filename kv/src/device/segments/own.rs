@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use crate::device::segments::names::UNFINISHED;
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
+use crate::process::new_id::new_id;
 
 /// True if a file has a second name or is behind a symbolic link.
 pub(super) fn is_shared(place: &Place) -> Result<bool> {
@@ -50,12 +51,18 @@ pub(super) fn remove_or_empty(place: &Place) -> io::Result<()> {
 /// name is not.
 pub(super) fn make_own(place: &Place, bytes: u64) -> io::Result<()> {
     use std::io::Read as _;
-    let unfinished = place.with_extension(UNFINISHED);
-    unfinished.remove_file_if_there()?;
-    let mut copy = unfinished.create_new()?;
-    if bytes > 0 {
-        io::copy(&mut place.open()?.take(bytes), &mut copy)?;
-    }
-    copy.sync_all()?;
-    unfinished.rename(place)
+    // The name is random, so no file or directory of another program has it.
+    let unfinished = place.directory().place(format!("{:016x}.{UNFINISHED}", new_id()));
+    let copy = || -> io::Result<()> {
+        let mut copy = unfinished.create_new()?;
+        if bytes > 0 {
+            io::copy(&mut place.open()?.take(bytes), &mut copy)?;
+        }
+        copy.sync_all()?;
+        unfinished.rename(place)
+    };
+    copy().inspect_err(|_| {
+        // If the removal fails, the next opening of the bank removes the file.
+        let _ = unfinished.remove_file();
+    })
 }
