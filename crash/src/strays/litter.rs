@@ -13,13 +13,17 @@ use fastrand::Rng;
 use super::link_all;
 use crate::workload::SEGMENT_BYTES;
 
-/// Identifies a file. The time of its creation tells it from a later file with the same inode.
+/// Identifies a file. The time of its creation tells it from a later file with the same inode. A
+/// file with one name also has the time of its last change: the bank may have taken it over for a
+/// segment, and has then written it.
 #[derive(Debug, PartialEq, Eq)]
-struct Identity(u64, u64, Option<SystemTime>);
+struct Identity(u64, u64, Option<SystemTime>, Option<SystemTime>);
 
 impl Identity {
     fn of(found: &Metadata) -> Self {
-        Identity(found.dev(), found.ino(), found.created().ok())
+        let has_one_name = found.is_file() && found.nlink() == 1;
+        let changed = found.modified().ok().filter(|_| has_one_name);
+        Identity(found.dev(), found.ino(), found.created().ok(), changed)
     }
 }
 
