@@ -181,10 +181,14 @@ impl Checkpoints {
 
     /// Returns the error for a name of a checkpoint's form that leads to no checkpoint.
     pub(crate) fn no_checkpoint(&self, number: u64) -> Error {
-        let what = "it has no manifest of a checkpoint of this bank. If another program made it, move it out of \
-                    this folder. If it was a checkpoint, restore its manifest from a copy; to open the bank at an \
-                    older checkpoint, move it out of this folder";
-        Error::Damaged { path: self.dir_of(number).path(), offset: 0, what: what.to_owned() }
+        let dir = self.dir_of(number);
+        let what = format!(
+            "checkpoint {number} has no manifest of this bank. If another program made {number:010}, move it out of \
+             the folder `checkpoints`. If it was a checkpoint, restore its manifest from a copy; to open the bank at \
+             an older checkpoint, move it out of the folder"
+        );
+        let path = if dir.is_dir() { dir.join(MANIFEST) } else { dir };
+        Error::Damaged { path: path.path(), offset: 0, what }
     }
 
     /// Fails if a name has the form of a checkpoint's, has no manifest, and holds files of another

@@ -288,6 +288,11 @@ impl Place {
         self.own_stat().is_ok()
     }
 
+    /// True if the name leads to a directory.
+    pub(crate) fn is_dir(&self) -> bool {
+        self.stat().is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir())
+    }
+
     /// True if the name leads to a regular file.
     pub(crate) fn is_file(&self) -> bool {
         self.stat().is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_file())

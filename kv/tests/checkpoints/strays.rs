@@ -64,9 +64,9 @@ fn is_refused_until_moved(dir: &Path, path: &Path, version: u64) {
     let before = damage(dir);
     let error = Store::open(dir, &options()).unwrap_err().to_string();
     let name = path.file_name().unwrap().to_str().unwrap();
-    assert!(error.contains(name) && error.contains("move it out of this folder"), "{error}");
+    assert!(error.contains(name) && error.contains("move it out of"), "{error}");
     assert!(
-        before.iter().any(|(found, what)| found == path && what.contains("move it out")),
+        before.iter().any(|(found, what)| found.starts_with(path) && what.contains("move it out")),
         "{before:?}"
     );
     assert_eq!(before.len(), 1, "{before:?}");
@@ -100,11 +100,11 @@ fn folders_with_numbers_for_names_end_no_checkpoint() {
         assert_eq!(told.len(), if has_ten_digits { 2 } else { 0 }, "{told:?}");
         if has_ten_digits {
             // Only the store and its user know that these are no checkpoints.
-            assert!(told[0].contains("move it out of this folder"), "{told:?}");
+            assert!(told[0].contains("move it out of"), "{told:?}");
             let error = Store::open(&dir, &options()).unwrap_err().to_string();
             assert!(error.contains("2026112713"), "{error}");
             let reader = Store::open_read_only(&dir, &options(), None).unwrap_err().to_string();
-            assert!(reader.contains("move it out of this folder"), "{reader}");
+            assert!(reader.contains("move it out of"), "{reader}");
             assert_eq!(damage(&dir).len(), 2);
             strays.iter().for_each(|stray| {
                 fs::rename(stray, dir.with_extension(stray.file_name().unwrap())).unwrap()
@@ -151,7 +151,7 @@ fn a_name_without_a_manifest_is_no_checkpoint_to_keep() {
 /// Regression test: `verify` found no damage where an opening failed without a cure.
 #[test]
 fn what_an_opening_refuses_is_reported_with_the_cure() {
-    let make: [(&str, fn(&Path)); 9] = [
+    let make: [(&str, fn(&Path)); 10] = [
         ("checkpoints/0000000099", |path| fs::create_dir(path).unwrap()),
         ("checkpoints/0000000099", |path| fs::write(path, "a user's").unwrap()),
         ("checkpoints/0000000099", |path| symlink("nowhere", path).unwrap()),
@@ -160,6 +160,7 @@ fn what_an_opening_refuses_is_reported_with_the_cure() {
             fs::write(path.join("notes"), "a user's").unwrap();
         }),
         ("log/00000000deadbeef.seg", |path| fs::write(path, "a user's").unwrap()),
+        ("log/0000000000001d01.seg", |path| symlink("nowhere", path).unwrap()),
         ("log/0000000000010000.seg", |path| fs::create_dir(path).unwrap()),
         ("log/0000000100000000.seg", |path| fs::write(path, vec![1; 100_000]).unwrap()),
         ("log/0000000100000000.seg", |path| fs::create_dir(path).unwrap()),
