@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat};
 
 use crate::device::segments::names::first_offset;
 use crate::files::directory::Place;
@@ -57,12 +57,12 @@ fn look(
         FileType::Symlink => place.stat().ok(),
         _ => Some(own),
     };
-    let Some(found) = found else { return Ok(Some((0, None))) };
-    let len = found.st_size.cast_unsigned();
-    let refused = if !FileType::from_raw_mode(found.st_mode).is_file() {
-        Some("is no regular file".to_owned())
-    } else if !first.is_multiple_of(segment_bytes) {
+    let len = found.as_ref().map_or(0, |found| found.st_size.cast_unsigned());
+    let is_file = |found: &Stat| FileType::from_raw_mode(found.st_mode).is_file();
+    let refused = if !first.is_multiple_of(segment_bytes) {
         Some(format!("has a name that is no multiple of the segment size, {segment_bytes} bytes"))
+    } else if found.as_ref().is_some_and(|found| !is_file(found)) {
+        Some("is no regular file".to_owned())
     } else if len > segment_bytes {
         Some(format!("has {len} bytes, and a segment has at most {segment_bytes}"))
     } else {
