@@ -4,7 +4,6 @@
 //! This file has one test only. A forked child has only the forking thread, so a lock that another
 //! test's thread held would stay locked.
 
-#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 #![cfg(unix)]
 
 mod common;

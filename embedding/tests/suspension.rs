@@ -74,7 +74,7 @@ fn a_suspension_ends_no_wait() {
     const GETS: u32 = 3;
 
     embank::check_while_waiting(|| {
-        if CHECKS.fetch_add(1, Ordering::SeqCst) % GETS == 0 {
+        if CHECKS.fetch_add(1, Ordering::SeqCst).is_multiple_of(GETS) {
             suspend_for(HOUR);
         }
         false

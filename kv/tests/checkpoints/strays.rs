@@ -151,7 +151,9 @@ fn a_name_without_a_manifest_is_no_checkpoint_to_keep() {
 /// Regression test: `verify` found no damage where an opening failed without a cure.
 #[test]
 fn what_an_opening_refuses_is_reported_with_the_cure() {
-    let make: [(&str, fn(&Path)); 10] = [
+    /// The name of a stray, and what makes it.
+    type Stray = (&'static str, fn(&Path));
+    let make: [Stray; 10] = [
         ("checkpoints/0000000099", |path| fs::create_dir(path).unwrap()),
         ("checkpoints/0000000099", |path| fs::write(path, "a user's").unwrap()),
         ("checkpoints/0000000099", |path| symlink("nowhere", path).unwrap()),
