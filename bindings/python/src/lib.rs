@@ -28,6 +28,7 @@
 //! - `bank/`, `table/`, `lease.rs`, `vocabulary.rs`, `pipeline/`: the classes of these names.
 //! - `settings/`: optimizers, initializers, dtypes and other settings of a table.
 //! - `checkpoints.rs`: functions on the checkpoints of a bank that is not open.
+//! - `copies.rs`: copies and pickles of objects of a bank.
 //! - `cell/`: the handles behind the Python objects, and how a bank closes.
 //! - `arrays.rs`, `scalars.rs`: arguments from NumPy arrays, integers and sizes.
 //! - `errors.rs`: the Python exception for each error.
@@ -38,6 +39,7 @@ mod arrays;
 mod bank;
 mod cell;
 mod checkpoints;
+mod copies;
 mod errors;
 mod lease;
 mod pipeline;

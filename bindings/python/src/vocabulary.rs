@@ -299,3 +299,10 @@ impl Drop for PyVocabulary {
         self.cell.forget(self.id);
     }
 }
+
+crate::copies::shared_by_copies!(
+    PyVocabulary,
+    |vocabulary| format!("vocabulary {:?}", vocabulary.name),
+    "its values are in the bank. Another process opens the bank with read_only=True, and the vocabulary with \
+     open_vocabulary"
+);

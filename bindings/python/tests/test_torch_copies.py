@@ -5,6 +5,8 @@ of rows, and the way back to the best rows.
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +67,28 @@ def test_copies_that_no_training_tells_apart_say_nothing(bank: embank.Bank, mode
         copy.deepcopy(embank.torch.Embedding(bank.table("constant", dim=2)))
         frozen = embank.torch.Embedding(bank.open_table("item")).freeze()
         assert copy.deepcopy(frozen).frozen
+
+
+@pytest.mark.parametrize("make", ["bank", "vocabulary", "pipeline", "table"])
+def test_a_copy_shares_what_is_in_the_bank(bank: embank.Bank, table: embank.Table, make: str) -> None:
+    """Shows that a model with a bank as an attribute can be copied. The copy once failed with
+    "cannot pickle 'embank.Bank' object", which named no cure."""
+    from embank.pipeline import Column, Field, Output, Pipeline, Spec, fill_missing
+
+    spec = Spec([Field("a", "int64")], [Column("a", fill_missing(0))], [Output("a", ["a"], "i64")])
+    made: Any = {
+        "bank": lambda: bank,
+        "vocabulary": lambda: bank.vocabulary("word", "bytes"),
+        "pipeline": lambda: Pipeline(spec),
+        "table": lambda: table,
+    }[make]()
+    model = nn.Linear(1, 1)
+    model.kept = made
+    assert copy.deepcopy(model).kept is made and copy.copy(made) is made
+    with pytest.raises(TypeError, match=rf"{make}.* can't be pickled: .*process"):
+        pickle.dumps(model)
+    with pytest.raises(TypeError, match=rf"{make}.* can't be pickled"):
+        torch.save(model, io.BytesIO())
 
 
 def test_an_average_of_rows_is_a_table(bank: embank.Bank, table: embank.Table) -> None:

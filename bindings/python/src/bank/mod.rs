@@ -201,3 +201,10 @@ impl PyBank {
         format!("<embank.Bank {}>", self.cell.path().display())
     }
 }
+
+crate::copies::shared_by_copies!(
+    PyBank,
+    |bank| format!("the bank {}", bank.cell.path().display()),
+    "it is open in this process. Another process opens it with embank.Bank(path, read_only=True); save a model with \
+     embank.torch.save, or its state_dict()"
+);

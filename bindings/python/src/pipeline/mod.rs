@@ -479,3 +479,13 @@ impl PyPipeline {
         }
     }
 }
+
+crate::copies::shared_by_copies!(
+    PyPipeline,
+    |pipeline| if pipeline.bank.is_some() {
+        "a pipeline of a bank".to_owned()
+    } else {
+        "a pipeline".to_owned()
+    },
+    "its vocabularies are in this process. Make it anew from its spec in the other process"
+);

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -203,27 +202,14 @@ impl PyTable {
         stats::table(py, &found)
     }
 
-    /// Returns the table itself: a copy of a model shares its tables, because the rows are in the
-    /// bank.
-    fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    /// Returns the table itself, as `__copy__` does.
-    fn __deepcopy__<'py>(slf: Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
-        slf
-    }
-
-    /// A table belongs to a bank that this process has open, so it can't go to another process.
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(PyTypeError::new_err(format!(
-            "table {:?} can't be pickled: its rows are in the bank. Another process opens the bank with \
-             read_only=True; save a model with embank.torch.save, or its state_dict()",
-            &*self.key.name
-        )))
-    }
-
     fn __repr__(&self) -> String {
         format!("<embank.Table {:?}, dim={}>", &*self.key.name, self.key.dim)
     }
 }
+
+crate::copies::shared_by_copies!(
+    PyTable,
+    |table| format!("table {:?}", &*table.key.name),
+    "its rows are in the bank. Another process opens the bank with read_only=True; save a model with \
+     embank.torch.save, or its state_dict()"
+);
