@@ -108,6 +108,41 @@ fn compressed_text_gives_what_the_text_gives() {
     }
 }
 
+/// Regression test: zero bytes after the last gzip member, as tapes and archives pad files, were an
+/// error. A zstd file that begins with a frame to skip, as pzstd and seekable writers make it, was
+/// read as text if its name did not end with `.zst`.
+#[test]
+fn padded_gzip_and_zstd_with_frames_to_skip_are_read() {
+    let text = plain_text(300);
+    let (first, second) = text.split_at(text.len() / 3);
+    let expected = run(&RunOptions::default(), &[Input::memory("t", text.as_bytes())]).unwrap().0;
+    let skipped = |magic: u8| [&[magic, 0x2A, 0x4D, 0x18, 3, 0, 0, 0][..], b"any"].concat();
+    let padding = vec![0; 70_000];
+    for (name, bytes) in [
+        ("padded", [&gzip(text.as_bytes())[..], &[0; 3]].concat()),
+        ("padded far", [&gzip(text.as_bytes())[..], &padding].concat()),
+        (
+            "padded within",
+            [&gzip(first.as_bytes())[..], &[0; 9], &gzip(second.as_bytes()), &[0; 9]].concat(),
+        ),
+        ("skipped", [skipped(0x50), zstd(text.as_bytes())].concat()),
+        (
+            "skipped twice",
+            [skipped(0x5F), zstd(first.as_bytes()), skipped(0x5A), zstd(second.as_bytes())]
+                .concat(),
+        ),
+    ] {
+        for chunk_bytes in [512 << 10, 100] {
+            let options = RunOptions { threads: 2, chunk_bytes, ..RunOptions::default() };
+            let (rows, report) = run(&options, &[Input::memory(name, &bytes)]).unwrap();
+            assert_eq!((rows, report.bad_rows), (expected.clone(), 0), "{name}");
+        }
+    }
+    let garbage = [&gzip(text.as_bytes())[..], &[0; 3], b"x"].concat();
+    let error = run(&RunOptions::default(), &[Input::memory("t", &garbage)]).unwrap_err();
+    assert!(matches!(error, Error::Compressed { .. }), "{error}");
+}
+
 #[test]
 fn damaged_and_cut_streams_are_errors_with_their_names() {
     let text = plain_text(50_000);

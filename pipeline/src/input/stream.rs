@@ -16,7 +16,7 @@
 //! follows the same rule.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,7 +72,8 @@ impl Compression {
     pub(crate) fn of_bytes(first: &[u8]) -> Option<Self> {
         match first {
             [0x1F, 0x8B, 8, ..] => Some(Self::Gzip),
-            [0x28, 0xB5, 0x2F, 0xFD, ..] => Some(Self::Zstd),
+            // A frame, or a frame to skip, with which pzstd and seekable files begin.
+            [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Some(Self::Zstd),
             _ => None,
         }
     }
@@ -90,6 +91,53 @@ impl<R: Read> Read for Counted<R> {
         // Relaxed: only the thread that holds the claim's lock reads or writes the counter.
         self.bytes.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
+    }
+}
+
+/// Decompresses the members of a gzip file, as `cat a.gz b.gz` makes them. Zero bytes after a member
+/// are padding, as tapes and archives make it; gzip and Python pass over them too.
+struct GzipMembers<R> {
+    /// `None` at the end.
+    member: Option<flate2::bufread::GzDecoder<BufReader<R>>>,
+}
+
+impl<R: Read> GzipMembers<R> {
+    fn new(from: R) -> Self {
+        Self { member: Some(flate2::bufread::GzDecoder::new(BufReader::new(from))) }
+    }
+}
+
+impl<R: Read> Read for GzipMembers<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // The loop ends: each round reads bytes, or moves on to the next member.
+        while let Some(member) = &mut self.member {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            let rest = self.member.take().map(flate2::bufread::GzDecoder::into_inner);
+            self.member = rest.map(after_zeros).transpose()?.flatten();
+        }
+        Ok(0)
+    }
+}
+
+/// Passes over zero bytes, and begins the member after them. `None` if there is none.
+fn after_zeros<R: Read>(
+    mut from: BufReader<R>,
+) -> io::Result<Option<flate2::bufread::GzDecoder<BufReader<R>>>> {
+    // The loop ends: each round consumes bytes.
+    loop {
+        let bytes = from.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+        let is_padding = zeros == bytes.len();
+        from.consume(zeros);
+        if !is_padding {
+            return Ok(Some(flate2::bufread::GzDecoder::new(from)));
+        }
     }
 }
 
@@ -194,8 +242,7 @@ impl<'a> Stream<'a> {
         let counted = Counted { inner, bytes: Arc::clone(&input_bytes) };
         let source: Box<dyn Read + Send + 'a> = match compression {
             None => Box::new(counted),
-            // Reads several gzip members in a row, as `cat a.gz b.gz` makes them.
-            Some(Compression::Gzip) => Box::new(flate2::read::MultiGzDecoder::new(counted)),
+            Some(Compression::Gzip) => Box::new(GzipMembers::new(counted)),
             Some(Compression::Zstd) => Box::new(zstd::stream::read::Decoder::new(counted)?),
         };
         Ok(Self { source, compression, input_bytes, carry: Vec::new(), ended: false, offset: 0 })
