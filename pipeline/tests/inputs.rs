@@ -143,6 +143,35 @@ fn padded_gzip_and_zstd_with_frames_to_skip_are_read() {
     assert!(matches!(error, Error::Compressed { .. }), "{error}");
 }
 
+/// Regression test: an empty line at the end of a text was a bad row with one field, and the error
+/// advised another separator.
+#[test]
+fn empty_lines_are_no_rows_if_rows_have_several_fields() {
+    let expected = [row(1, b"a", 2), row(3, b"b", 4)];
+    for text in [
+        "1\ta\t2\n3\tb\t4\n\n",
+        "1\ta\t2\r\n3\tb\t4\r\n\r\n",
+        "1\ta\t2\n\n\n3\tb\t4\n\n\n",
+        "\n1\ta\t2\n3\tb\t4\n\r",
+    ] {
+        let quoted = text.replace('a', "\"a\"");
+        for (text, quote) in [(text, None), (&quoted, Some(b'"'))] {
+            let separator = b'\t'.into();
+            let format = Format::Text { separator, header: Header::None, quote };
+            for level in Level::available() {
+                let options = RunOptions { format, level, ..RunOptions::default() };
+                let (rows, report) = run(&options, &[Input::memory("t", text.as_bytes())]).unwrap();
+                assert_eq!((&rows[..], report.bad_rows), (&expected[..], 0), "{text:?}");
+            }
+        }
+    }
+    // The lines of bad rows count the empty lines before them.
+    let (_, report) =
+        run(&RunOptions::default(), &[Input::memory("t", b"\n1\ta\t2\n\nbad\n \n")]).unwrap();
+    let lines: Vec<_> = report.first_bad_rows.iter().map(|bad| bad.line).collect();
+    assert_eq!(lines, [4, 5]);
+}
+
 #[test]
 fn damaged_and_cut_streams_are_errors_with_their_names() {
     let text = plain_text(50_000);

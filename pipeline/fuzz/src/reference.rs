@@ -259,6 +259,11 @@ pub fn decode(inputs: &[Vec<u8>], fields: &[OneField], shape: Shape) -> Decoded 
             };
             let values = || fields.iter().zip(&row.fields).map(one);
             let fits = row.fields.len() == fields.len();
+            let is_empty = row.fields.len() == 1 && row.fields[0].is_empty();
+            if !fits && !row.wrong && !is_header && is_empty {
+                // An empty line is no row.
+                continue;
+            }
             let values =
                 (fits && !row.wrong).then(|| values().collect::<Option<Vec<_>>>()).flatten();
             if is_header && !row.wrong {

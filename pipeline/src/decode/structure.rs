@@ -75,7 +75,8 @@ impl Structure {
     }
 
     /// Divides the text into runs of rows with `fields` fields. Calls `misfit` for each other line,
-    /// with its number in the text, from 0, and its number of fields.
+    /// with its number in the text, from 0, and its number of fields. An empty line has 0 fields if
+    /// rows have several.
     pub(crate) fn runs(
         &self,
         text: &[u8],
@@ -94,12 +95,13 @@ impl Structure {
             }
             return;
         }
-        self.irregular(fields, is_line_end, runs, misfit);
+        self.irregular(text, fields, is_line_end, runs, misfit);
     }
 
     #[cold]
     fn irregular(
         &self,
+        text: &[u8],
         fields: usize,
         is_line_end: impl Fn(u32) -> bool,
         runs: &mut Vec<Run>,
@@ -115,7 +117,9 @@ impl Structure {
             if i - first == fields {
                 run.rows += 1;
             } else {
-                misfit(line, i - first);
+                let begin = self.ends[first].wrapping_add(1) as usize;
+                let is_empty = i - first == 1 && matches!(&text[begin..end as usize], b"" | b"\r");
+                misfit(line, if is_empty { 0 } else { i - first });
                 let next = Run { first: i, rows: 0, lines_before: line + 1 };
                 let whole = std::mem::replace(&mut run, next);
                 runs.extend((whole.rows > 0).then_some(whole));
