@@ -88,8 +88,10 @@ def main() -> None:
 
         # `resume` comes after all objects are made, and before training.
         parts = {"model": model, "dense": dense}
-        saved = embank.torch.resume(bank, **parts) or {"step": 0, "epoch": 0, "rows_done": 0}
+        saved = embank.torch.resume(bank, **parts) or {"step": 0, "epoch": 0, "rows_done": 0, "feed": 0}
         step, first_epoch, rows_done = saved["step"], saved["epoch"], saved["rows_done"]
+        # The place in the text, with its name and length: a changed text is an error.
+        skip_rows = saved["feed"]
         print(f"begins at step {step}, in epoch {first_epoch} behind row {rows_done}")
         for epoch in range(first_epoch, EPOCHS):
             # The seed gives each epoch its own order. A resumed epoch has the seed, and so the
@@ -99,7 +101,7 @@ def main() -> None:
                 batch_rows=BATCH_ROWS,
                 shuffle_rows=ROWS,
                 seed=epoch,
-                skip_rows=rows_done,
+                skip_rows=skip_rows,
             ) as feed:
                 for batch in embank.torch.LookaheadLoader(feed, lambda batch: {sites: batch["site"]}):
                     tensors = batch.torch()
@@ -115,11 +117,14 @@ def main() -> None:
                     if step % SAVE_EVERY_STEPS == 0:
                         # One checkpoint makes rows, vocabulary, dense weights and the place in the
                         # text durable together.
-                        embank.torch.save(bank, step=step, epoch=epoch, rows_done=rows_done, **parts)
+                        state = feed.state_dict(rows_done)
+                        embank.torch.save(
+                            bank, step=step, epoch=epoch, rows_done=rows_done, feed=state, **parts
+                        )
                     if step == arguments.crash_at:
                         os._exit(1)
-            rows_done = 0
-        embank.torch.save(bank, step=step, epoch=EPOCHS, rows_done=0, **parts)
+            rows_done = skip_rows = 0
+        embank.torch.save(bank, step=step, epoch=EPOCHS, rows_done=0, feed=0, **parts)
         print(f"ends at step {step} with {len(sites)} sites: {digest(model, sites)}")
 
 

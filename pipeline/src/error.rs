@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::feed::InputId;
+
 /// An error lists at most 50 names of a header.
 const NAMES_MAX: usize = 50;
 /// An error shows at most 60 characters of a name. A first line that is no header may be one long
@@ -20,6 +22,25 @@ pub enum Error {
     /// formats.
     #[error("{0}")]
     Inputs(String),
+    /// A feed resumes over other inputs than those that its skipped rows came from, so the number of
+    /// skipped rows stands for other rows.
+    #[error(
+        "the {rows} rows to skip came from other inputs: input {number} was {}, and is {}; resume over the inputs of the \
+         interrupted feed in their order, with new ones after them, or, if these have the same rows, skip by the number \
+         of rows alone",
+        then.as_ref().map_or("not there".to_owned(), ToString::to_string),
+        now.as_ref().map_or("not there".to_owned(), ToString::to_string)
+    )]
+    OtherInputs {
+        /// Rows to skip.
+        rows: u64,
+        /// Number of the first input that differs, from 1.
+        number: usize,
+        /// The interrupted feed's input. `None` if it had fewer inputs.
+        then: Option<InputId>,
+        /// This feed's input. `None` if it has fewer inputs.
+        now: Option<InputId>,
+    },
     /// A row can't be used, and the spec's `bad_rows` is [`BadRows::Fail`](crate::BadRows::Fail).
     #[error("{0:#}; `bad_rows: skip` leaves out single bad rows and counts them")]
     BadRow(BadRowReport),

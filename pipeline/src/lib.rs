@@ -63,7 +63,7 @@ pub use batch::{Batch, Matrix, MatrixInfo};
 pub use decode::{BadField, FieldKind, Level};
 pub use error::{BadRowReport, Error, Result};
 pub use execute::{Consumer, RunReport};
-pub use feed::{Feed, FeedInput, Waited};
+pub use feed::{Feed, FeedInput, FeedPosition, InputId, Waited};
 #[cfg(feature = "flight")]
 pub use flight::FlightServer;
 pub use format::{Format, Header, Separator, TextSettings};

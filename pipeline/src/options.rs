@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::decode::Level;
 use crate::error::{Error, Result, refused};
+use crate::feed::InputId;
 use crate::format::Format;
 
 /// Default bytes of a chunk of text. A chunk of this size has some thousand rows.
@@ -112,10 +113,13 @@ pub struct FeedOptions {
     pub shuffle_rows: usize,
     /// Seed of the shuffle. Default: 0.
     pub seed: u64,
-    /// Number of rows at the beginning that the feed skips. If this is another feed's
-    /// [`next_row`](crate::Feed::next_row), the new feed continues where the other feed stopped.
-    /// Default: 0.
+    /// Number of rows at the beginning that the feed skips. To continue where another feed stopped,
+    /// use [`resume`](Self::resume), which also compares the inputs. Default: 0.
     pub skip_rows: u64,
+    /// The inputs that the skipped rows came from. The feed fails with
+    /// [`Error::OtherInputs`] if its inputs do not begin with these. Default: empty, which skips
+    /// without a check.
+    pub skipped_inputs: Vec<InputId>,
     /// Batches that may be ready beside the one that the caller uses. Default: 2.
     pub batches_ahead: usize,
 }
@@ -128,6 +132,7 @@ impl Default for FeedOptions {
             shuffle_rows: 0,
             seed: 0,
             skip_rows: 0,
+            skipped_inputs: Vec::new(),
             batches_ahead: 2,
         }
     }

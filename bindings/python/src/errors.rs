@@ -235,7 +235,7 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
     let text = in_names_of_python(error.to_string());
     match error {
         Error::Spec(_) => SpecError::new_err(spec_in_names_of_python(&text)),
-        Error::Inputs(_) => SpecError::new_err(text),
+        Error::Inputs(_) | Error::OtherInputs { .. } => SpecError::new_err(text),
         Error::Bank(error) => to_python(py, error),
         Error::UnknownValue { .. } => UnknownValue::new_err(text),
         Error::ValueTooLong { .. } => PyValueError::new_err(text),

@@ -32,6 +32,8 @@ pub struct MatrixInfo {
 pub struct Batch {
     pub(crate) first_row: u64,
     pub(crate) input_bytes: u64,
+    /// Number of the run's inputs up to the one that has the batch's last row.
+    pub(crate) inputs: usize,
     pub(crate) rows: usize,
     pub(crate) infos: Arc<[MatrixInfo]>,
     pub(crate) matrices: Vec<Values>,
@@ -73,7 +75,7 @@ impl Batch {
             Dtype::F32 | Dtype::I32 | Dtype::Bits32 => Values::Words(Vec::new()),
         };
         let matrices = infos.iter().map(values).collect();
-        Self { first_row: 0, input_bytes: 0, rows: 0, infos, matrices }
+        Self { first_row: 0, input_bytes: 0, inputs: 0, rows: 0, infos, matrices }
     }
 
     /// Reserves space for `rows` rows and drops the present rows.

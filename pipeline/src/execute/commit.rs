@@ -158,6 +158,7 @@ impl<'c> Committer<'c> {
         let batch = &mut work.batch;
         batch.first_row = self.rows;
         batch.input_bytes = claim.input_bytes;
+        batch.inputs = claim.input + 1;
         self.rows += batch.rows as u64;
         if let Some(consumer) = self.consumer.as_mut().filter(|_| batch.rows > 0) {
             consumer.consume(batch).map_err(Error::Consumer)?;

@@ -41,6 +41,7 @@ impl Feeder {
             skip: options.skip_rows,
             position: options.skip_rows,
             input_bytes: 0,
+            inputs: 0,
             batch: Batch::new(infos),
             stop,
             to,
@@ -80,6 +81,7 @@ impl Consumer for Feeder {
             return Err(Stopped.into());
         }
         self.cut.input_bytes = batch.input_bytes;
+        self.cut.inputs = batch.inputs;
         match &mut self.shuffle {
             Some(shuffle) => shuffle.push(batch, &mut self.cut)?,
             None => {
@@ -112,6 +114,8 @@ pub(super) struct BatchCutter {
     position: u64,
     /// Bytes of input read for the rows received so far.
     input_bytes: u64,
+    /// Number of inputs that the rows received so far came from.
+    inputs: usize,
     pub(super) batch: Batch,
     stop: Arc<AtomicBool>,
     to: SyncSender<Batch>,
@@ -138,6 +142,7 @@ impl BatchCutter {
         let mut batch = self.batch.take();
         batch.first_row = self.position;
         batch.input_bytes = self.input_bytes;
+        batch.inputs = self.inputs;
         self.position += batch.rows as u64;
         self.to.send(batch).map_err(|_| Stopped)?;
         self.reserve();

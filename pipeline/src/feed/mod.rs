@@ -17,12 +17,13 @@
 
 mod feeder;
 mod input;
+mod position;
 mod shuffle;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,10 +33,13 @@ use embank::locks::Mutex;
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
 use crate::execute::RunReport;
+use crate::input::Input;
 use crate::options::FeedOptions;
 use crate::pipeline::Pipeline;
 use feeder::Feeder;
 pub use input::FeedInput;
+use position::ids_of;
+pub use position::{FeedPosition, InputId};
 
 /// A run in the background, as an iterator of batches that the caller owns.
 ///
@@ -62,6 +66,11 @@ pub use input::FeedInput;
 pub struct Feed {
     infos: Arc<[MatrixInfo]>,
     position: u64,
+    /// Number of inputs that the rows up to `position` came from. 0 before the first batch.
+    inputs_read: usize,
+    /// All inputs of the run. Empty until the run has begun.
+    inputs: Arc<OnceLock<Vec<InputId>>>,
+    options: FeedOptions,
     stop: Arc<AtomicBool>,
     /// The error if the system refused the feed's thread. `None` once it is reported.
     failure: Option<Error>,
@@ -102,17 +111,17 @@ impl Pipeline {
     /// Runs over the inputs, one after the other, in the background, and returns batches of
     /// `batch_rows` rows.
     ///
-    /// Batches are the same with any number of threads. A feed can continue where another feed
-    /// stopped. For this, [`skip_rows`](FeedOptions::skip_rows) is the other feed's
-    /// [`next_row`](Feed::next_row). The new feed then returns the batches that the other feed
-    /// would have returned next. The new feed's pipeline must begin with the vocabularies with
-    /// which the other feed's pipeline began. Inputs and all other options must be equal.
+    /// Batches are the same with any number of threads. A feed can continue at another feed's
+    /// [`position`](Feed::position) ([`FeedOptions::resume`]). It then returns the batches that the
+    /// other feed would have returned next. The new feed's pipeline must begin with the vocabularies
+    /// with which the other feed's pipeline began. All other options must be equal. Inputs after
+    /// those of the position may be added, unless the feed shuffles.
     ///
     /// # Errors
     /// [`Error::Spec`] for invalid options, as [`FeedOptions::check`] reports them. Errors of
-    /// [`run`](Self::run), [`Error::SkipsTooMany`] and [`Error::ThreadRefused`] come out of the
-    /// feed in place of a batch.
-    /// The complete batches of earlier chunks come first. After such an error the feed can still
+    /// [`run`](Self::run), [`Error::SkipsTooMany`], [`Error::OtherInputs`] and
+    /// [`Error::ThreadRefused`] come out of the feed in place of a batch. The complete batches of
+    /// earlier chunks come first. After such an error the feed can still
     /// give the pipeline back.
     pub fn feed(self, inputs: Vec<FeedInput>, options: &FeedOptions) -> Result<Feed> {
         let thread = std::thread::Builder::new().name("embank-feed".to_owned());
@@ -132,8 +141,9 @@ impl Pipeline {
         let stop = Arc::new(AtomicBool::new(false));
         let thread_infos = Arc::clone(&infos);
         let thread_stop = Arc::clone(&stop);
-        let options = options.clone();
         let position = options.skip_rows;
+        let known = Arc::new(OnceLock::new());
+        let (thread_options, thread_known) = (options.clone(), Arc::clone(&known));
         // If the system refuses the thread, the closure below is dropped. The pipeline stays in
         // `lies` until the thread has begun, so it is not lost.
         let lies = Arc::new(Mutex::new(Some(self)));
@@ -146,12 +156,17 @@ impl Pipeline {
             // batch.
             let before = pipeline.replace_stop(Arc::clone(&thread_stop));
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
-            let outcome =
-                Feeder::new(thread_infos, &options, thread_stop, sender).and_then(|mut feeder| {
-                    let report = pipeline.run(&inputs, &mut feeder)?;
-                    feeder.finish()?;
-                    Ok(report)
-                });
+            let outcome = Feeder::new(thread_infos, &thread_options, thread_stop, sender);
+            let outcome = outcome.and_then(|mut feeder| {
+                // Expanded here, so that the run reads exactly the inputs that are compared.
+                let inputs = Input::expand(&inputs)?;
+                let ids = ids_of(&inputs)?;
+                thread_options.check_inputs(&ids)?;
+                thread_known.get_or_init(|| ids);
+                let report = pipeline.run(&inputs, &mut feeder)?;
+                feeder.finish()?;
+                Ok(report)
+            });
             pipeline.stop_when(before);
             (pipeline, outcome)
         };
@@ -163,7 +178,18 @@ impl Pipeline {
                 (progress, Some(Error::ThreadRefused { thread: "feed", source }))
             }
         };
-        Ok(Feed { infos, position, stop, failure, progress, home: Home::here() })
+        let options = options.clone();
+        Ok(Feed {
+            infos,
+            position,
+            inputs_read: 0,
+            inputs: known,
+            options,
+            stop,
+            failure,
+            progress,
+            home: Home::here(),
+        })
     }
 }
 
@@ -185,6 +211,7 @@ impl Feed {
 
     fn handed_out(&mut self, batch: Batch) -> Batch {
         self.position = batch.first_row() + batch.rows() as u64;
+        self.inputs_read = batch.inputs;
         batch
     }
 
@@ -225,6 +252,25 @@ impl Feed {
     #[must_use]
     pub fn next_row(&self) -> u64 {
         self.position
+    }
+
+    /// The place after the rows that were skipped or returned, with the inputs that they came from.
+    /// Another feed continues there ([`FeedOptions::resume`]).
+    #[must_use]
+    pub fn position(&self) -> FeedPosition {
+        let FeedOptions { shuffle_rows, seed, .. } = self.options;
+        let inputs = self.inputs_of_position().to_vec();
+        FeedPosition { rows: self.position, shuffle_rows, seed, inputs }
+    }
+
+    /// The inputs of [`position`](Self::position).
+    pub(crate) fn inputs_of_position(&self) -> &[InputId] {
+        let FeedOptions { shuffle_rows, skipped_inputs, .. } = &self.options;
+        match self.inputs.get() {
+            Some(all) if *shuffle_rows > 0 => all,
+            Some(all) => &all[..self.inputs_read.max(skipped_inputs.len())],
+            None => skipped_inputs,
+        }
     }
 
     /// The run's report. `None` until the run has ended, and after an error.

@@ -77,6 +77,7 @@ impl Epochs {
         let mut options = self.options.feed.clone();
         options.skip_rows = ticket.skip_rows.unwrap_or(options.skip_rows);
         options.seed = ticket.seed.unwrap_or(options.seed);
+        options.skipped_inputs.clone_from(&ticket.inputs);
         let turn = Arc::clone(&self.turn).acquire_owned();
         let Some(permit) = within(self.options.wait, turn).await.and_then(Result::ok) else {
             let why = "another client is taking this feed, and it is for one at a time: end that one, come again \
@@ -225,7 +226,7 @@ fn send_all(
             Waited::Late => continue,
             Waited::End => break,
         };
-        for message in encoder.batch(batch) {
+        for message in encoder.batch(batch, feed.inputs_of_position()) {
             if to.blocking_send(message).is_err() {
                 return Ok(());
             }

@@ -10,6 +10,7 @@ use tonic::{Code, Status};
 use super::epoch::Message;
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{BadRowReport, Error};
+use crate::feed::InputId;
 use crate::spec::Dtype;
 
 /// Largest number of bytes of a failure's text. gRPC libraries refuse headers above 8 KiB, and a
@@ -31,6 +32,9 @@ pub(super) struct Ticket {
     pub(super) seed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) learn: Option<bool>,
+    /// The inputs that the skipped rows came from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) inputs: Vec<InputId>,
 }
 
 impl Ticket {
@@ -42,7 +46,7 @@ impl Ticket {
         }
         serde_json::from_slice(bytes).map_err(|error| {
             Status::invalid_argument(format!(
-                "a ticket is empty, or JSON with `skip_rows`, `seed` and `learn`, all optional, and this one is not: \
+                "a ticket is empty, or JSON with `skip_rows`, `seed`, `learn` and `inputs`, all optional, and this one is not: \
                  {error}"
             ))
         })
@@ -61,6 +65,8 @@ pub(super) struct Encoder {
     context: IpcWriteContext,
     /// Required by the encoder; the batches have no dictionaries.
     dictionaries: DictionaryTracker,
+    /// Number of inputs whose names were sent.
+    inputs_sent: usize,
 }
 
 impl Encoder {
@@ -71,6 +77,7 @@ impl Encoder {
             options: IpcWriteOptions::default(),
             context: IpcWriteContext::default(),
             dictionaries: DictionaryTracker::new(false),
+            inputs_sent: 0,
         }
     }
 
@@ -80,8 +87,15 @@ impl Encoder {
     }
 
     /// Encodes a batch: as one message if messages have no limit of bytes, otherwise as one or
-    /// more.
-    pub(super) fn batch(&mut self, batch: Batch) -> impl Iterator<Item = Message> {
+    /// more. `inputs` are those of the feed's position. The first message names the inputs that no
+    /// earlier message of the feed has named.
+    pub(super) fn batch(
+        &mut self,
+        batch: Batch,
+        inputs: &[InputId],
+    ) -> impl Iterator<Item = Message> {
+        let mut named = inputs[self.inputs_sent..].to_vec();
+        self.inputs_sent = inputs.len();
         let first_row = batch.first_row();
         let rows = batch.rows();
         let message_rows = self.message_rows(&batch);
@@ -97,8 +111,11 @@ impl Encoder {
             );
             let (_, data) = encoded.map_err(|error| Status::internal(error.to_string()))?;
             let next_row = first_row + (begin + count) as u64;
-            let position = format!("{{\"next_row\":{next_row}}}").into_bytes();
-            Ok(FlightData::from(data).with_app_metadata(position))
+            let mut position = serde_json::json!({ "next_row": next_row });
+            if !named.is_empty() {
+                position["inputs"] = serde_json::json!(std::mem::take(&mut named));
+            }
+            Ok(FlightData::from(data).with_app_metadata(position.to_string()))
         })
     }
 
@@ -126,6 +143,7 @@ pub(super) fn status(error: &Error) -> Status {
         | Error::Encoding { .. }
         | Error::Inputs(_)
         | Error::InputChanged { .. }
+        | Error::OtherInputs { .. }
         | Error::NoWholeRows { .. } => Code::DataLoss,
         Error::SkipsTooMany { .. } => Code::OutOfRange,
         _ => Code::Internal,

@@ -106,6 +106,18 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// The input's length. 0 for a pipe, whose length the system does not know.
+    pub(crate) fn bytes(&self) -> Result<u64> {
+        let path = match &self.from {
+            Origin::Memory(text) => return Ok(text.len() as u64),
+            Origin::File(path) => path,
+        };
+        let metadata = path.metadata();
+        let io = |source| Error::Io { doing: "open", path: PathBuf::from(&self.name), source };
+        let metadata = metadata.map_err(io)?;
+        Ok(if metadata.is_file() { metadata.len() } else { 0 })
+    }
+
     /// The input's name in errors.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -878,6 +878,8 @@ class Feed:
     @property
     def position(self) -> int:
         """The number of rows that were skipped or handed out."""
+    def state_dict(self, rows: Optional[int] = None) -> dict[str, Any]:
+        """The place after these rows, with the inputs that they came from, for `skip_rows`."""
     @property
     def report(self) -> Optional[RunReport]:
         """The report of the run after its last batch, otherwise None."""
@@ -925,7 +927,7 @@ class Pipeline:
         shuffle_rows: Optional[int] = None,
         seed: Optional[int] = None,
         threads: Optional[int] = None,
-        skip_rows: Optional[int] = None,
+        skip_rows: Optional[Union[int, dict[str, Any]]] = None,
         batches_ahead: Optional[int] = None,
         drop_last: bool = False,
         save_each_batch: bool = True,

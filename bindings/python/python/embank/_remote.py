@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Optional, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, TypeVar, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ stopped sends no report.
 def connect(
     address: str,
     *,
-    skip_rows: Optional[int] = None,
+    skip_rows: Union[int, dict[str, Any], None] = None,
     seed: Optional[int] = None,
     learn: Optional[bool] = None,
 ) -> RemoteFeed:
@@ -42,10 +42,11 @@ def connect(
 
     Args:
         address: The address that the server prints: `"grpc://host:port"`.
-        skip_rows: The number of rows at the beginning that are not handed out. To go on where an
-            earlier feed stopped, pass the earlier feed's `position`; the server must still have the
-            inputs and options of that feed. Default: 0.
-        seed: The seed of the shuffle. Default: the server's.
+        skip_rows: The rows at the beginning that are not handed out. To go on where an earlier feed
+            stopped, pass the earlier feed's `state_dict()`; the server must still have the options
+            of that feed. The feed raises `PipelineError` if the server's inputs do not begin with
+            those of the state. A number of rows skips without this check. Default: 0.
+        seed: The seed of the shuffle. Default: that of a state in `skip_rows`, or the server's.
         learn: Whether new values get ids at the server, as in `Pipeline.feed`. Default: True, but
             False if the server's pipeline only looks values up.
 
@@ -64,12 +65,17 @@ def connect(
         raise ImportError(
             f"embank.pipeline.connect needs pyarrow with Arrow Flight ({error}): pip install pyarrow"
         ) from error
-    ticket = {"skip_rows": skip_rows, "seed": seed, "learn": learn}
+    inputs: list[list[Any]] = []
+    if isinstance(skip_rows, dict):
+        inputs = skip_rows["inputs"]
+        seed = skip_rows["seed"] if seed is None else seed
+        skip_rows = int(skip_rows["rows"])
+    ticket = {"skip_rows": skip_rows, "seed": seed, "learn": learn, "inputs": inputs or None}
     asked = json.dumps({name: value for name, value in ticket.items() if value is not None})
     client = flight.connect(address)
     try:
         reader = client.do_get(flight.Ticket(asked.encode()))
-        return RemoteFeed(client, reader, 0 if skip_rows is None else skip_rows)
+        return RemoteFeed(client, reader, 0 if skip_rows is None else skip_rows, seed, inputs)
     except BaseException as error:
         client.close()
         _raise(error)
@@ -108,12 +114,25 @@ class RemoteFeed:
     not survive a fork.
     """
 
-    def __init__(self, client: Any, reader: Any, position: int) -> None:
+    def __init__(
+        self,
+        client: Any,
+        reader: Any,
+        position: int,
+        seed: Optional[int],
+        inputs: list[list[Any]],
+    ) -> None:
         self._process = os.getpid()
         self._interrupted = False
         self._client = client
         self._reader: Any = reader
         self._position = position
+        self._seed = seed
+        self._inputs = inputs
+        """Name and bytes of each input that the rows so far came from. Those of the caller before the
+        first message, which then names the inputs itself.
+        """
+        self._named = False
         self._report: Optional[RemoteReport] = None
         self._reading = threading.RLock()
         """Held while a thread waits for a message. Reentrant, because a signal handler in that
@@ -124,9 +143,23 @@ class RemoteFeed:
     @property
     def position(self) -> int:
         """The number of rows that were skipped or handed out. `connect(...,
-        skip_rows=position)` continues with the next row.
+        skip_rows=position)` continues with the next row, if the server has the same inputs.
         """
         return self._position
+
+    def state_dict(self, rows: Optional[int] = None) -> dict[str, Any]:
+        """The place after the rows that were skipped or handed out, with the inputs that they came
+        from. `connect(..., skip_rows=state)` continues there.
+
+        Args:
+            rows: The number of rows that the loop has used, for a loop that takes batches from the
+                feed ahead of their use. Default: `position`.
+        """
+        with self._reading:
+            inputs = [list(one) for one in self._inputs]
+            return {
+                "rows": self._position if rows is None else rows, "seed": self._seed, "inputs": inputs,
+            }
 
     @property
     def report(self) -> Optional[RemoteReport]:
@@ -173,7 +206,10 @@ class RemoteFeed:
             try:
                 chunk = reader.read_chunk()
                 made = make(chunk.data)
-                self._position = json.loads(bytes(chunk.app_metadata))["next_row"]
+                told = json.loads(bytes(chunk.app_metadata))
+                self._position = told["next_row"]
+                self._inputs = (self._inputs if self._named else []) + told.get("inputs", [])
+                self._named = True
                 return made
             except StopIteration:
                 self._report = self._ended()

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use embank_pipeline::{Error, FeedInput, Format, Header, Separator, TextSettings};
+use embank_pipeline::{
+    Error, FeedInput, FeedPosition, Format, Header, InputId, Separator, TextSettings,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -79,6 +81,58 @@ pub(super) fn thread_count(threads: Option<&Bound<'_, PyAny>>) -> PyResult<Optio
     match scalars::unsigned("threads", threads, 1024)? {
         0 => Err(PyValueError::new_err("threads must be from 1 to 1024, not 0")),
         count => Ok(Some(count as usize)),
+    }
+}
+
+/// Returns a feed's position as plain data of Python.
+pub(super) fn state_of<'py>(
+    py: Python<'py>,
+    position: &FeedPosition,
+) -> PyResult<Bound<'py, PyDict>> {
+    let state = PyDict::new(py);
+    state.set_item("rows", position.rows)?;
+    state.set_item("shuffle_rows", position.shuffle_rows)?;
+    state.set_item("seed", position.seed)?;
+    let inputs = PyList::empty(py);
+    for InputId { name, bytes } in &position.inputs {
+        let id = PyList::empty(py);
+        id.append(name)?;
+        id.append(bytes)?;
+        inputs.append(id)?;
+    }
+    state.set_item("inputs", inputs)?;
+    Ok(state)
+}
+
+/// Reads what [`state_of`] made.
+fn position_of(state: &Bound<'_, PyDict>) -> PyResult<FeedPosition> {
+    let item = |name: &str| {
+        state.get_item(name)?.ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "skip_rows is a dict without {name:?}: pass what a feed's state_dict() returned, or a number of rows"
+            ))
+        })
+    };
+    let inputs = item("inputs")?.try_iter()?.map(|id| {
+        let id = id?;
+        Ok(InputId { name: id.get_item(0)?.extract()?, bytes: id.get_item(1)?.extract()? })
+    });
+    Ok(FeedPosition {
+        rows: item("rows")?.extract()?,
+        shuffle_rows: item("shuffle_rows")?.extract()?,
+        seed: item("seed")?.extract()?,
+        inputs: inputs.collect::<PyResult<_>>()?,
+    })
+}
+
+/// The place at which a feed begins, given as a number of rows, or as the state of another feed.
+pub(super) fn beginning(
+    skip_rows: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(u64, Option<FeedPosition>)> {
+    let Some(given) = skip_rows else { return Ok((0, None)) };
+    match given.cast::<PyDict>() {
+        Ok(state) => Ok((0, Some(position_of(state)?))),
+        Err(_) => Ok((scalars::unsigned("skip_rows", given, u64::MAX)?, None)),
     }
 }
 

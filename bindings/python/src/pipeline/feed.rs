@@ -16,9 +16,11 @@ use super::arrow;
 use super::feed_cell::{FeedCell, FeedState};
 use super::report::PyRunReport;
 use super::slot::SlotOwner;
+use super::{arguments, arrow};
 use crate::cell::detached;
 use crate::errors;
 use crate::signals::SIGNAL_INTERVAL;
+use crate::{errors, scalars};
 
 /// Batches of a pipeline, made in the background. Made by `Pipeline.feed`.
 ///
@@ -108,13 +110,48 @@ impl PyFeed {
     }
 
     /// The number of rows that were skipped or handed out. Another feed with this number as
-    /// `skip_rows` continues with the next row.
+    /// `skip_rows` continues with the next row, if it has the same inputs. `state_dict` also names
+    /// the inputs, so that the other feed can check them.
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.look(py, |state| match state {
             FeedState::Open(feed) => feed.next_row(),
-            FeedState::Closed { position, .. } => *position,
+            FeedState::Closed { position, .. } => position.rows,
         })
+    }
+
+    /// The place after the rows that were skipped or handed out, as plain data: their number
+    /// (`rows`), the shuffle (`shuffle_rows`, `seed`), and name and bytes of each input that the
+    /// rows came from (`inputs`). Save it with the model, and pass it to another feed as
+    /// `skip_rows` to continue there.
+    ///
+    /// Args:
+    ///     rows: The number of rows that the loop has used, for a loop that takes batches from the
+    ///         feed ahead of their use. Default: `position`.
+    ///
+    /// >>> from embank.pipeline import Pipeline, criteo
+    /// >>> row = b"1" + b"\t7" * 13 + b"\t68fd1e64" * 26 + b"\n"
+    /// >>> with Pipeline(criteo(5000)).feed(row * 10, batch_rows=4) as feed:
+    /// ...     batch = next(feed)
+    /// ...     state = feed.state_dict()
+    /// >>> state
+    /// {'rows': 4, 'shuffle_rows': 0, 'seed': 0, 'inputs': [['bytes', 1170]]}
+    /// >>> len(next(Pipeline(criteo(5000)).feed(row * 10, skip_rows=state))["label"])
+    /// 6
+    #[pyo3(signature = (rows=None))]
+    fn state_dict<'py>(
+        &self,
+        py: Python<'py>,
+        rows: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let mut position = self.look(py, |state| match state {
+            FeedState::Open(feed) => feed.position(),
+            FeedState::Closed { position, .. } => position.clone(),
+        })?;
+        if let Some(rows) = rows {
+            position.rows = scalars::unsigned("rows", rows, position.rows)?;
+        }
+        arguments::state_of(py, &position)
     }
 
     /// The `RunReport` of the run after its last batch. None before that, and if the feed was

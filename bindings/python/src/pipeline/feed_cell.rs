@@ -1,7 +1,7 @@
 //! A feed that its Python object and the pipeline's slot share, so that the bank can end it.
 
 use embank::locks::{Mutex, MutexGuard};
-use embank_pipeline::{Feed, Pipeline, RunReport};
+use embank_pipeline::{Feed, FeedPosition, Pipeline, RunReport};
 
 /// A feed with its lock.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(crate) struct FeedCell(Mutex<FeedState>);
 pub(crate) enum FeedState {
     Open(Feed),
     Closed {
-        position: u64,
+        position: FeedPosition,
         report: Option<Box<RunReport>>,
         /// True if the feed ended early because its bank was closed.
         by_bank: bool,
@@ -36,7 +36,7 @@ impl FeedCell {
         let FeedState::Open(feed) = &mut *state else { return };
         feed.close();
         let closed = FeedState::Closed {
-            position: feed.next_row(),
+            position: Feed::position(feed),
             report: feed.report().cloned().map(Box::new),
             by_bank,
         };

@@ -15,7 +15,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use self::arguments::{feed_inputs, spec_json, text_format, thread_count};
+use self::arguments::{beginning, feed_inputs, spec_json, text_format, thread_count};
 use self::feed::PyFeed;
 use self::report::PyRunReport;
 use self::running::run_interruptibly;
@@ -84,7 +84,7 @@ mod slot;
 /// With a bank, all values of a batch are in the bank before the feed hands the batch out. So a
 /// loop can take a checkpoint at any step, and go on from there after a crash:
 ///
-/// >>> import embank
+/// >>> import embank, json
 /// >>> words = Spec(
 /// ...     fields=[Field("word", "bytes", required=True)],
 /// ...     columns=[Column("word", vocabulary("word"))],
@@ -92,11 +92,11 @@ mod slot;
 /// ... )
 /// >>> def train(steps):
 /// ...     with embank.Bank("words.bank", memory_budget="16MiB") as bank:
-/// ...         done = int(bank.recovered.blob) if bank.recovered else 0
+/// ...         done = json.loads(bank.recovered.blob) if bank.recovered else 0
 /// ...         with Pipeline(words, bank=bank).feed(b"red\ngreen\nred\nblue\n", batch_rows=1, skip_rows=done) as feed:
 /// ...             for _, batch in zip(range(steps), feed):
 /// ...                 print(batch["ids"].tolist())
-/// ...                 number = bank.checkpoint(b"%d" % feed.position)
+/// ...                 number = bank.checkpoint(json.dumps(feed.state_dict()).encode())
 /// >>> train(2)
 /// [[0]]
 /// [[1]]
@@ -207,9 +207,11 @@ impl PyPipeline {
     ///         shuffle.
     ///     seed: The seed of the shuffle. Default: 0.
     ///     threads: The number of threads of this run. Default: the pipeline's.
-    ///     skip_rows: The number of rows at the beginning that are not handed out. To go on where
-    ///         an earlier feed stopped, pass its `position`, with its inputs, shuffle and seed.
-    ///         Default: 0.
+    ///     skip_rows: The rows at the beginning that are not handed out. To go on where an earlier
+    ///         feed stopped, pass its `state_dict()`, with its inputs, shuffle and seed. The feed
+    ///         raises `SpecError` if the inputs do not begin with those of the state, because its
+    ///         rows would be other rows: a file may have appeared between them. A number of rows
+    ///         skips without this check. Default: 0.
     ///     batches_ahead: The largest number of finished batches that wait for the caller.
     ///     drop_last: Whether the last batch is left out if it has fewer than `batch_rows` rows.
     ///         Default: False.
@@ -270,15 +272,21 @@ impl PyPipeline {
             PyResult::Ok(given.unwrap_or(0))
         };
         let default = FeedOptions::default();
-        let options = FeedOptions {
+        let (skip_rows, position) = beginning(skip_rows)?;
+        let mut options = FeedOptions {
             batch_rows: rows("batch_rows", batch_rows, default.batch_rows)?,
             shuffle_rows: rows("shuffle_rows", shuffle_rows, default.shuffle_rows)?,
             batches_ahead: rows("batches_ahead", batches_ahead, default.batches_ahead)?,
             seed: number("seed", seed)?,
-            skip_rows: number("skip_rows", skip_rows)?,
+            skip_rows,
             drop_last,
+            skipped_inputs: Vec::new(),
         };
-        options.check().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let wrong = |error: Error| PyValueError::new_err(error.to_string());
+        if let Some(position) = position {
+            options = options.resume(&position).map_err(wrong)?;
+        }
+        options.check().map_err(wrong)?;
         let inputs = feed_inputs(inputs)?;
         let threads = thread_count(threads)?.unwrap_or(self.threads);
         let slot = self.slot_to(py, learn)?;
@@ -390,7 +398,8 @@ impl PyPipeline {
     /// does not save each batch.
     ///
     /// Args:
-    ///     blob: The caller's own bytes, as for `Bank.checkpoint`; it should hold `feed.position`.
+    ///     blob: The caller's own bytes, as for `Bank.checkpoint`; it should hold
+    ///         `feed.state_dict()`.
     ///
     /// Returns:
     ///     The checkpoint's number.
