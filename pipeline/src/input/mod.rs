@@ -25,6 +25,9 @@ pub(crate) use chunks::{ChunkRows, Chunks, Claim};
 pub(crate) use stream::RowEnds;
 pub(crate) use unchanged::FileStates;
 
+/// Largest depth of folders in a folder. A link that leads back to a folder above it has no end.
+const FOLDER_DEPTH_MAX: usize = 16;
+
 /// Rows for a pipeline, in memory or in a file.
 ///
 /// # Examples
@@ -78,14 +81,14 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Replaces each folder by its files, sorted by name. Files whose names begin with `_` or `.`
-    /// are left out, because Spark and other programs write such files beside their output. Each
-    /// run expands its inputs, so a caller does not need to.
+    /// Replaces each folder by its files and the files of folders in it, in the order of their
+    /// names. Files and folders whose names begin with `_` or `.` are left out, because Spark and
+    /// other programs write such files beside their output. Each run expands its inputs, so a caller
+    /// does not need to.
     ///
     /// # Errors
-    /// [`Error::Inputs`] for a folder without files. Also for a folder inside a folder: its files
-    /// would be skipped. Also for a folder of a table format, such as Delta Lake: the format's log
-    /// says which files count.
+    /// [`Error::Inputs`] for a folder without files, and for folders that lie more than 16 deep. Also
+    /// for a folder of a table format, such as Delta Lake: the format's log says which files count.
     pub fn expand(inputs: &[Self]) -> Result<Vec<Self>> {
         let mut all = Vec::with_capacity(inputs.len());
         for input in inputs {
@@ -136,39 +139,53 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Returns the files of a folder as inputs.
+/// Returns the files of a folder and of the folders in it as inputs.
 fn files_of<'a>(name: &str, folder: &Path) -> Result<Vec<Input<'a>>> {
-    let io = |source| Error::Io { doing: "read", path: PathBuf::from(name), source };
-    if let Some(format) = table_format::table_format(folder) {
-        return Err(Error::Inputs(format!(
-            "{name} is a folder of {format}, whose log says which of the files count: others hold rows that were removed \
-             or never committed; give the files that the format's own reader lists, or write the table to a folder of \
-             plain files"
-        )));
-    }
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        let file = entry.map_err(io)?.file_name();
-        if matches!(file.as_encoded_bytes().first(), Some(b'_' | b'.')) {
-            continue;
-        }
-        let path = Path::new(name).join(&file);
-        if folder.join(&file).is_dir() {
-            return Err(Error::Inputs(format!(
-                "{name} has the folder {} in it, and a folder means the files that lie in it: give each folder of files \
-                 by itself",
-                path.display()
-            )));
-        }
-        files.push((file, path));
-    }
+    add_files(Path::new(name), folder, FOLDER_DEPTH_MAX, &mut files)?;
     if files.is_empty() {
         return Err(Error::Inputs(format!(
             "{name} is a folder without a file whose name begins with neither _ nor ."
         )));
     }
-    files.sort();
-    Ok(files.into_iter().map(|(_, path)| Input::file(path)).collect())
+    Ok(files)
+}
+
+/// Adds the files of a folder, and of folders in it to the depth `depth`, in the order of their
+/// names.
+fn add_files(name: &Path, folder: &Path, depth: usize, files: &mut Vec<Input<'_>>) -> Result<()> {
+    let io = |source| Error::Io { doing: "read", path: name.to_owned(), source };
+    if let Some(format) = table_format::table_format(folder) {
+        return Err(Error::Inputs(format!(
+            "{} is a folder of {format}, whose log says which of the files count: others hold rows that were removed or \
+             never committed; give the files that the format's own reader lists, or write the table to a folder of plain \
+             files",
+            name.display()
+        )));
+    }
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let entry = entry.map_err(io)?.file_name();
+        if !matches!(entry.as_encoded_bytes().first(), Some(b'_' | b'.')) {
+            entries.push(entry);
+        }
+    }
+    entries.sort();
+    for entry in entries {
+        let (name, path) = (name.join(&entry), folder.join(&entry));
+        if !path.is_dir() {
+            files.push(Input { name: name.display().to_string(), from: Origin::File(path) });
+        } else if depth == 0 {
+            return Err(Error::Inputs(format!(
+                "{} lies more than {FOLDER_DEPTH_MAX} folders deep; does a link lead back to a folder above it? give the \
+                 folders of files by themselves",
+                name.display()
+            )));
+        } else {
+            add_files(&name, &path, depth - 1, files)?;
+        }
+    }
+    Ok(())
 }
 
 /// Converts bytes to text for a message; bytes that are no UTF-8 are replaced.

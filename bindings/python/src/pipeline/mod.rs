@@ -198,8 +198,8 @@ impl PyPipeline {
     ///
     /// Args:
     ///     inputs: A path, or `bytes` that are rows themselves, or several of them, read one after
-    ///         another. A directory means its files in sorted order, without files whose names
-    ///         begin with `_` or `.`.
+    ///         another. A directory means its files and those of directories in it, in sorted
+    ///         order, without names that begin with `_` or `.`.
     ///     batch_rows: The number of rows of a batch. The last batch is shorter; with `drop_last`
     ///         it is left out.
     ///     shuffle_rows: The number of rows in the shuffle buffer. Each new row takes the place of
