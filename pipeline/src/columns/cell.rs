@@ -60,9 +60,6 @@ pub(super) fn cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell
             Cell::Float(array.as_primitive::<Float32Type>().value(row).into(), F32)
         }
         DataType::Float64 => Cell::Float(array.as_primitive::<Float64Type>().value(row), F64),
-        DataType::Utf8 => Cell::Text(array.as_string::<i32>().value(row).as_bytes()),
-        DataType::LargeUtf8 => Cell::Text(array.as_string::<i64>().value(row).as_bytes()),
-        DataType::Utf8View => Cell::Text(array.as_string_view().value(row).as_bytes()),
         DataType::Binary => Cell::Text(array.as_binary::<i32>().value(row)),
         DataType::LargeBinary => Cell::Text(array.as_binary::<i64>().value(row)),
         DataType::BinaryView => Cell::Text(array.as_binary_view().value(row)),

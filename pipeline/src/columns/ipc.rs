@@ -49,12 +49,13 @@ pub(crate) struct Ipc<R> {
 }
 
 impl<R: Read + Seek> Ipc<R> {
-    /// Opens a file or stream of `bytes` bytes. `project` selects the columns to read.
+    /// Opens a file or stream of `bytes` bytes. `project` selects the columns to read, and returns
+    /// the schema to decode them with.
     pub(crate) fn open(
         mut from: R,
         bytes: u64,
         is_file: bool,
-        project: impl FnOnce(&Schema) -> Vec<usize>,
+        project: impl FnOnce(&Schema) -> (Schema, Vec<usize>),
     ) -> Result<Self, String> {
         if is_file {
             return Self::open_file(from, bytes, project);
@@ -70,7 +71,7 @@ impl<R: Read + Seek> Ipc<R> {
     fn open_file(
         mut from: R,
         bytes: u64,
-        project: impl FnOnce(&Schema) -> Vec<usize>,
+        project: impl FnOnce(&Schema) -> (Schema, Vec<usize>),
     ) -> Result<Self, String> {
         let before_trailer = bytes.checked_sub(TRAILER_BYTES).ok_or("it is cut short")?;
         let mut trailer = [0; TRAILER_BYTES as usize];
@@ -181,20 +182,20 @@ impl<R: Read + Seek> Ipc<R> {
 fn decoder(
     schema: arrow_ipc::Schema<'_>,
     version: MetadataVersion,
-    project: impl FnOnce(&Schema) -> Vec<usize>,
+    project: impl FnOnce(&Schema) -> (Schema, Vec<usize>),
 ) -> Result<(FileDecoder, HashSet<i64>), String> {
     if !schema.endianness().equals_to_target_endianness() {
         return Err("it was written on a machine of another byte order".to_owned());
     }
     let declared = schema;
-    let schema = Arc::new(try_fb_to_schema(schema).map_err(|error| error.to_string())?);
-    let columns = project(&schema);
+    let schema = try_fb_to_schema(schema).map_err(|error| error.to_string())?;
+    let (schema, columns) = project(&schema);
     let dictionary = |column: &usize| {
         let field = declared.fields().filter(|fields| *column < fields.len())?.get(*column);
         Some(field.dictionary()?.id())
     };
     let dictionaries = columns.iter().filter_map(dictionary).collect();
-    Ok((FileDecoder::new(schema, version).with_projection(columns), dictionaries))
+    Ok((FileDecoder::new(Arc::new(schema), version).with_projection(columns), dictionaries))
 }
 
 fn message(metadata: &[u8]) -> Result<Message<'_>, String> {

@@ -14,17 +14,20 @@
 
 mod cell;
 mod counts;
+mod foreign;
 mod groups;
 mod int96;
 mod ipc;
 mod pages;
 mod parquet_file;
+mod partitions;
 mod types;
 
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::Schema;
@@ -36,8 +39,9 @@ use crate::decode::{
 use cell::{Cell, cell};
 use ipc::Ipc;
 use parquet_file::ParquetFile;
+pub(crate) use partitions::Partitions;
 pub(crate) use types::FieldMeaning;
-use types::{Found, check};
+use types::{Found, Origin, as_bytes, check};
 
 /// Largest number of rows of a chunk. If a file has few small columns, this limit keeps a chunk a
 /// small piece of work.
@@ -59,6 +63,20 @@ pub(crate) struct ColumnStream<'a> {
     found: Found,
 }
 
+/// Some rows of a file.
+#[derive(Debug, Clone)]
+pub(crate) struct ColumnRows {
+    batch: RecordBatch,
+    /// The origin of each field's values.
+    origins: Arc<[Origin]>,
+}
+
+impl ColumnRows {
+    pub(crate) fn rows(&self) -> usize {
+        self.batch.num_rows()
+    }
+}
+
 impl std::fmt::Debug for ColumnStream<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("ColumnStream").field("rows", &self.rows).finish_non_exhaustive()
@@ -72,6 +90,7 @@ impl<'a> ColumnStream<'a> {
     pub(crate) fn of_file(
         file: &File,
         fields: &Fields,
+        partitions: &Partitions,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
         let mut file = file.try_clone().map_err(|error| error.to_string())?;
@@ -79,9 +98,9 @@ impl<'a> ColumnStream<'a> {
         let magic = magic(&mut file)?;
         guarded(|| {
             if magic.starts_with(b"PAR1") {
-                return Self::of_parquet(file, fields, chunk_bytes);
+                return Self::of_parquet(file, fields, partitions, chunk_bytes);
             }
-            Self::of_arrow(file, bytes, &magic, fields, chunk_bytes)
+            Self::of_arrow(file, bytes, &magic, fields, partitions, chunk_bytes)
         })
     }
 
@@ -92,21 +111,24 @@ impl<'a> ColumnStream<'a> {
     ) -> Result<Self, String> {
         let mut cursor = Cursor::new(bytes);
         let magic = magic(&mut cursor)?;
+        let none = Partitions::default();
         guarded(|| {
             if magic.starts_with(b"PAR1") {
-                return Self::of_parquet(bytes::Bytes::copy_from_slice(bytes), fields, chunk_bytes);
+                let bytes = bytes::Bytes::copy_from_slice(bytes);
+                return Self::of_parquet(bytes, fields, &none, chunk_bytes);
             }
-            Self::of_arrow(cursor, bytes.len() as u64, &magic, fields, chunk_bytes)
+            Self::of_arrow(cursor, bytes.len() as u64, &magic, fields, &none, chunk_bytes)
         })
     }
 
     fn of_parquet(
         from: impl ChunkReader + 'static,
         fields: &Fields,
+        partitions: &Partitions,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
         let chunk_rows = chunk_rows(fields, chunk_bytes);
-        let file = ParquetFile::open(from, fields)?;
+        let file = ParquetFile::open(from, fields, partitions)?;
         let rows_total = Some(file.rows);
         let found = file.found.clone();
         let batches = file.batches(chunk_rows)?;
@@ -116,22 +138,26 @@ impl<'a> ColumnStream<'a> {
     fn of_arrow(
         from: impl Read + Seek + Send + 'a,
         bytes: u64,
-        magic: &[u8],
+        magic: &[u8; 8],
         fields: &Fields,
+        partitions: &Partitions,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
+        if let Some(what) = foreign::of_bytes(magic) {
+            return Err(what);
+        }
         // The columns do not fit for this reason. A file without rows has no values that could be
         // wrong, so the error comes with the first row.
         let mut refused = None;
         let mut found = Found::default();
-        let project = |schema: &Schema| match check(schema, fields) {
+        let project = |schema: &Schema| match check(schema, fields, partitions) {
             Ok(all) => {
                 found = all;
-                found.columns.clone()
+                (as_bytes(schema, &found.columns), found.columns.clone())
             }
             Err(why) => {
                 refused = Some(why);
-                Vec::new()
+                (schema.clone(), Vec::new())
             }
         };
         let ipc = Ipc::open(from, bytes, magic.starts_with(b"ARROW1"), project);
@@ -146,7 +172,7 @@ impl<'a> ColumnStream<'a> {
     }
 
     /// Returns the next rows. `None` at the end.
-    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
+    pub(crate) fn next(&mut self) -> Result<Option<ColumnRows>, String> {
         // The loop ends: each round reads a batch of the file.
         while self.rest.as_ref().is_none_or(|rest| rest.num_rows() == 0) {
             match guarded(|| (self.batches)())? {
@@ -158,7 +184,8 @@ impl<'a> ColumnStream<'a> {
         let rows = rest.num_rows().min(self.chunk_rows);
         self.rest = Some(rest.slice(rows, rest.num_rows() - rows));
         self.rows += rows as u64;
-        Ok(Some(rest.slice(0, rows)))
+        let origins = Arc::clone(&self.found.origins);
+        Ok(Some(ColumnRows { batch: rest.slice(0, rows), origins }))
     }
 
     /// Fields without a column in the file. Their values are missing.
@@ -193,8 +220,11 @@ fn guarded<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     })
 }
 
+/// Rows of a chunk. Of many columns, a chunk has at least the rows of a block: each chunk costs some
+/// work for each column.
 fn chunk_rows(fields: &Fields, chunk_bytes: usize) -> usize {
-    (chunk_bytes / (fields.len() * VALUE_BYTES)).clamp(1, CHUNK_ROWS_MAX)
+    let values = chunk_bytes / VALUE_BYTES;
+    (values / fields.len()).clamp(values.clamp(1, BLOCK_ROWS), CHUNK_ROWS_MAX)
 }
 
 fn magic(from: &mut (impl Read + Seek)) -> Result<[u8; 8], String> {
@@ -208,9 +238,8 @@ fn magic(from: &mut (impl Read + Seek)) -> Result<[u8; 8], String> {
 /// Fills `block` with the good rows among `rows` of a batch. Bad rows go to `bad`; their lines are
 /// row numbers in the batch.
 pub(crate) fn read_columns(
-    batch: &RecordBatch,
+    from: &ColumnRows,
     rows: Range<usize>,
-    names: &[String],
     layout: &Layout,
     block: &mut Block,
     bad: &mut Vec<BadRow>,
@@ -222,14 +251,17 @@ pub(crate) fn read_columns(
         block.missing_mut(plane)[..rows.len()].fill(0);
     }
     let bad_before = bad.len();
-    for (field, name) in names.iter().enumerate() {
-        let Some(target) = layout.target(field) else { continue };
-        // `None` if the file has no such column. All of its values are then missing.
-        let array = batch.column_by_name(name);
+    let read = (0..layout.fields()).filter_map(|field| Some((field, layout.target(field)?)));
+    for ((field, target), origin) in read.zip(&*from.origins) {
         let how = layout.field(field);
+        let (array, constant, is_text) = match origin {
+            Origin::Column { place, is_text } => (Some(from.batch.column(*place)), None, *is_text),
+            Origin::Folder(value) => (None, value.as_deref().map(Cell::Text), true),
+            Origin::Absent => (None, None, false),
+        };
         for (place, row) in rows.clone().enumerate() {
-            let cell = array.and_then(|array| cell(array, row, how.time_unit));
-            let stored = store(block, target.slot, place, how, cell);
+            let cell = array.map_or(constant, |array| cell(array, row, how.time_unit));
+            let stored = store(block, target.slot, place, how, cell, is_text);
             let why = match stored {
                 Ok(true) => continue,
                 Ok(false) if how.required => BadField::Missing,
@@ -253,13 +285,15 @@ pub(crate) fn read_columns(
     }
 }
 
-/// Stores a value in its slot. Returns false if the value is missing.
+/// Stores a value in its slot. Returns false if the value is missing. `is_text` is true if a byte
+/// string must be UTF-8.
 fn store(
     block: &mut Block,
     slot: Slot,
     row: usize,
     how: &FieldLayout,
     cell: Option<Cell<'_>>,
+    is_text: bool,
 ) -> Result<bool, BadField> {
     let spelling = &how.spelling;
     let missing = |cell: &Cell<'_>| spelling.is_first() && cell.is_spelt_as(spelling);
@@ -270,9 +304,15 @@ fn store(
                 Some(Cell::Text(text)) => text,
                 _ => &[],
             };
-            let fits = text.len() <= how.bytes_max;
-            block.bytes[column].push(if fits { text } else { &[] });
-            return if fits { Ok(!text.is_empty()) } else { Err(BadField::TooLong(how.bytes_max)) };
+            let checked = if text.len() > how.bytes_max {
+                Err(BadField::TooLong(how.bytes_max))
+            } else if is_text && std::str::from_utf8(text).is_err() {
+                Err(BadField::NotUtf8)
+            } else {
+                Ok(text)
+            };
+            block.bytes[column].push(checked.unwrap_or_default());
+            return checked.map(|text| !text.is_empty());
         }
         (Slot::Wide(column), kind) => {
             let value = match cell {

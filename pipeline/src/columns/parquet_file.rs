@@ -11,10 +11,12 @@ use parquet::arrow::arrow_reader::{
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::reader::ChunkReader;
+use parquet::schema::types::SchemaDescriptor;
 
 use super::groups::{CheckedGroups, check_counts};
 use super::pages::Pages;
-use super::types::{Found, check, int96_units, views};
+use super::partitions::Partitions;
+use super::types::{Found, as_bytes, check, int96_units, parquet_as_bytes, views};
 use super::{Batches, Fields, guarded};
 use crate::spec::TimeUnit;
 
@@ -24,6 +26,8 @@ pub(super) struct ParquetFile<R> {
     metadata: Arc<ParquetMetaData>,
     /// The types in which the columns are read.
     schema: Schema,
+    /// The file's schema with plain bytes in place of text.
+    descriptor: SchemaDescriptor,
     /// The units in which columns of 96-bit times are read, for each column of the Parquet schema.
     int96_units: Arc<[Option<TimeUnit>]>,
     /// Empty if the file has no rows and its columns do not fit.
@@ -35,12 +39,12 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
     /// # Errors
     /// A text that says why the file can't be read. A file without rows can be read whatever its
     /// columns are, because it has no value that could be wrong.
-    pub(super) fn open(from: R, fields: &Fields) -> Result<Self, String> {
+    pub(super) fn open(from: R, fields: &Fields, partitions: &Partitions) -> Result<Self, String> {
         let from = Pages(from);
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&from).map_err(told)?;
         let metadata = Arc::new(metadata);
         let arrow = arrow_metadata(&metadata)?;
-        let found = match check(arrow.schema(), fields) {
+        let found = match check(arrow.schema(), fields, partitions) {
             Ok(found) => found,
             Err(_) if check_counts(&metadata, &[])? == 0 => Found::default(),
             Err(why) => return Err(why),
@@ -58,7 +62,10 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         ArrowReaderMetadata::try_new(Arc::clone(&metadata), options).map_err(told)?;
         let unit = |leaf: usize| int96.get(&descriptor.column(leaf).path().string()).copied();
         let int96_units = (0..descriptor.num_columns()).map(unit).collect();
-        Ok(Self { from: Arc::new(from), metadata, schema, int96_units, found, rows })
+        let descriptor = parquet_as_bytes(descriptor).map_err(told)?;
+        let schema = as_bytes(&schema, &found.columns);
+        let from = Arc::new(from);
+        Ok(Self { from, metadata, schema, descriptor, int96_units, found, rows })
     }
 
     /// Returns a function that gives the next rows at each call.
@@ -84,9 +91,9 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         groups: Range<usize>,
         chunk_rows: usize,
     ) -> Result<ParquetRecordBatchReader, String> {
-        let descriptor = self.metadata.file_metadata().schema_descr();
-        let mask = ProjectionMask::roots(descriptor, columns.iter().copied());
-        let levels = parquet_to_arrow_field_levels(descriptor, mask, Some(self.schema.fields()));
+        let mask = ProjectionMask::roots(&self.descriptor, columns.iter().copied());
+        let fields = self.schema.fields();
+        let levels = parquet_to_arrow_field_levels(&self.descriptor, mask, Some(fields));
         let levels = levels.map_err(told)?;
         let groups = CheckedGroups {
             from: Arc::clone(&self.from),

@@ -1,15 +1,33 @@
 //! Finds the fields' columns and checks their types.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_schema::{DataType, FieldRef, Schema, TimeUnit as FileUnit};
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
-use parquet::basic::Type;
+use parquet::basic::{ConvertedType, Type as PhysicalType};
+use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
 use super::Fields;
+use super::partitions::Partitions;
 use crate::decode::{FieldKind, FieldLayout};
+use crate::plan::alike;
 use crate::spec::TimeUnit;
+
+/// Where a field's values in a file come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Origin {
+    Column {
+        /// Index of the column among the columns that are read.
+        place: usize,
+        /// True if the column's type promises UTF-8.
+        is_text: bool,
+    },
+    /// A folder of the file's path gives all rows this value. `None` if it is null.
+    Folder(Option<Vec<u8>>),
+    /// The file has no values for the field.
+    Absent,
+}
 
 /// The columns of a pipeline's fields in a file.
 #[derive(Debug, Default, Clone)]
@@ -19,6 +37,8 @@ pub(super) struct Found {
     /// Names of fields without a column. Their values are missing.
     pub(super) absent: Vec<String>,
     pub(super) meanings: Vec<FieldMeaning>,
+    /// The origin of each field's values.
+    pub(super) origins: Arc<[Origin]>,
 }
 
 /// What the values of a column mean for a field.
@@ -101,28 +121,39 @@ impl Meaning {
 }
 
 /// Finds the fields' columns. Values of a field without a column are missing, so only an optional
-/// field may lack its column.
+/// field may lack its column. `partitions` are the values that the file's path names.
 ///
 /// # Errors
 /// A text that says why the file can't be read: a required field has no column, two columns have
-/// the name of one field, or a type does not fit.
-pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<Found, String> {
+/// the name of one field, a column's name differs from a field's only in case, or a type does not
+/// fit.
+pub(super) fn check(
+    schema: &Schema,
+    fields: &Fields,
+    partitions: &Partitions,
+) -> Result<Found, String> {
+    let columns = Columns::of(schema);
     let mut all = Found::default();
+    let mut origins = Vec::with_capacity(fields.len());
     for (name, field) in fields {
-        let mut named = schema.fields().iter().enumerate().filter(|(_, of)| of.name() == name);
-        let Some((place, column)) = named.next() else {
+        let Some(place) = columns.place(name)? else {
+            if let Some(value) = partitions.value(name) {
+                if let Some(meaning) = Meaning::of(field.kind, &DataType::Utf8) {
+                    let found = "of a folder's name".to_owned();
+                    all.meanings.push(FieldMeaning { field: name.clone(), meaning, found });
+                }
+                origins.push(Origin::Folder(value.map(<[u8]>::to_vec)));
+                continue;
+            }
+            check_alike(schema, fields, name)?;
             if field.required {
                 return Err(format!("it has no column {name:?}, only {}", names(schema)));
             }
             all.absent.push(name.clone());
+            origins.push(Origin::Absent);
             continue;
         };
-        if named.next().is_some() {
-            return Err(format!(
-                "two columns of it have the name {name:?}: give them names of their own"
-            ));
-        }
-        let found = value_type(column.data_type());
+        let found = value_type(schema.field(place).data_type());
         if !fits(field.kind, found) {
             return Err(format!(
                 "its column {name:?} has the type {found}, which a field of {:?} can't be read from: {}",
@@ -135,6 +166,8 @@ pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<Found, String> {
             all.meanings.push(FieldMeaning { field: name.clone(), meaning, found });
         }
         all.columns.push(place);
+        // The index in the file. Below, it becomes the index among the columns that are read.
+        origins.push(Origin::Column { place, is_text: is_utf8(found) });
     }
     if all.columns.is_empty() {
         // If no column of a file were read, its number of rows would be whatever the file declares.
@@ -151,7 +184,57 @@ pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<Found, String> {
         });
     }
     all.columns.sort_unstable();
+    for origin in &mut origins {
+        if let Origin::Column { place, .. } = origin {
+            *place = all.columns.binary_search(place).expect("each of these columns is read");
+        }
+    }
+    all.origins = origins.into();
     Ok(all)
+}
+
+/// The columns of a file by their names.
+struct Columns<'a> {
+    places: HashMap<&'a str, usize>,
+    /// Names that several columns have.
+    twice: HashSet<&'a str>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(schema: &'a Schema) -> Self {
+        let mut places = HashMap::with_capacity(schema.fields().len());
+        let mut twice = HashSet::new();
+        for (place, column) in schema.fields().iter().enumerate() {
+            if places.insert(column.name().as_str(), place).is_some() {
+                twice.insert(column.name().as_str());
+            }
+        }
+        Self { places, twice }
+    }
+
+    /// Returns the index of the column of this name.
+    fn place(&self, name: &str) -> Result<Option<usize>, String> {
+        if self.twice.contains(name) {
+            return Err(format!(
+                "two columns of it have the name {name:?}: give them names of their own"
+            ));
+        }
+        Ok(self.places.get(name).copied())
+    }
+}
+
+/// Fails if the name of a column differs from the absent field's name only in the case of letters,
+/// or in spaces around it. The field would be missing in all rows, although its values are there.
+fn check_alike(schema: &Schema, fields: &Fields, name: &str) -> Result<(), String> {
+    let is_field = |column: &str| fields.iter().any(|(field, _)| field == column);
+    let mut columns = schema.fields().iter().map(|column| column.name().as_str());
+    match columns.find(|column| alike(column, name) && !is_field(column)) {
+        None => Ok(()),
+        Some(column) => Err(format!(
+            "it has no column {name:?}, but {column:?}: names are compared letter by letter, so give the column the \
+             same name in all files, or a pipeline with that name for these files"
+        )),
+    }
 }
 
 fn names(schema: &Schema) -> String {
@@ -165,6 +248,11 @@ fn value_type(of: &DataType) -> &DataType {
         DataType::Dictionary(_, values) => values,
         other => other,
     }
+}
+
+/// True if the values must be UTF-8.
+fn is_utf8(found: &DataType) -> bool {
+    matches!(found, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
 fn is_text(found: &DataType) -> bool {
@@ -247,15 +335,16 @@ pub(super) fn int96_units(
     fields: &Fields,
 ) -> HashMap<String, TimeUnit> {
     let columns = metadata.parquet_schema().columns().iter();
-    let int96 = columns.filter(|column| column.physical_type() == Type::INT96);
+    let int96 = columns.filter(|column| column.physical_type() == PhysicalType::INT96);
+    let fields: HashMap<_, _> = fields.iter().map(|(name, field)| (name, field)).collect();
     let named = int96.filter_map(|column| match column.path().parts() {
-        [name] => fields.iter().find(|(field, _)| field == name),
+        [name] => fields.get_key_value(name),
         _ => None,
     });
-    let unit = |(name, field): &(String, FieldLayout)| {
+    let unit = |(name, field): (&&String, &&FieldLayout)| {
         let is_nanoseconds = field.time_unit == TimeUnit::Nanosecond;
         let unit = if is_nanoseconds { TimeUnit::Nanosecond } else { TimeUnit::Microsecond };
-        (name.clone(), unit)
+        ((*name).clone(), unit)
     };
     named.map(unit).collect()
 }
@@ -276,11 +365,66 @@ pub(super) fn views(
             (None, DataType::Binary | DataType::LargeBinary) => DataType::BinaryView,
             (None, other) => other.clone(),
         };
-        if columns.binary_search(&place).is_err() || kind == *field.data_type() {
-            return Arc::clone(field);
+        if columns.binary_search(&place).is_err() {
+            Arc::clone(field)
+        } else {
+            with_type(field, kind)
         }
-        Arc::new(field.as_ref().clone().with_data_type(kind))
     };
     let fields: Vec<_> = schema.fields().iter().enumerate().map(view).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
+/// Returns the schema with text among `columns` replaced by plain bytes of the same layout. The
+/// decoders of text check the UTF-8 of a whole batch, and their error names no row.
+pub(super) fn as_bytes(schema: &Schema, columns: &[usize]) -> Schema {
+    let bytes = |text: &DataType| match text {
+        DataType::Utf8 => DataType::Binary,
+        DataType::LargeUtf8 => DataType::LargeBinary,
+        DataType::Utf8View => DataType::BinaryView,
+        other => other.clone(),
+    };
+    let fields = schema.fields().iter().enumerate().map(|(place, field)| {
+        let kind = match field.data_type() {
+            DataType::Dictionary(keys, values) => {
+                DataType::Dictionary(keys.clone(), Box::new(bytes(values)))
+            }
+            other => bytes(other),
+        };
+        if columns.binary_search(&place).is_ok() {
+            with_type(field, kind)
+        } else {
+            Arc::clone(field)
+        }
+    });
+    Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone())
+}
+
+/// Returns a Parquet schema whose columns of text are plain bytes, as [`as_bytes`] does for Arrow.
+///
+/// # Errors
+/// The error of the `parquet` crate for a schema that can't be made.
+pub(super) fn parquet_as_bytes(
+    schema: &SchemaDescriptor,
+) -> parquet::errors::Result<SchemaDescriptor> {
+    let root = schema.root_schema();
+    let field = |field: &TypePtr| {
+        let info = field.get_basic_info();
+        if !field.is_primitive() || info.converted_type() != ConvertedType::UTF8 {
+            return Ok(Arc::clone(field));
+        }
+        let id = info.has_id().then(|| info.id());
+        let bytes = Type::primitive_type_builder(field.name(), field.get_physical_type());
+        Ok(Arc::new(bytes.with_repetition(info.repetition()).with_id(id).build()?))
+    };
+    let fields = root.get_fields().iter().map(field).collect::<parquet::errors::Result<_>>()?;
+    let root = Type::group_type_builder(root.name()).with_fields(fields).build()?;
+    Ok(SchemaDescriptor::new(Arc::new(root)))
+}
+
+fn with_type(field: &FieldRef, kind: DataType) -> FieldRef {
+    if kind == *field.data_type() {
+        return Arc::clone(field);
+    }
+    Arc::new(field.as_ref().clone().with_data_type(kind))
 }

@@ -41,6 +41,8 @@ pub enum BadField {
     TooLong(usize),
     /// A quote opens or closes at a wrong place.
     Quote,
+    /// The type of a Parquet or Arrow column promises UTF-8, and the value is not UTF-8.
+    NotUtf8,
 }
 
 impl fmt::Display for BadField {
@@ -66,6 +68,9 @@ impl fmt::Display for BadField {
             ),
             Self::Missing => formatter.write_str("is empty, but a value is required"),
             Self::TooLong(limit) => write!(formatter, "is longer than {limit} bytes"),
+            Self::NotUtf8 => formatter.write_str(
+                "is not UTF-8, and the type of its column is text: write the column as plain bytes (binary)",
+            ),
             Self::Quote => formatter.write_str("has a quote at a wrong place"),
         }
     }

@@ -52,10 +52,10 @@ enum Form<'a> {
     },
     #[cfg(feature = "parquet")]
     Columns {
-        batch: arrow_array::RecordBatch,
+        from: crate::columns::ColumnRows,
         /// The first row that is not in a block yet.
         next: usize,
-        plan: &'a Plan,
+        layout: &'a Layout,
     },
 }
 
@@ -97,10 +97,10 @@ impl RowReader {
                 }
             },
             #[cfg(feature = "parquet")]
-            ChunkRows::Columns(batch) => ChunkReader {
-                rows: batch.num_rows(),
-                lines: batch.num_rows(),
-                form: Form::Columns { batch, next: 0, plan: &self.plan },
+            ChunkRows::Columns(from) => ChunkReader {
+                rows: from.rows(),
+                lines: from.rows(),
+                form: Form::Columns { from, next: 0, layout: &self.plan.layout },
             },
         }
     }
@@ -153,13 +153,12 @@ impl ChunkReader<'_> {
                 true
             }
             #[cfg(feature = "parquet")]
-            Form::Columns { batch, next, .. } if *next == batch.num_rows() => false,
+            Form::Columns { from, next, .. } if *next == from.rows() => false,
             #[cfg(feature = "parquet")]
-            Form::Columns { batch, next, plan } => {
+            Form::Columns { from, next, layout } => {
                 let begin = *next;
-                *next = (begin + crate::decode::BLOCK_ROWS).min(batch.num_rows());
-                let names = &plan.field_names;
-                crate::columns::read_columns(batch, begin..*next, names, &plan.layout, block, bad);
+                *next = (begin + crate::decode::BLOCK_ROWS).min(from.rows());
+                crate::columns::read_columns(from, begin..*next, layout, block, bad);
                 true
             }
         }

@@ -117,7 +117,7 @@ pub(crate) enum ChunkSource<'a> {
     /// In the buffer that the thread passed to `claim`.
     Buffer,
     #[cfg(feature = "parquet")]
-    Columns(arrow_array::RecordBatch),
+    Columns(crate::columns::ColumnRows),
     /// Reading failed. This is the run's last chunk.
     Failed(Option<Error>),
 }
@@ -128,7 +128,7 @@ pub(crate) enum ChunkRows<'a> {
     /// Text, or packed rows.
     Bytes(&'a [u8]),
     #[cfg(feature = "parquet")]
-    Columns(arrow_array::RecordBatch),
+    Columns(crate::columns::ColumnRows),
 }
 
 /// The next range of the input whose chunks threads are claiming.
@@ -272,9 +272,9 @@ impl<'a> Chunks<'a> {
             #[cfg(feature = "parquet")]
             Reader::Columns(stream) => {
                 let told = |what| Error::Columns { input: input.name.clone(), what };
-                let batch = stream.next();
+                let rows = stream.next();
                 input.check_unchanged()?;
-                let Some(batch) = batch.map_err(told)? else { return Ok(None) };
+                let Some(rows) = rows.map_err(told)? else { return Ok(None) };
                 if begin == 0 {
                     // Checked at the first row: a file without rows has no values that could be
                     // missing or mean another thing.
@@ -282,9 +282,9 @@ impl<'a> Chunks<'a> {
                     self.missing_columns.lock().add(&input.name, stream.absent());
                     self.meanings.lock().add(&input.name, stream.meanings())?;
                 }
-                let end = begin + batch.num_rows() as u64;
+                let end = begin + rows.rows() as u64;
                 let read = stream.input_bytes(input.bytes);
-                Ok(Some(Piece { range: begin..end, read, source: ChunkSource::Columns(batch) }))
+                Ok(Some(Piece { range: begin..end, read, source: ChunkSource::Columns(rows) }))
             }
         }
     }
@@ -334,8 +334,7 @@ impl<'a> Chunks<'a> {
             // when threads claim the input.
             let has = |input: &Input<'a>| {
                 let open = Open::new(input, self.row_ends);
-                let columns = |open: Open<'a>| open.columns(field, rows_bytes);
-                open.is_ok_and(|open| columns(open).is_ok_and(|stream| stream.has_columns()))
+                open.is_ok_and(|open| open.has_values(field, rows_bytes))
             };
             if elsewhere.contains(name) || self.inputs.iter().any(has) {
                 elsewhere.insert(name.clone());
@@ -409,7 +408,7 @@ impl<'a> Claim<'a> {
             ChunkSource::Buffer => Ok(ChunkRows::Bytes(buffer)),
             // The clone shares the columns and copies nothing.
             #[cfg(feature = "parquet")]
-            ChunkSource::Columns(batch) => Ok(ChunkRows::Columns(batch.clone())),
+            ChunkSource::Columns(rows) => Ok(ChunkRows::Columns(rows.clone())),
             ChunkSource::Failed(error) => error.take().map_or(Ok(ChunkRows::Bytes(&[])), Err),
         }
     }

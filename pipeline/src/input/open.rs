@@ -145,8 +145,25 @@ impl<'a> Open<'a> {
         use crate::columns::ColumnStream;
         match &self.text {
             OpenText::Memory(bytes) => ColumnStream::of_memory(bytes, fields, chunk_bytes),
-            OpenText::File(file, _) => ColumnStream::of_file(file, fields, chunk_bytes),
+            OpenText::File(file, _) => {
+                ColumnStream::of_file(file, fields, &self.partitions(), chunk_bytes)
+            }
         }
+    }
+
+    /// The values that the folders of a file's path name.
+    #[cfg(feature = "parquet")]
+    fn partitions(&self) -> crate::columns::Partitions {
+        crate::columns::Partitions::of_path(&self.name)
+    }
+
+    /// True if the input has a column of the field, or its path names the field's value.
+    #[cfg(feature = "parquet")]
+    pub(super) fn has_values(&self, field: &crate::columns::Fields, chunk_bytes: usize) -> bool {
+        let named = |(name, _): &(String, _)| self.partitions().has(name);
+        let is_file = matches!(self.text, OpenText::File(..));
+        let columns = self.columns(field, chunk_bytes);
+        is_file && field.iter().any(named) || columns.is_ok_and(|stream| stream.has_columns())
     }
 
     /// Returns the first line of a text, with its line end. If the line is too long, returns its

@@ -111,9 +111,13 @@ impl Plans {
 }
 
 fn missing(needed: &str, names: &[String]) -> String {
-    let alike = |name: &&String| name.trim().eq_ignore_ascii_case(needed.trim());
-    match names.iter().find(alike) {
+    match names.iter().find(|name| alike(name, needed)) {
         Some(alike) => format!("it has no column {needed:?}, but {alike:?}"),
         None => format!("it has no column {needed:?}"),
     }
+}
+
+/// True if two names differ at most in the case of letters and in spaces around them.
+pub(crate) fn alike(one: &str, other: &str) -> bool {
+    one.trim().to_lowercase() == other.trim().to_lowercase()
 }
