@@ -456,3 +456,49 @@ mod columns {
         assert!(negative.unwrap_err().to_string().contains("does not fit into 64 bits"));
     }
 }
+
+/// Regression test: labels such as `true` and `yes`, and numbers with a plus, made their rows bad,
+/// and no setting could change that.
+#[test]
+fn words_and_a_plus_are_read_as_numbers() {
+    for kind in [FieldKind::Int32, FieldKind::Int64] {
+        let field = || Field::new("x", kind).words([("true", 1), ("false", 0), ("no-click", -1)]);
+        let values = ["true", "7", "false", "no-click", "-2"];
+        assert_eq!(one(field(), &values).unwrap(), [1, 7, 0, -1, -2], "{kind:?}");
+        let wrong = one(field(), &["True"]).unwrap_err().to_string();
+        assert!(wrong.contains("\"True\""), "{wrong}");
+        let advised = one(Field::new("x", kind), &["true"]).unwrap_err().to_string();
+        assert!(advised.contains("`words`"), "{advised}");
+        // A word can't mean a number and a missing value.
+        assert!(one(field().missing(["true"]), &["1"]).is_err());
+    }
+    let float = || Field::new("x", FieldKind::Float32);
+    let plain = one(float(), &["2", "0", "-1.5"]).unwrap();
+    let worded = float().words([("two", 2), ("zero", 0)]);
+    assert_eq!(one(worded, &["two", "zero", "-1.5"]).unwrap(), plain);
+    let unsigned = Field::new("x", FieldKind::Uint64).words([("yes", 1)]);
+    assert_eq!(one(unsigned, &["yes", "+3"]).unwrap(), [1, 3]);
+    for kind in [FieldKind::Int32, FieldKind::Int64, FieldKind::Uint64] {
+        let field = || Field::new("x", kind);
+        assert_eq!(one(field(), &["+1", "2", "+0003"]).unwrap(), [1, 2, 3], "{kind:?}");
+        assert_eq!(one(field().whole_floats(), &["+5.0", "+1e2"]).unwrap(), [5, 100]);
+        for wrong in ["+", "++1", "+-1", "1+", "+ 1", "+5.0", "+99999999999999999999"] {
+            let error = one(field(), &[wrong]).unwrap_err();
+            assert!(matches!(error, Error::BadRow(_)), "{kind:?} {wrong}: {error}");
+        }
+    }
+    for (field, told) in [
+        (Field::new("x", FieldKind::Bytes).words([("a", 1)]), "is Bytes"),
+        (Field::new("x", FieldKind::Hex32).words([("x", 1)]), "is Hex32"),
+        (Field::new("x", FieldKind::Int32).words([("12", 1)]), "a number or as missing already"),
+        (Field::new("x", FieldKind::Int32).words([("big", 1 << 40)]), "does not fit"),
+        (Field::new("x", FieldKind::Uint64).words([("minus", -1)]), "does not fit"),
+    ] {
+        let error = one(field, &["1"]).unwrap_err();
+        assert!(matches!(error, Error::Spec(_)), "{error}");
+        assert!(error.to_string().contains(told), "{told}: {error}");
+    }
+    let json = r#"{"name": "x", "kind": "int32", "words": {"yes": 1}}"#;
+    let field: Field = serde_json::from_str(json).unwrap();
+    assert_eq!(field, Field::new("x", FieldKind::Int32).words([("yes", 1)]));
+}

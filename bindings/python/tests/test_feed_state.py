@@ -75,3 +75,18 @@ def test_a_loop_that_draws_ahead_names_its_own_rows(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="rows must be from 0 to 4"):
             feed.state_dict(5)
     assert numbers(Pipeline(SPEC).feed(tmp_path, skip_rows=state)) == [12, 13, 14]
+
+
+def test_words_are_numbers() -> None:
+    label = Field("label", "int32", words={"true": 1, "false": 0, "maybe": -1})
+    spec = Spec([label], [Column("label", fill_missing(9))], [Output("l", ["label"], "i32")])
+    found = next(Pipeline(spec).feed(b"true\nfalse\n+5\n\nmaybe\n"))["l"]
+    assert found.ravel().tolist() == [1, 0, 5, 9, -1]
+    with pytest.raises(embank.BadRow, match="words"):
+        list(Pipeline(Spec(
+            [Field("label", "int32")], [Column("label", fill_missing(9))], [Output("l", ["label"], "i32")]
+        )).feed(b"true\n"))
+    with pytest.raises(embank.SpecError, match="words"):
+        Pipeline(Spec(
+            [Field("label", "bytes", words={"a": 1}, required=True)], [Column("label")], []
+        ))

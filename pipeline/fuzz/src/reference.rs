@@ -229,7 +229,8 @@ fn value(field: &OneField, bytes: &[u8]) -> Option<u64> {
             u64::from_str_radix(text, 16).ok()
         }
         Kind::Int32 | Kind::Int64 => {
-            let digits = bytes.strip_prefix(b"-").unwrap_or(bytes);
+            let signed = bytes.strip_prefix(b"-").or_else(|| bytes.strip_prefix(b"+"));
+            let digits = signed.unwrap_or(bytes);
             if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
                 return None;
             }

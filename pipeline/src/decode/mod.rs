@@ -30,11 +30,8 @@ pub(crate) use block::{
     BLOCK_ROWS, Block, ByteColumn, COLUMN_STRIDE, ColumnCounts, MissingBit, Slot,
 };
 pub(crate) use decoder::Decoder;
-pub(crate) use field::hex32;
-pub(crate) use field::uint64;
 pub use field::{BadField, FieldKind};
-#[cfg(feature = "parquet")]
-pub(crate) use field::{float32, int32, int64};
+pub(crate) use field::{float32, hex32, int32, int64, uint64};
 pub(crate) use layout::{FIELD_BYTES_MAX, FieldLayout, Layout};
 pub use level::Level;
 pub(crate) use level::vectorised;

@@ -1,10 +1,13 @@
-//! Other forms of a field's values: spellings of a missing value, and integers written as floats.
+//! Other forms of a field's values: spellings of a missing value, words for numbers, a plus before a
+//! number, and integers written as floats.
 //!
 //! The kernels and parsers read only the usual form of a value. They hand the values that they
 //! can't read to this code, so the other forms cost nothing for usual values. But the spelling of a
 //! missing value may also be a value of the field's kind (`-1`, or any spelling in a text field).
 //! Such a field must be compared with the spellings first. It is therefore read value by value,
 //! without a kernel.
+
+use std::collections::BTreeMap;
 
 use super::field::{BadField, FieldKind, float32, hex32, int32, int64, uint64};
 
@@ -21,12 +24,21 @@ pub(crate) struct Spelling {
     /// Spellings of a missing value, besides an empty field.
     missing: Vec<Vec<u8>>,
     whole_floats: bool,
+    /// Words that stand for numbers, with the numbers' digits.
+    words: Vec<(Vec<u8>, Vec<u8>)>,
+    /// True if a plus may stand before a number.
+    plus: bool,
     /// True if one of the spellings can be a value of the field's kind.
     first: bool,
 }
 
 impl Spelling {
-    pub(crate) fn new(kind: FieldKind, missing: &[String], whole_floats: bool) -> Self {
+    pub(crate) fn new(
+        kind: FieldKind,
+        missing: &[String],
+        whole_floats: bool,
+        words: &BTreeMap<String, i64>,
+    ) -> Self {
         let missing: Vec<Vec<u8>> = missing
             .iter()
             .filter(|one| !one.is_empty())
@@ -43,7 +55,12 @@ impl Spelling {
         };
         let whole = |one: &Vec<u8>| whole_floats && whole_digits(one).is_some();
         let first = missing.iter().any(|one| is_value(one) || whole(one));
-        Self { missing, whole_floats, first }
+        let word = |(word, number): (&String, &i64)| {
+            (word.clone().into_bytes(), number.to_string().into_bytes())
+        };
+        let words = words.iter().map(word).collect();
+        let plus = matches!(kind, FieldKind::Int32 | FieldKind::Int64 | FieldKind::Uint64);
+        Self { missing, whole_floats, words, plus, first }
     }
 
     /// True if the field must be compared with the spellings before it is read.
@@ -83,9 +100,22 @@ impl Spelling {
         if self.is_missing(field) {
             return Ok(None);
         }
-        let Some(digits) = whole_digits(field).filter(|_| self.whole_floats) else {
-            return Err(why);
+        if let Some((_, digits)) = self.words.iter().find(|(word, _)| word == field) {
+            return parse(digits);
+        }
+        let unsigned = match field {
+            [b'+', number @ ..] if self.plus && number.first().is_some_and(u8::is_ascii_digit) => {
+                number
+            }
+            _ => field,
         };
+        let Some(digits) = whole_digits(unsigned).filter(|_| self.whole_floats) else {
+            return if unsigned.len() < field.len() { parse(unsigned) } else { Err(why) };
+        };
+        // All digits: a whole number with a plus, which no program has rounded.
+        if unsigned.iter().all(u8::is_ascii_digit) {
+            return parse(unsigned);
+        }
         let value = parse(&digits)?;
         if is_exact(&digits) { Ok(value) } else { Err(BadField::Rounded(f64::MANTISSA_DIGITS)) }
     }
@@ -139,6 +169,10 @@ fn whole_digits(field: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
+    fn new(kind: FieldKind, missing: &[String], whole_floats: bool) -> Spelling {
+        Spelling::new(kind, missing, whole_floats, &BTreeMap::new())
+    }
+
     #[test]
     fn whole_numbers_that_are_written_as_floats() {
         for (text, number) in [
@@ -180,8 +214,7 @@ mod tests {
 
     #[test]
     fn spellings_that_are_values_are_looked_for_first() {
-        let first =
-            |kind, missing: &str| Spelling::new(kind, &[missing.to_owned()], false).is_first();
+        let first = |kind, missing: &str| new(kind, &[missing.to_owned()], false).is_first();
         assert!(
             first(FieldKind::Int32, "-1")
                 && first(FieldKind::Float32, "0")
@@ -191,6 +224,6 @@ mod tests {
         for kind in [FieldKind::Int32, FieldKind::Float32, FieldKind::Hex32, FieldKind::Uint64] {
             assert!(!first(kind, "nan") && !first(kind, ""), "{kind:?}");
         }
-        assert!(Spelling::new(FieldKind::Int64, &["-1.0".to_owned()], true).is_first());
+        assert!(new(FieldKind::Int64, &["-1.0".to_owned()], true).is_first());
     }
 }

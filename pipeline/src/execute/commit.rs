@@ -263,10 +263,14 @@ fn wrong_count(found: usize, expected: usize, format: Format, advises: bool) -> 
 }
 
 fn wrong_field(name: &str, why: BadField, snippet: &[u8], advises: bool) -> String {
-    use FieldKind::{Int32, Int64, Uint64};
+    use FieldKind::{Float32, Int32, Int64, Uint64};
     let is_whole = matches!(why, BadField::NotA(Int32 | Int64 | Uint64)) && is_whole_float(snippet);
+    let is_number = matches!(why, BadField::NotA(Int32 | Int64 | Uint64 | Float32));
+    let is_word = is_number && snippet.len() > 1 && snippet.iter().all(u8::is_ascii_alphabetic);
     let cure = if is_whole && advises {
         ", but a float that the field's setting `whole_floats: true` reads"
+    } else if is_word && advises {
+        ", but a word, which a setting of the field reads as missing (`missing`) or as a number (`words`)"
     } else {
         ""
     };

@@ -55,7 +55,7 @@ impl<'a> Fields<'a> {
             kind,
             required: field.required,
             bytes_max: FIELD_BYTES_MAX,
-            spelling: Spelling::new(kind, &field.missing, field.whole_floats),
+            spelling: Spelling::new(kind, &field.missing, field.whole_floats, &field.words),
             time_unit: field.time_unit,
         });
         let layout = Arc::new(Layout::new(fields.collect(), separator));

@@ -1,5 +1,7 @@
 //! Fields of a row.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::decode::FieldKind;
@@ -34,6 +36,10 @@ pub struct Field {
     /// numbers. Default: false, which makes a row with such a float in text a bad row.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_floats: bool,
+    /// Words that stand for whole numbers in text: `{"true": 1, "false": 0}`. They match byte by
+    /// byte. Only for fields of decimal numbers. Default: none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub words: BTreeMap<String, i64>,
     /// Unit in which timestamps, times of day and durations of Parquet and Arrow files are read.
     /// The file may have another unit. Dates are always days since 1970-01-01. Default:
     /// microseconds.
@@ -51,6 +57,7 @@ impl Field {
             required: false,
             missing: Vec::new(),
             whole_floats: false,
+            words: BTreeMap::new(),
             time_unit: TimeUnit::default(),
         }
     }
@@ -74,6 +81,21 @@ impl Field {
     #[must_use]
     pub fn whole_floats(self) -> Self {
         Self { whole_floats: true, ..self }
+    }
+
+    /// Adds words that stand for numbers in text.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{Field, FieldKind};
+    ///
+    /// let label = Field::new("label", FieldKind::Int32).words([("yes", 1), ("no", 0)]);
+    /// assert_eq!(label.words["yes"], 1);
+    /// ```
+    #[must_use]
+    pub fn words<W: Into<String>>(mut self, words: impl IntoIterator<Item = (W, i64)>) -> Self {
+        self.words.extend(words.into_iter().map(|(word, number)| (word.into(), number)));
+        self
     }
 
     /// Makes the field required: a row without it is a bad row.

@@ -32,7 +32,7 @@ This module needs only NumPy. `Batch.torch` needs PyTorch, and `connect` needs p
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Optional, Union, get_args
 
@@ -169,11 +169,17 @@ class Field:
             reading the field slower.
         whole_floats: Whether text may write a whole number as a float, `5.0`, as pandas does for a
             column with missing values. Whole doubles of Parquet are always read. Default: False.
+        words: Words that stand for whole numbers in text, such as `{"true": 1, "false": 0}`. They
+            are compared byte by byte. Default: none.
 
     >>> field = Field("age", "int32", missing=["NA", "nan"], whole_floats=True)
     >>> spec = Spec([field], [Column("age", fill_missing(0))], [Output("age", ["age"], "i32")])
     >>> next(Pipeline(spec).feed(b"5.0\\nNA\\n7\\n"))["age"].ravel().tolist()
     [5, 0, 7]
+    >>> label = Field("label", "int32", words={"yes": 1, "no": 0})
+    >>> spec = Spec([label], [Column("label", fill_missing(0))], [Output("label", ["label"], "i32")])
+    >>> next(Pipeline(spec).feed(b"yes\\n1\\nno\\n"))["label"].ravel().tolist()
+    [1, 1, 0]
     """
 
     name: str
@@ -182,6 +188,7 @@ class Field:
     time_unit: TimeUnit = "us"
     missing: Sequence[str] = ()
     whole_floats: bool = False
+    words: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         _one_of(f'kind of field "{self.name}"', self.kind, Kind)
@@ -191,7 +198,7 @@ class Field:
         """The settings as plain data."""
         if isinstance(self.missing, str):
             raise TypeError(f"missing is a list of spellings, not {self.missing!r}")
-        return {**vars(self), "missing": list(self.missing)}
+        return {**vars(self), "missing": list(self.missing), "words": dict(self.words)}
 
 
 @dataclass(frozen=True, init=False)
