@@ -382,9 +382,9 @@ fn unknown_and_long_values_are_told_with_their_rows() {
         pipeline.run(&inputs, &mut |_: &mut Batch| Ok(())).unwrap_err()
     };
     match fail("a\tb\na\tb\nb\tb\n", "a\ta\nb\tlonger\n") {
-        Error::ValueTooLong { name, value, found, longest, input, row } => {
-            assert_eq!((&name[..], &value[..], found, longest), ("w", "\"longer\"", 6, 5));
-            assert_eq!((&input[..], row), ("second", 4));
+        Error::BadRow(bad) => {
+            assert_eq!((&bad.input[..], bad.line), ("second", 2));
+            assert!(bad.what.contains("\"longer\", is longer than the 5 bytes"), "{bad}");
         }
         error => panic!("{error}"),
     }

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use super::layout::FIELD_BYTES_MAX;
+
 /// Type of a field and its form in text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,6 +69,10 @@ impl fmt::Display for BadField {
                  one; write it as a whole number or as text of digits"
             ),
             Self::Missing => formatter.write_str("is empty, but a value is required"),
+            Self::TooLong(limit) if *limit < FIELD_BYTES_MAX => write!(
+                formatter,
+                "is longer than the {limit} bytes that its vocabulary takes (`value_bytes_max`)"
+            ),
             Self::TooLong(limit) => write!(formatter, "is longer than {limit} bytes"),
             Self::NotUtf8 => formatter.write_str(
                 "is not UTF-8, and the type of its column is text: write the column as plain bytes (binary)",

@@ -1,7 +1,9 @@
 //! Decides how the fields of a row are read, and makes columns of them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::plans::TextLimits;
 use crate::decode::{FIELD_BYTES_MAX, FieldKind, FieldLayout, Layout, Slot, Spelling};
 use crate::error::{Result, refused};
 use crate::format::Format;
@@ -11,6 +13,8 @@ use crate::spec::{Column, Field, Source, Spec};
 /// The fields of a row, and for each the number of columns that the plan has still to make of it.
 pub(super) struct Fields<'a> {
     spec: &'a Spec,
+    /// The place of each field, by its name.
+    places: HashMap<&'a str, usize>,
     pub(super) layout: Arc<Layout>,
     /// How each field is read. In two cases this is not the kind that the spec gives: text that
     /// `Hex2Int` reads, and fields that no column needs.
@@ -20,11 +24,43 @@ pub(super) struct Fields<'a> {
 }
 
 /// Number of columns that are made of a field.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Uses {
     all: usize,
     /// Number of these columns that begin with `Hex2Int`.
     hex: usize,
+    /// Largest number of bytes that all of these columns take.
+    bytes_max: usize,
+}
+
+impl Default for Uses {
+    fn default() -> Self {
+        Self { all: 0, hex: 0, bytes_max: FIELD_BYTES_MAX }
+    }
+}
+
+impl Uses {
+    /// Counts a column that is made of `field`.
+    fn add(&mut self, field: &Field, column: &Column, limits: &TextLimits) -> Result<()> {
+        self.all += 1;
+        match first_operator(column) {
+            Some(Operator::Hex2Int) => {
+                if !matches!(field.kind, FieldKind::Bytes | FieldKind::Hex32) {
+                    return refused(format!(
+                        "column {:?}: Hex2Int is for text, and field {:?} is {:?}",
+                        column.name, field.name, field.kind
+                    ));
+                }
+                self.hex += 1;
+            }
+            Some(Operator::Vocabulary(name)) => {
+                let limit = limits.get(name).map_or(FIELD_BYTES_MAX, |&limit| limit as usize);
+                self.bytes_max = self.bytes_max.min(limit);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Fields<'a> {
@@ -34,16 +70,21 @@ impl<'a> Fields<'a> {
     /// [`Error::Spec`](crate::Error::Spec) if packed rows can't have a field. Also if a column uses
     /// a field that does not exist or is skipped, or if two columns read one field as different
     /// types.
-    pub(super) fn new(spec: &'a Spec, format: Format) -> Result<Self> {
+    pub(super) fn new(spec: &'a Spec, format: Format, limits: &TextLimits) -> Result<Self> {
         let separator = match format {
             // A text with a separator of several bytes is rewritten before it is decoded. Each
             // separator is replaced by its first byte.
             Format::Text { separator, .. } => separator.first(),
             Format::Packed | Format::Columns | Format::ByName(_) => b'\t',
         };
+        let places = spec.fields.iter().enumerate();
+        let places: HashMap<_, _> = places.map(|(place, field)| (&*field.name, place)).collect();
         let mut uses = vec![Uses::default(); spec.fields.len()];
         for column in &spec.columns {
-            count_use(spec, column, &mut uses)?;
+            if let Source::Field(name) = &column.from {
+                let field = field_index(spec, &places, column, name)?;
+                uses[field].add(&spec.fields[field], column, limits)?;
+            }
         }
         let mut kinds = Vec::with_capacity(spec.fields.len());
         for (field, uses) in spec.fields.iter().zip(&uses) {
@@ -51,16 +92,17 @@ impl<'a> Fields<'a> {
             check_packed(field, kind, format)?;
             kinds.push(kind);
         }
-        let fields = spec.fields.iter().zip(&kinds).map(|(field, &kind)| FieldLayout {
+        let fields = spec.fields.iter().zip(&kinds).zip(&uses);
+        let fields = fields.map(|((field, &kind), uses)| FieldLayout {
             kind,
             required: field.required,
-            bytes_max: FIELD_BYTES_MAX,
+            bytes_max: uses.bytes_max,
             spelling: Spelling::new(kind, &field.missing, field.whole_floats, &field.words),
             time_unit: field.time_unit,
         });
         let layout = Arc::new(Layout::new(fields.collect(), separator));
         let uses_left = uses.iter().map(|uses| uses.all).collect();
-        Ok(Self { spec, layout, kinds, uses_left })
+        Ok(Self { spec, places, layout, kinds, uses_left })
     }
 
     /// Returns the column that is made of the field `name`, before its operators. If several
@@ -75,7 +117,7 @@ impl<'a> Fields<'a> {
         name: &str,
         program: &mut Program,
     ) -> Result<Flow> {
-        let field = field_index(self.spec, column, name)?;
+        let field = field_index(self.spec, &self.places, column, name)?;
         let target = self.layout.target(field).expect("a field that a column is made of is read");
         let (kind, signed) = match self.kinds[field] {
             FieldKind::Int32 => (Kind::I32, true),
@@ -102,23 +144,6 @@ impl<'a> Fields<'a> {
         let missing = (!self.spec.fields[field].required).then_some(target.missing);
         Ok(Flow { missing, signed, ..Flow::new(kind, slot) })
     }
-}
-
-fn count_use(spec: &Spec, column: &Column, uses: &mut [Uses]) -> Result<()> {
-    let Source::Field(name) = &column.from else { return Ok(()) };
-    let field = field_index(spec, column, name)?;
-    uses[field].all += 1;
-    if reads_hex(column) {
-        let kind = spec.fields[field].kind;
-        if !matches!(kind, FieldKind::Bytes | FieldKind::Hex32) {
-            return refused(format!(
-                "column {:?}: Hex2Int is for text, and field {name:?} is {kind:?}",
-                column.name
-            ));
-        }
-        uses[field].hex += 1;
-    }
-    Ok(())
 }
 
 /// Returns the kind that the decoder reads the field as.
@@ -152,9 +177,13 @@ fn check_packed(field: &Field, kind: FieldKind, format: Format) -> Result<()> {
     ))
 }
 
-fn field_index(spec: &Spec, column: &Column, name: &str) -> Result<usize> {
-    let found = spec.fields.iter().position(|field| field.name == name);
-    let Some(field) = found else {
+fn field_index(
+    spec: &Spec,
+    places: &HashMap<&str, usize>,
+    column: &Column,
+    name: &str,
+) -> Result<usize> {
+    let Some(&field) = places.get(name) else {
         return refused(format!(
             "column {:?} is made of {name:?}, which no field is named",
             column.name
@@ -169,9 +198,7 @@ fn field_index(spec: &Spec, column: &Column, name: &str) -> Result<usize> {
     Ok(field)
 }
 
-/// True if the column reads its field directly as a hexadecimal number.
-fn reads_hex(column: &Column) -> bool {
-    let first =
-        column.operators.iter().find(|operator| !matches!(operator, Operator::FillMissing(_)));
-    first == Some(&Operator::Hex2Int)
+/// The column's first operator that changes values of its field which are not missing.
+fn first_operator(column: &Column) -> Option<&Operator> {
+    column.operators.iter().find(|operator| !matches!(operator, Operator::FillMissing(_)))
 }

@@ -20,7 +20,7 @@ use crate::decode::{Block, ColumnCounts, FieldKind, FieldLayout, Layout, Slot};
 use crate::operators::{Kernel, LookUp, ValueSpace};
 use crate::spec::{Dtype, VocabularySpec};
 
-pub(crate) use plans::{Plans, alike};
+pub(crate) use plans::{Plans, TextLimits, alike};
 
 /// A vocabulary that the pipeline uses.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::check::check;
 use super::fields::Fields;
 use super::outputs::outputs;
+use super::plans::TextLimits;
 use super::{Plan, VocabularyPlan};
 use crate::decode::Slot;
 use crate::error::{Result, refused};
@@ -13,17 +14,23 @@ use crate::operators::{Flow, Kind, NamedVocabulary, Operator, Place, Program, cr
 use crate::spec::{Column, Source, Spec};
 
 /// Checks a pipeline and lays it out. `has_bank` is true if the pipeline has a bank. Without a
-/// bank, a vocabulary can't number values of unknown range.
+/// bank, a vocabulary can't number values of unknown range. A text that is longer than its
+/// vocabulary's entry of `limits` makes its row bad.
 ///
 /// # Errors
 /// [`Error::Spec`](crate::Error::Spec); the message names the column and says what to change.
-pub(super) fn plan(spec: &Spec, format: Format, has_bank: bool) -> Result<Plan> {
+pub(super) fn plan(
+    spec: &Spec,
+    format: Format,
+    has_bank: bool,
+    limits: &TextLimits,
+) -> Result<Plan> {
     format.check()?;
     if format == Format::Columns && cfg!(not(feature = "parquet")) {
         return refused("this program was built without Parquet and Arrow; convert to text");
     }
     check(spec, format)?;
-    let mut fields = Fields::new(spec, format)?;
+    let mut fields = Fields::new(spec, format, limits)?;
     let mut program = Program::new(fields.layout.columns(), has_bank);
     let mut flows: HashMap<&str, Flow> = HashMap::new();
     for column in &spec.columns {

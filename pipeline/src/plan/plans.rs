@@ -24,12 +24,16 @@ use crate::format::Format;
 use crate::input::RowEnds;
 use crate::spec::{Field, Spec};
 
+/// Largest number of bytes of a value, by the name of a vocabulary of text.
+pub(crate) type TextLimits = HashMap<String, u32>;
+
 /// The plans of one pipeline.
 #[derive(Debug)]
 pub(crate) struct Plans {
     spec: Spec,
     format: Format,
     has_bank: bool,
+    limits: TextLimits,
     own: Arc<Plan>,
     by_header: Mutex<HashMap<Vec<String>, Arc<Plan>>>,
 }
@@ -40,8 +44,21 @@ impl Plans {
     /// # Errors
     /// [`Error::Spec`](crate::Error::Spec); the message names the column and says what to change.
     pub(crate) fn new(spec: &Spec, format: Format, has_bank: bool) -> Result<Self> {
-        let own = Arc::new(plan(spec, format, has_bank)?);
-        Ok(Self { spec: spec.clone(), format, has_bank, own, by_header: Mutex::default() })
+        Self::with(spec.clone(), format, has_bank, TextLimits::default())
+    }
+
+    fn with(spec: Spec, format: Format, has_bank: bool, limits: TextLimits) -> Result<Self> {
+        let own = Arc::new(plan(&spec, format, has_bank, &limits)?);
+        Ok(Self { spec, format, has_bank, limits, own, by_header: Mutex::default() })
+    }
+
+    /// Makes the plans of the same pipeline for a run that gives ids to new values: a row is bad if
+    /// it has a text that is too long for its vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Spec`](crate::Error::Spec), as [`new`](Self::new).
+    pub(crate) fn with_limits(&self, limits: TextLimits) -> Result<Self> {
+        Self::with(self.spec.clone(), self.format, self.has_bank, limits)
     }
 
     /// Makes the plans of the same pipeline for inputs of another format.
@@ -49,7 +66,7 @@ impl Plans {
     /// # Errors
     /// [`Error::Spec`](crate::Error::Spec) if the pipeline can't run on that format.
     pub(crate) fn of_format(&self, format: Format) -> Result<Self> {
-        Self::new(&self.spec, format, self.has_bank)
+        Self::with(self.spec.clone(), format, self.has_bank, self.limits.clone())
     }
 
     pub(crate) fn format(&self) -> Format {
@@ -103,7 +120,8 @@ impl Plans {
         };
         let fields = names.iter().enumerate().map(field).collect();
         let spec = Spec { fields, ..self.spec.clone() };
-        let plan = plan(&spec, self.format, self.has_bank).map_err(|error| error.to_string())?;
+        let plan = plan(&spec, self.format, self.has_bank, &self.limits)
+            .map_err(|error| error.to_string())?;
         let plan = Arc::new(Plan { field_names: names.to_vec(), ..plan });
         self.by_header.lock().insert(names.to_vec(), Arc::clone(&plan));
         Ok(plan)

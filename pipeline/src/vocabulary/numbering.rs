@@ -1,6 +1,6 @@
 //! The state of one vocabulary between the runs of a pipeline.
 
-use embank::Vocabulary;
+use embank::{ValueKind, Vocabulary};
 
 use super::counts::ValueCounts;
 use super::memory::{Kept, MemoryNumbering};
@@ -62,6 +62,16 @@ impl Numbering {
     /// range is not known.
     pub(crate) fn values(&self) -> Option<&[u32]> {
         self.memory().map(MemoryNumbering::values)
+    }
+
+    /// Largest number of bytes of a value. `None` unless the values are texts.
+    pub(crate) fn value_bytes_max(&self) -> Option<u32> {
+        match &self.ids {
+            Ids::Bank(vocabulary) if vocabulary.config().kind == ValueKind::Bytes => {
+                Some(vocabulary.config().value_bytes_max)
+            }
+            Ids::Bank(_) | Ids::Memory(_) => None,
+        }
     }
 
     /// True if the vocabulary takes no new values.
