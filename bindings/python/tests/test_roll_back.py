@@ -141,6 +141,36 @@ def test_scans_prefetches_and_feeds_end(bank: embank.Bank) -> None:
     assert table.scan() is not scan and len(list(table.scan())) == 1
 
 
+@pytest.mark.parametrize("use", ["feed", "run", "evaluation", "vocabularies", "under way"])
+def test_a_pipeline_that_ends_with_a_roll_back_says_so(bank: embank.Bank, use: str) -> None:
+    """Regression test: the error was "bank is closed", and the bank was open."""
+    from embank.pipeline import Column, Field, Output, Pipeline, Spec, modulus, vocabulary
+
+    spec = Spec(
+        fields=[Field("site", "int32", required=True)],
+        columns=[Column("site", modulus(100), vocabulary("site"))],
+        outputs=[Output("ids", ["site"], "i64")],
+    )
+    pipeline = Pipeline(spec, bank=bank)
+    pipeline.run(b"7\n8\n")
+    first = bank.checkpoint()
+    calls = {
+        "feed": lambda: pipeline.feed(b"7\n"),
+        "run": lambda: pipeline.run(b"7\n"),
+        "evaluation": lambda: pipeline.feed(b"7\n", learn=False),
+        "vocabularies": pipeline.vocabularies,
+    }
+    feed = pipeline.feed(b"7\n8\n9\n", batch_rows=1) if use == "under way" else None
+    bank.roll_back(first)
+    with pytest.raises(ValueError, match=r"taken back.*Pipeline\(spec, bank=bank\)"):
+        list(feed) if feed is not None else calls[use]()
+    again = Pipeline(spec, bank=bank)
+    assert next(again.feed(b"8\n9\n"))["ids"].ravel().tolist() == [1, 2]
+    bank.close()
+    with pytest.raises(ValueError, match="bank is closed"):
+        again.run(b"7\n")
+
+
 def test_a_model_goes_on_from_the_best_epoch(bank: embank.Bank) -> None:
     torch = pytest.importorskip("torch")
     from embank.torch import Embedding, resume, save

@@ -12,13 +12,11 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict};
 
-use super::arrow;
 use super::feed_cell::{FeedCell, FeedState};
 use super::report::PyRunReport;
 use super::slot::SlotOwner;
 use super::{arguments, arrow};
 use crate::cell::detached;
-use crate::errors;
 use crate::signals::SIGNAL_INTERVAL;
 use crate::{errors, scalars};
 
@@ -94,7 +92,7 @@ impl PyFeed {
         self.slot.check_process()?;
         // The loop ends when the run sends a batch or ends, or when a signal handler raises.
         loop {
-            match py.detach(|| self.wait()).ok_or_else(errors::bank_closed)? {
+            match py.detach(|| self.wait()).ok_or_else(|| self.slot.ended())? {
                 Ok(Waited::Batch(batch)) => return arrays(py, batch).map(Some),
                 Ok(Waited::Late) => py.check_signals()?,
                 Ok(Waited::End) => {
@@ -224,7 +222,9 @@ impl Iterator for Reader {
             let mut waited = None;
             detached(|| waited = feed.wait());
             let Some(waited) = waited else {
-                return external("bank is closed".to_owned());
+                return external(
+                    "the bank of this feed was closed, or taken back to a checkpoint".to_owned(),
+                );
             };
             match waited {
                 Ok(Waited::Batch(batch)) => return Some(Ok(batch.into_record_batch())),

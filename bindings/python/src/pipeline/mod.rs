@@ -3,7 +3,7 @@
 //! A Rust pipeline belongs to one run at a time. [`slot`] explains how runs share the pipeline and
 //! how it ends with its bank.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arrow_schema::SchemaRef;
 use embank_pipeline::{
@@ -167,10 +167,13 @@ impl PyPipeline {
         let spec = Spec::from_json(&json).map_err(failed)?;
         let slot = if let Some(bank) = &bank {
             let cell = &bank.get().cell;
-            let make = |bank: &_| Ok(Slot::new(Pipeline::with_bank(&spec, &options, bank)?));
+            let ended_by = Arc::downgrade(cell);
+            let make =
+                |bank: &_| Ok(Slot::new(Pipeline::with_bank(&spec, &options, bank)?, ended_by));
             SlotOwner::attached(cell, cell.attach(py, make)?.map_err(failed)?)
         } else {
-            SlotOwner::alone(Slot::new(Pipeline::new(&spec, &options).map_err(failed)?))
+            let pipeline = Pipeline::new(&spec, &options).map_err(failed)?;
+            SlotOwner::alone(Slot::new(pipeline, Weak::new()))
         };
         let outputs = slot.look(|pipeline| pipeline.outputs().to_vec())?;
         Ok(Self {
@@ -452,10 +455,11 @@ impl PyPipeline {
         if learn.unwrap_or(self.learns) {
             return Ok(Arc::clone(&self.slot));
         }
-        let make = || Ok(Slot::new(self.slot.evaluation()?));
-        let Some(bank) = &self.bank else { return Ok(SlotOwner::alone(make()?)) };
+        let make = |bank| Ok(Slot::new(self.slot.evaluation()?, bank));
+        let Some(bank) = &self.bank else { return Ok(SlotOwner::alone(make(Weak::new())?)) };
         let cell = &bank.get().cell;
-        Ok(SlotOwner::attached(cell, cell.attach::<Slot, PyErr>(py, |_| make())??))
+        let make = |_: &_| make(Arc::downgrade(cell));
+        Ok(SlotOwner::attached(cell, cell.attach::<Slot, PyErr>(py, make)??))
     }
 
     fn run_with(
@@ -482,9 +486,9 @@ impl PyPipeline {
         match slot.refusing_close(|| run_interruptibly(py, taken, call))? {
             Some(Ok(report)) => Ok(PyRunReport::new(&report)),
             // Only a bank that closes stops a run.
-            Some(Err(Error::Stopped)) => Err(errors::bank_closed()),
+            Some(Err(Error::Stopped)) => Err(slot.ended()),
             Some(Err(error)) => Err(errors::pipeline_to_python(py, &error)),
-            None => Err(slot.take().err().unwrap_or_else(errors::bank_closed)),
+            None => Err(slot.take().err().unwrap_or_else(|| slot.ended())),
         }
     }
 }

@@ -15,12 +15,12 @@
 
 use std::ops::Deref;
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use embank::locks::{Condvar, Mutex, MutexGuard};
 use embank_pipeline::Pipeline;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::feed_cell::FeedCell;
@@ -33,6 +33,8 @@ pub(crate) struct Slot {
     process: u32,
     /// False for an evaluation pipeline, which inserts no values and so has nothing to save.
     learns: bool,
+    /// The bank that ends the pipeline. Weak, because the bank's cell shares the slot.
+    bank: Weak<BankCell>,
     state: Mutex<SlotState>,
     /// Notified when the pipeline is put back, and when a feed gets it.
     changed: Condvar,
@@ -67,9 +69,11 @@ enum Place {
 }
 
 impl Place {
-    fn refusal(&self) -> PyErr {
+    /// The exception for a call that needs the pipeline. `ended` is the one for a pipeline that was
+    /// dropped.
+    fn refusal(&self, ended: impl FnOnce() -> PyErr) -> PyErr {
         PyRuntimeError::new_err(match self {
-            Self::Closed => return errors::bank_closed(),
+            Self::Closed => return ended(),
             Self::Lost => "this pipeline was lost when a thread panicked: make a new one",
             Self::Feeding { saves: false, .. } => {
                 "this pipeline has a feed under way that does not save each batch: take it to the end, close() it, or \
@@ -83,16 +87,30 @@ impl Place {
 }
 
 impl Slot {
-    pub(crate) fn new(pipeline: Pipeline) -> Arc<Self> {
+    /// Makes the slot of a pipeline. `bank` is the bank that ends it, if there is one.
+    pub(crate) fn new(pipeline: Pipeline, bank: Weak<BankCell>) -> Arc<Self> {
         let learns = pipeline.learns();
         let evaluation = Some(Box::new(pipeline.evaluation()));
         let place = Place::Here(Box::new(pipeline));
         Arc::new(Self {
             process: process::id(),
             learns,
+            bank,
             state: Mutex::new(SlotState { place, evaluation, closing: false }),
             changed: Condvar::new(),
         })
+    }
+
+    /// The exception for a pipeline that its bank ended: the bank was closed, or was taken back to a
+    /// checkpoint and is open.
+    pub(crate) fn ended(&self) -> PyErr {
+        match self.bank.upgrade().map(|bank| bank.is_closed()) {
+            Some(Ok(false)) => PyValueError::new_err(
+                "this pipeline ended when its bank was taken back to a checkpoint, which may lack values that the \
+                 pipeline knew: make the pipeline again, Pipeline(spec, bank=bank)",
+            ),
+            Some(Ok(true) | Err(_)) | None => errors::bank_closed(),
+        }
     }
 
     /// Fails in a forked child of the process that made the pipeline: the pipeline's threads do not
@@ -135,7 +153,7 @@ impl Slot {
             Place::Here(pipeline) => Ok(Taken { slot: Some(self), pipeline: Some(pipeline), stop }),
             other => {
                 state.place = other;
-                Err(state.place.refusal())
+                Err(state.place.refusal(|| self.ended()))
             }
         }
     }
@@ -145,7 +163,7 @@ impl Slot {
         self.check_process()?;
         match &self.state.lock().place {
             Place::Here(pipeline) => Ok(look(pipeline)),
-            other => Err(other.refusal()),
+            other => Err(other.refusal(|| self.ended())),
         }
     }
 
@@ -155,9 +173,9 @@ impl Slot {
         self.check_process()?;
         let state = self.state.lock();
         match (&state.place, &state.evaluation) {
-            (Place::Lost, _) => Err(state.place.refusal()),
+            (Place::Lost, _) => Err(state.place.refusal(|| self.ended())),
             (_, Some(evaluation)) => Ok(evaluation.evaluation()),
-            (_, None) => Err(errors::bank_closed()),
+            (_, None) => Err(self.ended()),
         }
     }
 
@@ -187,7 +205,7 @@ impl Slot {
         if state.closing {
             drop(state);
             self.end_feed(feed, true);
-            return Err(errors::bank_closed());
+            return Err(self.ended());
         }
         state.place = Place::Feeding { feed: Arc::clone(feed), saves };
         self.changed.notify_all();
