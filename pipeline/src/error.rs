@@ -22,8 +22,8 @@ pub enum Error {
     /// formats.
     #[error("{0}")]
     Inputs(String),
-    /// A feed resumes over other inputs than those that its skipped rows came from, so the number of
-    /// skipped rows stands for other rows.
+    /// A feed resumes over other inputs than those that its skipped rows came from, so the number
+    /// of skipped rows stands for other rows.
     #[error(
         "the {rows} rows to skip came from other inputs: input {number} was {}, and is {}; resume over the inputs of the \
          interrupted feed in their order, with new ones after them, or, if these have the same rows, skip by the number \

@@ -220,8 +220,8 @@ fn guarded<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     })
 }
 
-/// Rows of a chunk. Of many columns, a chunk has at least the rows of a block: each chunk costs some
-/// work for each column.
+/// Rows of a chunk. Of many columns, a chunk has at least the rows of a block: each chunk costs
+/// some work for each column.
 fn chunk_rows(fields: &Fields, chunk_bytes: usize) -> usize {
     let values = chunk_bytes / VALUE_BYTES;
     (values / fields.len()).clamp(values.clamp(1, BLOCK_ROWS), CHUNK_ROWS_MAX)

@@ -9,8 +9,8 @@ const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 pub(crate) struct Partitions(Vec<(String, Option<Vec<u8>>)>);
 
 impl Partitions {
-    /// Finds the folders `name=value` in a path. In both, `%` and two hexadecimal digits stand for a
-    /// byte.
+    /// Finds the folders `name=value` in a path. In both, `%` and two hexadecimal digits stand for
+    /// a byte.
     pub(crate) fn of_path(path: &str) -> Self {
         let folders = path.rsplit('/').skip(1);
         let pair = |folder: &str| {

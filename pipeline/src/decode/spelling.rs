@@ -1,5 +1,5 @@
-//! Other forms of a field's values: spellings of a missing value, words for numbers, a plus before a
-//! number, and integers written as floats.
+//! Other forms of a field's values: spellings of a missing value, words for numbers, a plus before
+//! a number, and integers written as floats.
 //!
 //! The kernels and parsers read only the usual form of a value. They hand the values that they
 //! can't read to this code, so the other forms cost nothing for usual values. But the spelling of a

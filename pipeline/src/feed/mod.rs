@@ -113,9 +113,9 @@ impl Pipeline {
     ///
     /// Batches are the same with any number of threads. A feed can continue at another feed's
     /// [`position`](Feed::position) ([`FeedOptions::resume`]). It then returns the batches that the
-    /// other feed would have returned next. The new feed's pipeline must begin with the vocabularies
-    /// with which the other feed's pipeline began. All other options must be equal. Inputs after
-    /// those of the position may be added, unless the feed shuffles.
+    /// other feed would have returned next. The new feed's pipeline must begin with the
+    /// vocabularies with which the other feed's pipeline began. All other options must be equal.
+    /// Inputs after those of the position may be added, unless the feed shuffles.
     ///
     /// # Errors
     /// [`Error::Spec`] for invalid options, as [`FeedOptions::check`] reports them. Errors of

@@ -45,8 +45,8 @@ use crate::pipeline::Pipeline;
 use epoch::Epochs;
 use service::Service;
 
-/// Largest number of bytes of a client's request. The server refuses a longer request. A ticket that
-/// resumes an epoch names the inputs that were read; this is enough for 100,000 names.
+/// Largest number of bytes of a client's request. The server refuses a longer request. A ticket
+/// that resumes an epoch names the inputs that were read; this is enough for 100,000 names.
 const REQUEST_BYTES_MAX: usize = 16 << 20;
 /// Time without data after which the server pings a client.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -62,12 +62,13 @@ const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// values to the vocabularies. Otherwise the vocabularies continue from feed to feed.
 ///
 /// A batch has the schema [`arrow_schema`](crate::arrow_schema). Each message has `app_metadata`
-/// such as `{"next_row": 12288, "inputs": [["day_0.tsv", 81920]]}`. A feed that skips this number of
-/// rows continues after the message. `inputs` names the inputs that have begun since the last
+/// such as `{"next_row": 12288, "inputs": [["day_0.tsv", 81920]]}`. A feed that skips this number
+/// of rows continues after the message. `inputs` names the inputs that have begun since the last
 /// message, and is left out if there are none. A ticket with all names so far as `inputs` makes the
-/// feed fail if the server's inputs do not begin with them. The client gets an error of the run as a status with the error's message. For a bad
-/// row, the details of the status are `{"input": ..., "line": ..., "lines": ..., "column": ...}`.
-/// The action `report` returns the rows, bad rows and bytes of the last feed that ended, as JSON.
+/// feed fail if the server's inputs do not begin with them. The client gets an error of the run as
+/// a status with the error's message. For a bad row, the details of the status are `{"input": ...,
+/// "line": ..., "lines": ..., "column": ...}`. The action `report` returns the rows, bad rows and
+/// bytes of the last feed that ended, as JSON.
 ///
 /// **Every client that reaches the address may take the batches**: there is no authentication and
 /// no encryption.

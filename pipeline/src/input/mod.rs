@@ -83,12 +83,13 @@ impl<'a> Input<'a> {
 
     /// Replaces each folder by its files and the files of folders in it, in the order of their
     /// names. Files and folders whose names begin with `_` or `.` are left out, because Spark and
-    /// other programs write such files beside their output. Each run expands its inputs, so a caller
-    /// does not need to.
+    /// other programs write such files beside their output. Each run expands its inputs, so a
+    /// caller does not need to.
     ///
     /// # Errors
-    /// [`Error::Inputs`] for a folder without files, and for folders that lie more than 16 deep. Also
-    /// for a folder of a table format, such as Delta Lake: the format's log says which files count.
+    /// [`Error::Inputs`] for a folder without files, and for folders that lie more than 16 deep.
+    /// Also for a folder of a table format, such as Delta Lake: the format's log says which files
+    /// count.
     pub fn expand(inputs: &[Self]) -> Result<Vec<Self>> {
         let mut all = Vec::with_capacity(inputs.len());
         for input in inputs {

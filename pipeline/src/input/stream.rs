@@ -94,8 +94,8 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Decompresses the members of a gzip file, as `cat a.gz b.gz` makes them. Zero bytes after a member
-/// are padding, as tapes and archives make it; gzip and Python pass over them too.
+/// Decompresses the members of a gzip file, as `cat a.gz b.gz` makes them. Zero bytes after a
+/// member are padding, as tapes and archives make it; gzip and Python pass over them too.
 struct GzipMembers<R> {
     /// `None` at the end.
     member: Option<flate2::bufread::GzDecoder<BufReader<R>>>,

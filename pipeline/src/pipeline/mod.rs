@@ -43,8 +43,8 @@ use counting::Counted;
 #[derive(Debug)]
 pub struct Pipeline {
     plans: Arc<Plans>,
-    /// The plans of evaluations. In them, a text that is too long for its vocabulary is a value that
-    /// the vocabulary does not have, and no reason for a bad row.
+    /// The plans of evaluations. In them, a text that is too long for its vocabulary is a value
+    /// that the vocabulary does not have, and no reason for a bad row.
     plans_to_look_up: Arc<Plans>,
     /// The plan for rows with the fields in the spec's order.
     plan: Arc<Plan>,

@@ -129,8 +129,8 @@ class RemoteFeed:
         self._position = position
         self._seed = seed
         self._inputs = inputs
-        """Name and bytes of each input that the rows so far came from. Those of the caller before the
-        first message, which then names the inputs itself.
+        """Name and bytes of each input that the rows so far came from. Those of the caller before
+        the first message, which then names the inputs itself.
         """
         self._named = False
         self._report: Optional[RemoteReport] = None

@@ -101,8 +101,8 @@ impl Slot {
         })
     }
 
-    /// The exception for a pipeline that its bank ended: the bank was closed, or was taken back to a
-    /// checkpoint and is open.
+    /// The exception for a pipeline that its bank ended: the bank was closed, or was taken back to
+    /// a checkpoint and is open.
     pub(crate) fn ended(&self) -> PyErr {
         match self.bank.upgrade().map(|bank| bank.is_closed()) {
             Some(Ok(false)) => PyValueError::new_err(
