@@ -1,8 +1,10 @@
 //! The errors of the store, and how the caller can react to them.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crate::process::descriptors::is_out_of_descriptors;
 
 use crate::stats::space_holder::SpaceHolder;
 use crate::stats::space_holder::advice;
@@ -17,6 +19,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub const THREADS_ADVICE: &str = "the process is at a limit of threads (or of memory for them): raise that of its \
                                   container (`docker run --pids-limit`, pids.max) or of its user (`ulimit -u`), or run \
                                   fewer threads beside it";
+
+/// Advice for the user if the process can open no more files, for the error messages of all crates.
+#[doc(hidden)]
+pub const FILES_ADVICE: &str = "nothing is lost: close files, or raise the limit of open files (`ulimit -n`;                                 fs.file-max for the whole system), and call again";
 
 /// Every refusal and failure of a store call. A missing row is not an error: the result of the call
 /// reports it.
@@ -169,15 +175,25 @@ pub enum Error {
     /// The disk has no room for the bytes that the call must write. Other calls can still read
     /// rows, and change rows in mutable memory. The caller can repeat the failed call when there is
     /// room. If the call was a batch, a part of it may be done.
-    #[error(
-        "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
-         compact, and call again"
-    )]
+    #[error("{path} can't grow: {reason}, and call again")]
     DiskFull {
         /// The file that could not be written, or the folder of the log.
         path: PathBuf,
-        /// The system's reason, or the work for which the store reserves the remaining room.
+        /// The system's reason, or the work for which the store reserves the remaining room. Ends
+        /// with what the caller can do.
         reason: String,
+    },
+    /// The process, or the whole system, has no free file descriptor. The call has waited for one
+    /// for 2 seconds. Nothing is lost, and the caller can repeat the call when a descriptor is
+    /// free. If the call was a batch, a part of it may be done.
+    #[error("{operation} {path}: {source}; {FILES_ADVICE}")]
+    TooManyOpenFiles {
+        /// The operation: "open", "create", "list", ...
+        operation: &'static str,
+        /// The file or directory of the operation.
+        path: PathBuf,
+        /// The system's own error: `EMFILE` for the process's limit, `ENFILE` for the system's.
+        source: io::Error,
     },
     /// A call waited for compaction to free disk space, and the program's check function
     /// ([`check_while_waiting`](crate::check_while_waiting)) ended the wait. Part of the batch may
@@ -340,17 +356,88 @@ impl Error {
         Self::InvalidOption { option, problem: problem.into() }
     }
 
-    pub(crate) fn io(operation: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
-        Error::Io { operation, path: path.into(), source }
+    /// Returns the error of a failed system call on a file: `TooManyOpenFiles` if no descriptor is
+    /// free, and otherwise `Io`.
+    #[doc(hidden)]
+    pub fn io(operation: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        let path = path.into();
+        if is_out_of_descriptors(&source) {
+            return Error::TooManyOpenFiles { operation, path, source };
+        }
+        Error::Io { operation, path, source }
     }
 
-    /// Returns the file and the system's reason if a write failed because the disk is full or a
-    /// quota of the file system is reached. `None` after a failed sync, because earlier writes may
-    /// then be lost, and freeing disk space would not bring them back.
-    pub(crate) fn for_want_of_room(&self) -> Option<(PathBuf, String)> {
-        let Error::Io { operation, path, source } = self else { return None };
-        let is_full =
-            matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        (is_full && *operation != "sync").then(|| (path.clone(), source.to_string()))
+    /// True if the call lacked disk space or a file descriptor, and can be repeated when there is
+    /// some.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Error::DiskFull { .. } | Error::TooManyOpenFiles { .. })
+    }
+
+    /// Returns the error for a disk without room. `why` is the system's reason, or names the work
+    /// for which the store reserves the remaining room.
+    pub(crate) fn disk_full(path: PathBuf, why: &dyn std::fmt::Display) -> Self {
+        let reason = format!(
+            "the disk is full ({why}). No row is lost: remove files from that disk, delete rows, drop tables or compact"
+        );
+        Error::DiskFull { path, reason }
+    }
+
+    /// Returns the want that made a call fail. `None` for another failure. `None` after a failed
+    /// sync too, because earlier writes may then be lost, and more room would not bring them back.
+    pub(crate) fn want(&self) -> Option<Want> {
+        match self {
+            Error::Io { operation: "sync", .. } => None,
+            Error::Io { path, source, .. } => Want::of_room(path, source),
+            Error::TooManyOpenFiles { operation, path, source } => {
+                let code = source.raw_os_error().unwrap_or(libc::EMFILE);
+                Some(Want::Files { operation, path: path.clone(), code })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Something that the store lacks now and may have again later.
+#[derive(Debug, Clone)]
+pub(crate) enum Want {
+    /// Room for a file that must grow. `reason` is that of [`Error::DiskFull`].
+    Room { path: PathBuf, reason: String },
+    /// A file descriptor. `code` is the number of the system's error.
+    Files { operation: &'static str, path: PathBuf, code: i32 },
+}
+
+impl Want {
+    /// `None` if `source` does not say that a file can't grow.
+    fn of_room(path: &Path, source: &io::Error) -> Option<Self> {
+        let full = match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::disk_full(path.to_owned(), source)
+            }
+            io::ErrorKind::FileTooLarge => Error::DiskFull {
+                path: path.to_owned(),
+                reason: format!(
+                    "this process, or this file system, allows no longer file ({source}). No row is lost: raise the limit of \
+                     file sizes (`ulimit -f`)"
+                ),
+            },
+            _ => return None,
+        };
+        let Error::DiskFull { path, reason } = full else { return None };
+        Some(Want::Room { path, reason })
+    }
+}
+
+impl From<Want> for Error {
+    fn from(want: Want) -> Self {
+        match want {
+            Want::Room { path, reason } => Error::DiskFull { path, reason },
+            Want::Files { operation, path, code } => Error::TooManyOpenFiles {
+                operation,
+                path,
+                source: io::Error::from_raw_os_error(code),
+            },
+        }
     }
 }

@@ -75,7 +75,7 @@ pub use engine::compaction::options::CompactionOptions;
 pub use engine::waiters::ReleaseTicket;
 pub use error::{Error, Result};
 #[doc(hidden)]
-pub use error::{THREADS_ADVICE, no_checkpoint};
+pub use error::{FILES_ADVICE, THREADS_ADVICE, no_checkpoint};
 pub use files::lock_holders::{LockHolder, LockHolders};
 pub use files::metadata;
 pub use files::output_file::{OutputFile, output_path};
@@ -91,6 +91,8 @@ pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Shorta
 pub use options::StoreOptions;
 #[doc(hidden)]
 pub use process::crew;
+#[doc(hidden)]
+pub use process::descriptors::wait_for_descriptors;
 #[doc(hidden)]
 pub use process::float_state::FloatState;
 #[doc(hidden)]

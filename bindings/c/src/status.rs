@@ -208,9 +208,10 @@ fn status_of(error: &Error) -> embank_status {
 /// Returns the status of an error that comes from the store below the crate `embank`.
 fn status_of_store(error: &Error) -> embank_status {
     match error {
-        Error::Io { .. } | Error::AddressSpaceRefused { .. } | Error::ThreadRefused { .. } => {
-            embank_status::Io
-        }
+        Error::Io { .. }
+        | Error::TooManyOpenFiles { .. }
+        | Error::AddressSpaceRefused { .. }
+        | Error::ThreadRefused { .. } => embank_status::Io,
         Error::Truncated { .. } | Error::Damaged { .. } => embank_status::Damaged,
         Error::Locked { .. } => embank_status::Locked,
         Error::DirectoryMoved { .. } => embank_status::DirectoryMoved,

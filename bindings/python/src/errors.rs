@@ -252,7 +252,7 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
 /// The exception for an error of the store.
 fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
     match error {
-        Error::Io { path, source, .. } => {
+        Error::Io { path, source, .. } | Error::TooManyOpenFiles { path, source, .. } => {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
         }
         Error::DiskFull { path, .. } => {

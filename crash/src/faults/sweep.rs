@@ -69,6 +69,8 @@ pub fn check(dir: &Path, plan: Plan, background: bool) -> Result<Outcome> {
             before(info);
         }));
     });
+    // A fault that takes all descriptors lasts, so a wait for a free one would only take time.
+    embank_kv::wait_for_descriptors(Duration::ZERO);
     let panics = PANICS.load(Ordering::Relaxed);
     let (done, waits) = mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {

@@ -32,6 +32,9 @@ impl From<Of> for Error {
                 Self::QuotaExceeded { quota_bytes, log_bytes, live_bytes, held_bytes, holders }
             }
             Of::DiskFull { path, reason } => Self::DiskFull { path, reason },
+            Of::TooManyOpenFiles { operation, path, source } => {
+                Self::TooManyOpenFiles { operation, path, source }
+            }
             Of::Interrupted { waited } => Self::SpaceWaitInterrupted { waited },
             Of::NotABank { path, why } => Self::NotABank { path, why },
             Of::NoSuchCheckpoint { path, number, kept } => {
@@ -97,6 +100,7 @@ mod tests {
                 holders: Vec::new(),
             },
             Of::DiskFull { path: path(), reason: text() },
+            Of::TooManyOpenFiles { operation: "open", path: path(), source: source() },
             Of::Interrupted { waited: Duration::from_millis(5) },
             Of::NotABank { path: path(), why: text() },
             Of::NoSuchCheckpoint { path: path(), number: Some(3), kept: vec![1, 2] },

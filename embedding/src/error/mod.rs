@@ -6,7 +6,7 @@ mod wording;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use embank_kv::{LockHolders, SpaceHolder, THREADS_ADVICE, no_checkpoint};
+use embank_kv::{FILES_ADVICE, LockHolders, SpaceHolder, THREADS_ADVICE, no_checkpoint};
 
 use crate::dtype::Dtype;
 use crate::stats::lease_info::LeaseInfo;
@@ -585,15 +585,25 @@ pub enum Error {
     /// The disk has no room for the call's data. The store still works: rows in memory can be read
     /// and changed. The caller can repeat the call when there is room. A part of the batch may be
     /// done.
-    #[error(
-        "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
-         compact, and call again"
-    )]
+    #[error("{path} can't grow: {reason}, and call again")]
     DiskFull {
         /// Path of the file that could not be written, or of the log's folder.
         path: PathBuf,
-        /// The system's reason, or the purpose that the remaining room is reserved for.
+        /// The system's reason, or the purpose that the remaining room is reserved for. Ends with
+        /// what the caller can do.
         reason: String,
+    },
+    /// The process, or the whole system, can open no more files. The call has waited 2 seconds for
+    /// a free file descriptor. Nothing is lost, and the caller can repeat the call when a
+    /// descriptor is free. A part of the batch may be done.
+    #[error("{operation} {path}: {source}; {FILES_ADVICE}")]
+    TooManyOpenFiles {
+        /// The operation: "open", "create", "list", ...
+        operation: &'static str,
+        /// Path of the file or directory.
+        path: PathBuf,
+        /// The system's error: `EMFILE` for the process's limit, `ENFILE` for the system's.
+        source: std::io::Error,
     },
     /// A call waited for compaction to make room on disk, and the program's check ended the wait.
     /// The program sets the check with [`check_while_waiting`](crate::check_while_waiting). A part

@@ -98,7 +98,7 @@ impl FileFormat {
 }
 
 pub(crate) fn io_error(operation: &'static str, path: &Path, source: std::io::Error) -> Error {
-    embank_kv::Error::Io { operation, path: path.to_owned(), source }.into()
+    embank_kv::Error::io(operation, path, source).into()
 }
 
 /// Makes the error for a file that is damaged or has unsuitable content.

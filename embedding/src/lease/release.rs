@@ -60,8 +60,8 @@ impl Table {
 
     /// Lowers the clock of each of `keys`, which must be distinct, by one count. Skips missing
     /// rows. Does nothing if the table was dropped, because its clocks are gone. The clock of a row
-    /// that can't be read stays. If the disk is full, a later Get lowers the remaining clocks
-    /// (`LeaseRegistry::owe`).
+    /// that can't be read stays. If the disk is full or no file descriptor is free, a later
+    /// Get lowers the remaining clocks (`LeaseRegistry::owe`).
     ///
     /// `hints` says where the rows were in the store after the Get.
     pub(crate) fn release(
@@ -82,7 +82,7 @@ impl Table {
             return Err(first_error);
         }
         let left = places_keys(keys, |place| !touch.reached.contains(place));
-        if matches!(first_error, Error::DiskFull { .. }) {
+        if matches!(first_error, Error::DiskFull { .. } | Error::TooManyOpenFiles { .. }) {
             self.shared.leases.owe(&left, entered);
             return Ok(());
         }

@@ -91,6 +91,7 @@ impl Shared {
                     embank_kv::Error::NoSuchTable(_)
                     | embank_kv::Error::QuotaExceeded { .. }
                     | embank_kv::Error::DiskFull { .. }
+                    | embank_kv::Error::TooManyOpenFiles { .. }
                     | embank_kv::Error::Interrupted { .. },
                 ) => {}
                 Err(failure) => {
@@ -187,6 +188,7 @@ impl Shared {
             Err(
                 embank_kv::Error::QuotaExceeded { .. }
                 | embank_kv::Error::DiskFull { .. }
+                | embank_kv::Error::TooManyOpenFiles { .. }
                 | embank_kv::Error::Interrupted { .. },
             ) => {
                 counters.failed.add(burst.len() as u64);

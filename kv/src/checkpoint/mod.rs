@@ -183,12 +183,13 @@ impl Checkpoints {
         self.dir_of(number).join(MANIFEST)
     }
 
-    /// Opens the images of a checkpoint's index.
-    pub(crate) fn images(&self, manifest: &Manifest) -> Result<Images> {
+    /// Returns the images of a checkpoint's index. The caller keeps the checkpoint from being
+    /// removed, or calls [`Images::keep_open`] in time.
+    pub(crate) fn images(&self, manifest: &Manifest) -> Images {
         let files = manifest.images.iter().map(|image| {
             (self.image_path(manifest.number, image.checkpoint), image.identity(manifest.bank))
         });
-        Images::open(files, manifest.log_begin, manifest.log_end, self.limits)
+        Images::new(files, manifest.log_begin, manifest.log_end, self.limits)
     }
 
     /// Creates the directory in which a checkpoint will be written.

@@ -153,10 +153,6 @@ pub trait Device: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Closes handles of files that can be opened again. The store calls it when the process has no
-    /// free handle.
-    fn release_handles(&self) {}
-
     /// Returns the file that contains log offset `offset`, and the offset in that file. For error
     /// messages.
     fn locate(&self, offset: u64) -> (std::path::PathBuf, u64);

@@ -26,6 +26,8 @@ mod buffer;
 #[cfg(target_os = "linux")]
 mod completion;
 pub(crate) mod contract;
+#[cfg(target_os = "linux")]
+mod lent_files;
 mod memory;
 mod open_file;
 pub(crate) mod options;
@@ -55,7 +57,6 @@ pub use contract::{BLOCK_BYTES, Device, DeviceReport, Freed, Read};
 pub use memory::MemoryDevice;
 pub use options::{DeviceChoice, DeviceOptions};
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;
-pub(crate) use segments::is_out_of_handles;
 pub(crate) use segments::names::is_segment;
 pub use stream::{Priority, ReadStream};
 pub use threads::ThreadDevice;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
+use super::segments::open_files::Wait;
 use super::{AlignedBuffer, BLOCK_BYTES};
 use crate::files::directory::{Directory, Place};
 use crate::files::held_file::HeldFile;
@@ -21,8 +22,16 @@ const DIRECT: OFlags = OFlags::empty();
 /// write to it, and its name is no symbolic link. A handle that can only read does no harm, because
 /// the store writes only to the log's last segment. If that segment can't be opened for writing,
 /// the opening of the bank replaces it by a copy that this user owns.
-pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<HeldFile> {
-    let open = |access: OFlags| place.open_with(access | flags(direct));
+pub(super) fn existing(
+    place: &Place,
+    direct: bool,
+    read_only: bool,
+    wait: Wait,
+) -> io::Result<HeldFile> {
+    let open = |access: OFlags| match wait {
+        Wait::Yes => place.open_with(access | flags(direct)),
+        Wait::No => place.open_now(access | flags(direct)),
+    };
     let opened = match read_only {
         true => open(OFlags::RDONLY),
         false => open(OFlags::RDWR | OFlags::NOFOLLOW).or_else(|refused| {
@@ -97,7 +106,7 @@ pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
         return Some("there was no segment file yet to try direct reads on".to_owned());
     };
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
-    let tried = existing(place, true, true)
+    let tried = existing(place, true, true, Wait::Yes)
         .and_then(|file| file.file().read_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64));
     match tried {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
@@ -152,7 +161,8 @@ mod tests {
         let path = held.place("segment");
         let direct = probe_direct(&held).is_none();
         let created = create(&path, direct).unwrap();
-        let opened = [false, true].map(|read_only| existing(&path, direct, read_only).unwrap());
+        let opened =
+            [false, true].map(|read_only| existing(&path, direct, read_only, Wait::Yes).unwrap());
         for file in opened.iter().chain([&created]) {
             let flags = flags(file.file());
             assert_eq!(flags & libc::O_NOATIME, libc::O_NOATIME);

@@ -2,11 +2,9 @@
 
 use crate::device::contract::BLOCK_BYTES;
 use crate::device::segments::SEGMENT_SIZE_BYTES_DEFAULT;
+use crate::device::segments::open_files::OPEN_FILES_MIN;
 use crate::error::{Error, Result};
-
-/// Largest default of `open_files_max`. At the default segment size, 512 files contain 128 GiB of
-/// log.
-const OPEN_FILES_MAX: usize = 512;
+use crate::process::descriptors::SEGMENT_FILES_MAX;
 
 /// The device to use.
 ///
@@ -48,8 +46,8 @@ pub struct DeviceOptions {
     /// reads too. All thread devices of a process share these threads. A burst starts a thread only
     /// if too few are idle.
     pub threads: usize,
-    /// Number of segment files whose handles stay open between uses, at least 1. Default: a quarter
-    /// of the files that the process may open (`ulimit -n`), at most 512.
+    /// Limit of the open segment files, at least 7. A bank also stays within a quarter of the files
+    /// that the process may open (`ulimit -n`), but takes at least 7 segment files. Default 512.
     pub open_files_max: usize,
     /// Opens the files only for reading. The device then creates, changes and removes no file, and
     /// calls that would do so fail. Default: false.
@@ -63,19 +61,10 @@ impl Default for DeviceOptions {
             queue_depth: 256,
             rings_max: 4,
             threads: 32,
-            open_files_max: open_files_max(),
+            open_files_max: SEGMENT_FILES_MAX,
             read_only: false,
         }
     }
-}
-
-fn open_files_max() -> usize {
-    // Miri does not support the system call for the process's limits.
-    if cfg!(miri) {
-        return OPEN_FILES_MAX;
-    }
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(OPEN_FILES_MAX, |limit| (limit as usize / 4).clamp(1, OPEN_FILES_MAX))
 }
 
 impl DeviceOptions {
@@ -93,11 +82,15 @@ impl DeviceOptions {
                 format!("must be from 1 to 4096, not {}", self.queue_depth),
             ));
         }
-        for (option, given) in
-            [("rings_max", self.rings_max), ("open_files_max", self.open_files_max)]
-        {
-            if given == 0 {
-                return Err(Error::option(option, "must be at least 1"));
+        for (option, given, least) in [
+            ("rings_max", self.rings_max, 1),
+            ("open_files_max", self.open_files_max, OPEN_FILES_MIN),
+        ] {
+            if given < least {
+                return Err(Error::option(
+                    option,
+                    format!("must be at least {least}, not {given}"),
+                ));
             }
         }
         Ok(())

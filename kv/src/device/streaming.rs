@@ -20,18 +20,17 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
 use std::slice;
-use std::sync::Arc;
 
 use io_uring::{opcode, types};
 
 use super::completion::{Asked, Completion, Retries};
+use super::lent_files::LentFiles;
 use super::priority::Lane;
 use super::ring::Ring;
 use super::segments::Segments;
 use super::stream::too_long;
 use super::transfer;
 use super::{AlignedBuffer, ReadStream};
-use crate::device::segments::segment::Segment;
 use crate::error::{Error, Result};
 
 /// Limit of the bytes of one request. A longer read continues with a second request, as after a
@@ -49,15 +48,15 @@ struct Lent {
     len: usize,
     /// End of the read's bytes, as the value of `tail` after they were lent.
     end: u64,
-    /// Index of the read's file in `files`; `offset` is the offset in that file.
+    /// Place of the read's file in `files`; `offset` is the offset in that file.
     file: usize,
     offset: u64,
     arrived: usize,
     done: bool,
 }
 
-pub(super) struct Streaming<'a> {
-    segments: &'a Segments,
+pub(super) struct Streaming<'a, 'f> {
+    segments: &'f Segments,
     stream: &'a mut dyn ReadStream,
     lane: Lane<'a>,
     memory: *mut u8,
@@ -73,8 +72,9 @@ pub(super) struct Streaming<'a> {
     lent: VecDeque<Lent>,
     /// Number of the first read in `lent`.
     first: u64,
-    /// Belongs to the caller, so the files stay open until the ring is drained.
-    files: &'a mut Vec<Arc<Segment>>,
+    /// The files of the reads in flight. Belongs to the caller, so the files stay open until the
+    /// ring is drained.
+    files: &'a mut LentFiles<'f>,
     /// A read that the stream has requested and that has no memory yet.
     asked: Option<(u64, usize)>,
     /// Numbers of reads to push again, for their remaining bytes.
@@ -84,10 +84,10 @@ pub(super) struct Streaming<'a> {
     error: Option<Error>,
 }
 
-impl<'a> Streaming<'a> {
+impl<'a, 'f> Streaming<'a, 'f> {
     pub(super) fn new(
-        segments: &'a Segments,
-        files: &'a mut Vec<Arc<Segment>>,
+        segments: &'f Segments,
+        files: &'a mut LentFiles<'f>,
         memory: &'a mut AlignedBuffer,
         stream: &'a mut dyn ReadStream,
         lane: Lane<'a>,
@@ -135,7 +135,8 @@ impl<'a> Streaming<'a> {
                 let failed = self
                     .lent
                     .front()
-                    .map(|first| self.files[first.file].read_failed(first.offset, &error));
+                    .filter(|first| !first.done)
+                    .map(|first| self.files.file(first.file).read_failed(first.offset, &error));
                 let failed =
                     failed.unwrap_or_else(|| Error::io("read", self.segments.folder(), error));
                 return Err(self.error.unwrap_or(failed));
@@ -187,12 +188,13 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Requests the stream's next read and gives it memory. `None` if the stream has no read or the
-    /// memory is used up.
+    /// Requests the stream's next read and gives it memory. `None` if the stream has no read, the
+    /// memory is used up, or the read's file can't be opened before another read has ended.
     fn begin(&mut self) -> Result<Option<u64>> {
         let Some((offset, len)) = self.asked.take().or_else(|| self.stream.next()) else {
             return Ok(None);
         };
+        let before = if self.lent.is_empty() { 0 } else { self.tail };
         let Some(at) = self.lend(len) else {
             self.asked = Some((offset, len));
             if self.lent.is_empty() {
@@ -203,7 +205,11 @@ impl<'a> Streaming<'a> {
         // SAFETY: the range is within the memory. It was just lent, so no other read uses it.
         let buffer = unsafe { slice::from_raw_parts(self.memory.add(at), len) };
         transfer::check(offset, buffer, self.segments.segment_size_bytes())?;
-        let file = self.file(offset, len)?;
+        let Some(file) = self.files.begin(self.segments, offset, len)? else {
+            self.tail = before;
+            self.asked = Some((offset, len));
+            return Ok(None);
+        };
         let within = offset % self.segments.segment_size_bytes();
         let end = self.tail;
         let lent = Lent { at, len, end, file, offset: within, arrived: 0, done: false };
@@ -226,17 +232,6 @@ impl<'a> Streaming<'a> {
         Some(if skipped > 0 { 0 } else { offset })
     }
 
-    /// Returns the index of the read's file. A stream is nearly sorted, so the file is usually that
-    /// of the read before.
-    fn file(&mut self, offset: u64, len: usize) -> Result<usize> {
-        let holds = |file: &Arc<Segment>| self.segments.holds(file, offset);
-        if let Some(file) = self.files.iter().rposition(holds) {
-            return Ok(file);
-        }
-        self.files.push(self.segments.for_reading(offset, len)?);
-        Ok(self.files.len() - 1)
-    }
-
     /// Number of bytes of a read that have not arrived.
     fn rest(&self, number: u64) -> usize {
         let lent = &self.lent[(number - self.first) as usize];
@@ -247,7 +242,7 @@ impl<'a> Streaming<'a> {
         self.lane.begins(self.rest(number));
         let lent = &self.lent[(number - self.first) as usize];
         let len = (lent.len - lent.arrived).min(REQUEST_BYTES_MAX) as u32;
-        let file = types::Fd(self.files[lent.file].file().as_raw_fd());
+        let file = types::Fd(self.files.file(lent.file).file().as_raw_fd());
         let start = self.memory.wrapping_add(lent.at + lent.arrived);
         let offset = lent.offset + lent.arrived as u64;
         let entry = if self.buffer.is_some() && self.buffer == ring.registered() {
@@ -269,11 +264,13 @@ impl<'a> Streaming<'a> {
         let lent = &mut self.lent[place];
         let at = lent.at;
         let len = lent.len;
-        let segment = &self.files[lent.file];
+        let file = lent.file;
+        let segment = self.files.file(file);
         let asked = Asked { segment, offset: lent.offset, wanted: len, before: lent.arrived };
         match self.retries.after(&asked, result, number as usize + 1) {
             Completion::Complete => {
                 lent.done = true;
+                self.files.end(file);
                 if self.error.is_none() {
                     // SAFETY: the read is complete, so the kernel no longer writes to its range. No
                     // other read gets the range until it is given back below.
@@ -351,7 +348,7 @@ mod tests {
         let lane = || traffic.enter(Priority::Foreground);
         let mut memory = AlignedBuffer::zeroed(8192);
         let mut two = Two::default();
-        let mut files = Vec::new();
+        let mut files = LentFiles::default();
         let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         assert_eq!((streaming.begin().unwrap(), streaming.begin().unwrap()), (Some(0), Some(1)));
         // The second read completes first. It is interrupted, then short, then complete. Its memory
@@ -381,7 +378,7 @@ mod tests {
         let mut memory = AlignedBuffer::zeroed(8192);
         for (result, what) in [(-libc::EIO, "at offset 4096"), (100, "holds 100 of 4096")] {
             let mut two = Two::default();
-            let mut files = Vec::new();
+            let mut files = LentFiles::default();
             let mut streaming =
                 Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
             while streaming.begin().unwrap().is_some() {}
@@ -406,7 +403,7 @@ mod tests {
         let lane = || traffic.enter(Priority::Foreground);
         let mut memory = AlignedBuffer::zeroed(8192);
         let mut two = Two::default();
-        let mut files = Vec::new();
+        let mut files = LentFiles::default();
         let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         streaming.begin().unwrap();
         for _ in 0..=transfer::retries_max(1) {
@@ -474,7 +471,7 @@ mod tests {
             done: 0,
             deepest: [0, 0],
         };
-        let mut files = Vec::new();
+        let mut files = LentFiles::default();
         let lane = traffic.enter(Priority::Background);
         let streaming = Streaming::new(&segments, &mut files, &mut memory, &mut stream, lane);
         streaming.run(&mut ring).unwrap();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
+use super::segments::open_files::OPEN_FILES_MIN;
 use super::*;
 
 const SEGMENT: u64 = 64 << 10;
@@ -19,7 +20,7 @@ fn options() -> DeviceOptions {
         queue_depth: 8,
         rings_max: 2,
         threads: 4,
-        open_files_max: 3,
+        open_files_max: OPEN_FILES_MIN,
         read_only: false,
     }
 }

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use crate::process::locks::{Condvar, Mutex};
 
 use super::pool::ReadPool;
-use super::segments::{Located, Segments};
+use super::segments::Segments;
+use super::segments::segment::read_failed;
 use super::{Device, DeviceOptions, DeviceReport, Freed, Read};
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
@@ -35,7 +36,7 @@ use crate::sync::{AtomicUsize, Ordering};
 /// ```
 #[derive(Debug)]
 pub struct ThreadDevice {
-    segments: Segments,
+    segments: Arc<Segments>,
     pool: Arc<ReadPool>,
     /// A burst of this device starts a thread only while the pool has fewer threads than this.
     threads_max: usize,
@@ -62,7 +63,7 @@ impl ThreadDevice {
         options: &DeviceOptions,
     ) -> Result<Self> {
         Ok(Self {
-            segments: Segments::open(dir, options)?,
+            segments: Arc::new(Segments::open(dir, options)?),
             pool,
             threads_max: options.threads,
             io_uring_refused: None,
@@ -88,16 +89,12 @@ impl Device for ThreadDevice {
     }
 
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
-        let located = self.segments.locate_all(reads)?;
+        self.segments.check_all(reads)?;
         match reads {
             [] => Ok(()),
-            [read] => {
-                let (segment, offset) = located.place(0);
-                segment.read_exact(offset, read.buffer)
-            }
+            [read] => self.segments.read(read),
             reads => {
-                let buffers = reads.iter_mut().map(|read| Destination::of(read.buffer)).collect();
-                let burst = Arc::new(Burst::new(located, buffers));
+                let burst = Arc::new(Burst::new(&self.segments, reads));
                 // From here on the caller must not use `reads` until `waiting` is dropped.
                 let waiting = Waiting { burst: &burst, pool: &self.pool };
                 if self.threads_max > 0 {
@@ -135,25 +132,23 @@ impl Device for ThreadDevice {
         self.segments.room_bytes()
     }
 
-    fn release_handles(&self) {
-        self.segments.release_handles();
-    }
-
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.segments.locate(offset)
     }
 }
 
-/// A caller's buffer as a raw pointer, for the threads.
+/// A read with its caller's buffer as a raw pointer, for the threads.
 #[derive(Debug)]
 struct Destination {
+    /// Log offset of the read.
+    offset: u64,
     start: *mut u8,
     len: usize,
 }
 
 impl Destination {
-    fn of(buffer: &mut [u8]) -> Self {
-        Self { start: buffer.as_mut_ptr(), len: buffer.len() }
+    fn of(read: &mut Read<'_>) -> Self {
+        Self { offset: read.offset, start: read.buffer.as_mut_ptr(), len: read.buffer.len() }
     }
 }
 
@@ -167,7 +162,7 @@ unsafe impl Sync for Destination {}
 /// The reads of one call.
 #[derive(Debug)]
 pub(super) struct Burst {
-    located: Located,
+    segments: Arc<Segments>,
     buffers: Vec<Destination>,
     /// Number of the next unclaimed read. If it is not below the number of reads, all are claimed.
     next: AtomicUsize,
@@ -183,10 +178,10 @@ struct Finished {
 }
 
 impl Burst {
-    fn new(located: Located, buffers: Vec<Destination>) -> Self {
+    fn new(segments: &Arc<Segments>, reads: &mut [Read<'_>]) -> Self {
         Self {
-            located,
-            buffers,
+            segments: Arc::clone(segments),
+            buffers: reads.iter_mut().map(Destination::of).collect(),
             next: AtomicUsize::new(0),
             finished: Mutex::default(),
             changed: Condvar::new(),
@@ -217,8 +212,9 @@ impl Burst {
             // counted, which is after the last use here. Number `i` was given out once, so no other
             // slice to these bytes exists.
             let buffer = unsafe { slice::from_raw_parts_mut(destination.start, destination.len) };
-            let (segment, offset) = self.located.place(i);
-            claim.error = segment.read_exact(offset, buffer).err();
+            // A thread holds one file at a time, so it may wait for a free place (`OpenFiles`).
+            claim.error =
+                self.segments.read(&mut Read { offset: destination.offset, buffer }).err();
             claim.done = true;
         }
     }
@@ -256,9 +252,10 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut error = self.error.take();
         if !self.done {
-            let (segment, offset) = self.burst.located.place(self.i);
+            let offset = self.burst.buffers[self.i].offset;
+            let (path, offset) = self.burst.segments.locate(offset);
             let source = std::io::Error::other("the reading thread panicked");
-            error = Some(segment.read_failed(offset, &source));
+            error = Some(read_failed(path, offset, &source));
         }
         let never_claimed = if error.is_some() { self.burst.stop() } else { 0 };
         self.burst.account(1 + never_claimed, error);
@@ -327,9 +324,7 @@ mod tests {
     }
 
     fn burst(device: &ThreadDevice, reads: &mut [Read<'_>]) -> Arc<Burst> {
-        let located = device.segments.locate_all(reads).unwrap();
-        let buffers = reads.iter_mut().map(|read| Destination::of(read.buffer)).collect();
-        Arc::new(Burst::new(located, buffers))
+        Arc::new(Burst::new(&device.segments, reads))
     }
 
     /// Offers a burst of the first `count` blocks to the threads. This thread claims no read.

@@ -17,12 +17,14 @@ pub(crate) struct CompactorState {
     /// True if a writer waits because the quota or the disk leaves no room.
     pub(crate) urgent: bool,
     /// The reason why compaction stopped. Background compaction stays stopped until a program calls
-    /// for compaction, or until the cause is removed (`moved`, `full`).
+    /// for compaction, or until the cause is removed (`moved`, `full`, `short_of_files`).
     pub(crate) stopped: Option<String>,
     /// True if compaction stopped because the bank's directory had been moved.
     pub(crate) moved: bool,
     /// True if compaction stopped because the disk was full.
     pub(crate) full: bool,
+    /// True if compaction stopped because no file descriptor was free.
+    pub(crate) short_of_files: bool,
     /// The address at which compaction's present turn (its passage through the log) ends. `turn`
     /// has the counts of the present turn.
     pub(crate) turn_end: u64,

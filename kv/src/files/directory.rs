@@ -118,7 +118,7 @@ impl Directory {
 
     /// Returns a new descriptor of the directory.
     pub(crate) fn share(&self) -> io::Result<OwnedFd> {
-        self.handle.file().try_clone().map(OwnedFd::from)
+        descriptors::opened(|| self.handle.file().try_clone().map(OwnedFd::from))
     }
 
     /// Makes the names in the directory durable.
@@ -161,10 +161,13 @@ impl Directory {
 
 /// Opens the file or directory `name` in `dir`. Tries again if a signal interrupts the call.
 fn open_in(dir: &HeldFile, name: &Path, flags: OFlags) -> io::Result<File> {
+    Ok(descriptors::opened(|| try_open_in(dir, name, flags))?.into())
+}
+
+fn try_open_in(dir: &HeldFile, name: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
-    let open = || rustix::fs::openat(dir, name, flags, mode);
-    Ok(descriptors::opened(|| Ok(retry_on_intr(open)?))?.into())
+    Ok(retry_on_intr(|| rustix::fs::openat(dir, name, flags, mode))?)
 }
 
 fn names_of(entries: Dir) -> io::Result<Vec<OsString>> {
@@ -245,6 +248,12 @@ impl Place {
 
     pub(crate) fn open_with(&self, flags: OFlags) -> io::Result<File> {
         open_in(&self.dir.handle, &self.name, flags)
+    }
+
+    /// Opens the file. Does not wait if the process has no free descriptor.
+    pub(crate) fn open_now(&self, flags: OFlags) -> io::Result<File> {
+        let open = || try_open_in(&self.dir.handle, &self.name, flags);
+        Ok(descriptors::opened_now(open)?.into())
     }
 
     /// Opens the file for reading. Does not wait if another program has put a FIFO there: then a

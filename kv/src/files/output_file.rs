@@ -27,6 +27,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid};
 
 use crate::error::{Error, Result};
 use crate::files::hidden_file::HiddenFile;
+use crate::process::descriptors;
 
 /// Largest number of symbolic links that are followed in a row, so that a circle of links ends with
 /// an error. The kernel has the same limit.
@@ -90,27 +91,26 @@ impl OutputFile {
 
     fn create_as(path: &Path, may_be_unnamed: bool) -> Result<Self> {
         let (target, old) = resolve(path)?;
-        let failed = |error: rustix::io::Errno| Error::io("create", path, error.into());
+        let failed = |error| Error::io("create", path, error);
         let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
             return Err(no_name(path));
         };
         let name = name.to_owned();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(parent, flags, Mode::empty()).and_then(beyond_standard);
-        let dir = Arc::new(dir.map_err(failed)?);
+        let open = || Ok(rustix::fs::open(parent, flags, Mode::empty())?);
+        let dir = Arc::new(descriptors::opened(open).map_err(failed)?);
         // A file with a new name gets mode 0666 less the umask. A file that replaces another one is
         // private until `sync` gives it the old file's mode.
         let mode = Mode::from_raw_mode(if old.is_some() { 0o600 } else { 0o666 });
-        let unnamed = if may_be_unnamed { open_unnamed(&dir, mode).map_err(failed)? } else { None };
-        let (file, hidden) = match unnamed {
+        let unnamed = if may_be_unnamed { open_unnamed(&dir, mode) } else { Ok(None) };
+        let (file, hidden) = match unnamed.map_err(failed)? {
             Some(file) => (file, None),
             None => {
                 let hidden = HiddenFile::new(&dir);
-                let file = hidden.create(mode).map_err(|error| Error::io("create", path, error))?;
+                let file = descriptors::opened(|| hidden.create(mode)).map_err(failed)?;
                 (file, Some(hidden))
             }
         };
-        let file = beyond_standard(file).map_err(failed)?;
         Ok(Self { file: file.into(), dir, name, path: path.to_owned(), hidden, old })
     }
 
@@ -369,28 +369,23 @@ fn refuse_planted(path: &Path, parent: &Path, link: &Metadata) -> Result<()> {
 /// Creates a file without a name. Returns `None` if the file system can't create a nameless file.
 /// Also returns `None` if `/proc` is not mounted, because the file later gets its name through its
 /// path in `/proc`.
-fn open_unnamed(dir: &OwnedFd, mode: Mode) -> rustix::io::Result<Option<OwnedFd>> {
+fn open_unnamed(dir: &OwnedFd, mode: Mode) -> io::Result<Option<OwnedFd>> {
     use rustix::io::Errno;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    match rustix::fs::openat(dir, ".", flags, mode) {
+    match descriptors::opened(|| Ok(rustix::fs::openat(dir, ".", flags, mode)?)) {
         Ok(file) if Path::new(&proc_path(file.as_raw_fd())).exists() => Ok(Some(file)),
-        Ok(_)
-        | Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
-            Ok(None)
-        }
-        Err(error) => Err(error),
+        Ok(_) => Ok(None),
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
+                Ok(None)
+            }
+            _ => Err(error),
+        },
     }
 }
 
 fn proc_path(descriptor: i32) -> String {
     format!("/proc/self/fd/{descriptor}")
-}
-
-/// Returns a descriptor of the file that is above 2. Descriptors 0 to 2 are the standard streams. A
-/// process that has closed them gives their numbers to new files, and a message to standard error
-/// would then go into the file.
-fn beyond_standard(file: OwnedFd) -> rustix::io::Result<OwnedFd> {
-    if file.as_raw_fd() > 2 { Ok(file) } else { rustix::io::fcntl_dupfd_cloexec(&file, 3) }
 }
 
 #[cfg(not(test))]

@@ -348,7 +348,7 @@ fn with_reused_numbers(
                 let tables = reused.iter().filter_map(|&place| older.tables.get(place));
                 tables.into_iter().any(|table| !table.is_gone())
             }
-            Err(error @ Error::Io { .. }) => return Err(error),
+            Err(error @ (Error::Io { .. } | Error::TooManyOpenFiles { .. })) => return Err(error),
             // A damaged checkpoint may have one of the tables.
             Err(_) => true,
         };

@@ -25,6 +25,7 @@ use crate::files::directory::Place;
 use crate::files::held_file::HeldFile;
 use crate::limits::Limits;
 use crate::memory::budget::Budget;
+use crate::process::descriptors;
 
 const COUNT_BITS: u32 = 20;
 const END: u64 = u64::MAX;
@@ -130,32 +131,38 @@ impl ImageWriter {
 /// The images of a checkpoint's index.
 #[derive(Debug)]
 pub(crate) struct Images {
-    /// The files, newest first. The last one is a whole image.
-    files: Vec<(File, Place, CheckpointIdentity)>,
+    /// The files, newest first. The last one is a whole image. A file is `None` if it is opened
+    /// each time that it is read.
+    files: Vec<(Option<File>, Place, CheckpointIdentity)>,
     log_begin: u64,
     log_end: u64,
     limits: Limits,
 }
 
 impl Images {
-    /// Opens the whole image and the images of changes that follow it, given in `files`, oldest
-    /// first. Readers skip entries below `log_begin`. An entry at or beyond `log_end` is damage.
-    pub(crate) fn open(
+    /// Names the whole image and the images of changes that follow it, given in `files`, oldest
+    /// first. Readers skip entries below `log_begin`. An entry at or beyond `log_end` is damage. A
+    /// reader opens one file at a time. The caller keeps the checkpoint from being removed.
+    pub(crate) fn new(
         files: impl DoubleEndedIterator<Item = (Place, CheckpointIdentity)>,
         log_begin: u64,
         log_end: u64,
         limits: Limits,
-    ) -> Result<Self> {
-        let open = |(place, of): (Place, CheckpointIdentity)| match place.open() {
-            Ok(file) => Ok((file, place, of)),
-            Err(e) => Err(Error::io("open", &place, e)),
-        };
-        let files = files.rev().map(open).collect::<Result<_>>()?;
-        Ok(Images { files, log_begin, log_end, limits })
+    ) -> Self {
+        let files = files.rev().map(|(place, of)| (None, place, of)).collect();
+        Images { files, log_begin, log_end, limits }
+    }
+
+    /// Opens all files and keeps them open. The checkpoint may then be removed.
+    pub(crate) fn keep_open(mut self) -> Result<Self> {
+        for (file, place, _) in &mut self.files {
+            *file = Some(place.open().map_err(|e| Error::io("open", &*place, e))?);
+        }
+        Ok(self)
     }
 
     /// Begins to read all buckets. Only one reader may exist at a time, because readers share the
-    /// position in each file.
+    /// position in each file that is kept open.
     pub(crate) fn read(&self) -> Result<BucketReader<'_>> {
         let (input, newest) = self.newest()?;
         let mut reader = BucketReader {
@@ -186,7 +193,11 @@ impl Images {
         let head = ImageHead::read(&mut input, self.limits)?;
         let mut file_bytes = 0_u64;
         for (file, path, _) in &self.files {
-            file_bytes += file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
+            let len = match file {
+                Some(file) => file.metadata().map(|found| found.len()),
+                None => path.len(),
+            };
+            file_bytes += len.map_err(|e| Error::io("stat", path, e))?;
         }
         if head.bucket_count() > file_bytes / 8 {
             let what = format!("{} buckets are more than its files hold", head.bucket_count());
@@ -197,7 +208,11 @@ impl Images {
 
     fn reader(&self, i: usize) -> Result<CheckedReader> {
         let (file, path, of) = &self.files[i];
-        let file = file.try_clone().map_err(|e| Error::io("open", path, e))?;
+        let file = match file {
+            Some(file) => descriptors::opened(|| Ok(file.try_clone()?.into())).map(File::from),
+            None => path.open(),
+        };
+        let file = file.map_err(|e| Error::io("open", path, e))?;
         CheckedReader::from_file(file, path, of.stream(KIND))
     }
 }

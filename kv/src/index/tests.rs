@@ -350,7 +350,7 @@ impl Album {
     fn open(&self, log_begin: u64, log_end: u64) -> Images {
         let of = |number| CheckpointIdentity { bank: 7, checkpoint: number, id: 70 };
         let files = self.images.iter().map(|&number| (self.path(number), of(number)));
-        Images::open(files, log_begin, log_end, Limits::PRODUCT).unwrap()
+        Images::new(files, log_begin, log_end, Limits::PRODUCT)
     }
 
     fn load(&self, budget: &Budget) -> Index {
@@ -528,8 +528,7 @@ fn a_whole_image_with_a_bucket_twice_or_none_is_damaged() {
         }
         out.write(&encoded).unwrap();
         out.finish().unwrap();
-        let images =
-            Images::open(std::iter::once((path, of)), 0, u64::MAX, Limits::PRODUCT).unwrap();
+        let images = Images::new(std::iter::once((path, of)), 0, u64::MAX, Limits::PRODUCT);
         Index::load(&images, &budget(4 << 20)).map(|index| index.bucket_count())
     };
     assert_eq!(load("all", &all).unwrap(), 1 << INITIAL_LEVEL);

@@ -105,7 +105,7 @@ pub(super) fn for_each_bucket(
     mut visit: impl FnMut(u64, u32, &[Entry]) -> Result<()>,
 ) -> Result<()> {
     let files = files(checkpoints, of, manifest)?.into_iter().map(|(path, of, _)| (path, of));
-    let images = Images::open(files, log_begin, log_end, checkpoints.limits)?;
+    let images = Images::new(files, log_begin, log_end, checkpoints.limits);
     let mut buckets = images.read()?;
     let mut entries = Vec::new();
     while let Some((bucket, depth)) = buckets.next_bucket(&mut entries)? {

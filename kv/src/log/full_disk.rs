@@ -1,12 +1,15 @@
 //! A full disk: pages that can't be written stay in memory until there is room.
 //!
 //! **Problem.** A write that fails on a full disk loses no row: the page is still in its frame in
-//! memory. If the store stopped for good, all changes since the last checkpoint would be lost.
+//! memory. If the store stopped for good, all changes since the last checkpoint would be lost. The
+//! same holds if a write fails because the process has no free descriptor for the next segment
+//! file, or because the file may not grow further (`ulimit -f`). In this module, "full disk" means
+//! each of these wants ([`Want`]).
 //!
 //! **Approach.** The writer thread keeps the page and sleeps. Calls can still read the rows in
 //! memory and change them in place. A call that needs a frame, or a page on the device, requests
 //! one more attempt and waits for its outcome. If that attempt fails too, the call fails with
-//! [`Error::DiskFull`]. An attempt writes the page again at the same offset. The first attempt that
+//! [`Error::DiskFull`] or [`Error::TooManyOpenFiles`]. An attempt writes the page again at the same offset. The first attempt that
 //! succeeds ends the full-disk state.
 //!
 //! Each request has a number. An attempt answers all requests that were made before it began. A
@@ -16,10 +19,8 @@
 //! therefore leave some frames free ([`TurnFor::frames_left`]). If all frames were in use when the
 //! disk filled up, no frame is free for compaction.
 
-use std::path::PathBuf;
-
 use super::{FREE_FRAMES_WANTED, Log, State};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Want};
 use crate::sync::{Ordering, Planted, planted};
 
 /// The purpose of a page turn, which decides how many frames it must leave free on a full disk.
@@ -49,8 +50,8 @@ impl TurnFor {
 /// The state that the writer and the waiting calls share about a full disk.
 #[derive(Debug, Default)]
 pub(super) struct FullDisk {
-    /// The file that can't be written, and the system's reason. `None` while there is room.
-    refused: Option<(PathBuf, String)>,
+    /// Why the last attempt to write has failed. `None` while there is room.
+    refused: Option<Want>,
     /// Number of requests for an attempt to write so far.
     asked: u64,
     /// Number of the last request that a failed attempt has answered.
@@ -68,8 +69,7 @@ impl FullDisk {
     }
 
     fn error(&self) -> Option<Error> {
-        let (path, reason) = self.refused.clone()?;
-        Some(Error::DiskFull { path, reason })
+        self.refused.clone().map(Error::from)
     }
 }
 
@@ -90,7 +90,7 @@ impl State {
     /// call must use this function each time before it sleeps to wait for the writer.
     ///
     /// # Errors
-    /// `DiskFull` if the requested attempt has failed.
+    /// `DiskFull` or `TooManyOpenFiles` if the requested attempt has failed.
     pub(super) fn check_disk(&mut self, request: &mut Request) -> Result<()> {
         let disk = &mut self.disk;
         match request.0 {
@@ -117,7 +117,7 @@ impl Log {
     /// Records a failed attempt that answers requests up to `answered`. Returns false if the error
     /// is not about a full disk.
     pub(super) fn note_refused(&self, error: &Error, answered: u64) -> bool {
-        let Some(refused) = error.for_want_of_room() else { return false };
+        let Some(refused) = error.want() else { return false };
         let mut state = self.state.lock();
         let is_news = state.disk.refused.replace(refused).is_none();
         state.disk.failed = answered;
@@ -154,7 +154,7 @@ impl Log {
     /// If the disk is full, makes the writer try once more and waits for the outcome.
     ///
     /// # Errors
-    /// `DiskFull` if the attempt fails. `Poisoned` if the log has stopped.
+    /// `DiskFull` or `TooManyOpenFiles` if the attempt fails. `Poisoned` if the log has stopped.
     pub(crate) fn try_to_write(&self) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();

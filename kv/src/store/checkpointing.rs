@@ -17,7 +17,6 @@ use crate::checkpoint::manifest::ImageEntry;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::manifest::UNSOUND;
 use crate::checkpoint::partial::PartialCheckpoint;
-use crate::device;
 use crate::error::{Error, Result};
 use crate::index::image::ImageKind;
 
@@ -100,8 +99,8 @@ impl Store {
     ///   reopening finds the old or the new checkpoint, both complete. Exception 2: the call could
     ///   not record in `BANK` that the bank has a checkpoint. Then the new checkpoint is the newest
     ///   one.
-    /// - `DiskFull` if the disk has no room for the checkpoint. No row is lost, and the caller can
-    ///   call again.
+    /// - `DiskFull` if the disk has no room for the checkpoint, and `TooManyOpenFiles` if no file
+    ///   descriptor is free. No row is lost, and the caller can call again.
     /// - `DirectoryMoved` if the bank's path now leads to another directory. Nothing is written.
     ///   The caller can call again when the directory is back.
     /// - `InvalidArgument` if an operation's callback makes this call.
@@ -110,19 +109,10 @@ impl Store {
         let before = self.newest.lock().number;
         let taken = self.take_checkpoint(blob);
         match &taken {
-            Err(Error::Io { source, .. }) if device::is_out_of_handles(source) => {
-                // The system has no file handle left. The device may hold handles of segment files,
-                // and it can open these files again later.
-                self.core().log.device.release_handles();
-                self.take_checkpoint(blob)
-            }
             // This case applies only if the new checkpoint is not complete. If it is complete, the
             // full disk stopped only the last step, the record in `BANK`.
             Err(error) if !self.core().log.is_poisoned() && self.newest.lock().number == before => {
-                match error.for_want_of_room() {
-                    Some((path, reason)) => Err(Error::DiskFull { path, reason }),
-                    None => taken,
-                }
+                error.want().map_or(taken, |want| Err(want.into()))
             }
             _ => taken,
         }
@@ -249,6 +239,7 @@ impl Store {
         core.log.await_flushed(log_end)?;
         core.log.device.sync().inspect_err(|e| core.log.poison(e))?;
         image.sync_all().map_err(|e| Error::io("sync", &path, e))?;
+        drop(image);
         partial.write_blob(identity, blob)?;
         let page_bits = core.log.page_bytes().ilog2();
         let pages = log_begin >> page_bits..log_end.raw() >> page_bits;

@@ -243,6 +243,7 @@ impl Store {
     /// - `TooLong` if a value is longer than the table's maximum.
     /// - `Damaged` or `Io` if a row cannot be read.
     /// - `QuotaExceeded` or `DiskFull` if there is no room for a new record.
+    /// - `TooManyOpenFiles` if the call needs a file, and no file descriptor is free.
     /// - `Interrupted` if the program ends a wait for room.
     /// - `Poisoned` after a failed write, except for a peek.
     ///

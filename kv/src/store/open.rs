@@ -129,7 +129,7 @@ impl Store {
         check_quota(options, page_bytes)?;
         let budget_bytes = options.memory_budget_bytes;
         let budget = Arc::new(match newest {
-            Some(_) => checkpoints.images(&manifest)?.budget(budget_bytes, page_bytes)?,
+            Some(_) => checkpoints.images(&manifest).budget(budget_bytes, page_bytes)?,
             None => Budget::new(budget_bytes, page_bytes, checkpoints.limits)?,
         });
         if newest.is_none() {
@@ -239,7 +239,7 @@ fn recover(
     budget: &Budget,
     device: &dyn Device,
 ) -> Result<(Index, Recovered)> {
-    let index = Index::load(&checkpoints.images(manifest)?, budget)?;
+    let index = Index::load(&checkpoints.images(manifest), budget)?;
     let blob = checkpoints.blob(manifest)?;
     check_last_page(device, manifest)?;
     Ok((index, Recovered { checkpoint: manifest.number, blob }))

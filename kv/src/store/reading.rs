@@ -268,9 +268,9 @@ fn core_of(
     // Each core opens the log's files itself. After a rollback a file name may belong to a new
     // file, and a handle of the old core would lead to the old file.
     let device = device::open_in(dir, device, &device_options)?;
-    let images = checkpoints.images(&manifest)?;
+    let images = checkpoints.images(&manifest);
     let budget = Arc::new(images.budget(budget_bytes, 1 << manifest.page_bits)?);
-    let index = Index::load(&checkpoints.images(&manifest)?, &budget)?;
+    let index = Index::load(&images, &budget)?;
     let blob = checkpoints.blob(&manifest)?;
     check_last_page(device.as_ref(), &manifest)?;
     let recovered = Arc::new(Recovered { checkpoint: manifest.number, blob });

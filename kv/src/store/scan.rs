@@ -173,7 +173,7 @@ impl Store {
         let core = self.core().into_shared();
         if let Some(at) = &core.reading {
             core.width(table)?;
-            let images = self.checkpoints.images(&at.manifest)?;
+            let images = self.checkpoints.images(&at.manifest);
             let pin = core.pin_log(at.manifest.log_begin);
             return Scan::new((Arc::clone(&core), held), &at.manifest, images, table, pin);
         }
@@ -185,7 +185,7 @@ impl Store {
             return Err(Error::no_such_checkpoint(self.path(), None, Vec::new()));
         }
         let manifest = self.checkpoints.manifest(newest.number)?;
-        let images = self.checkpoints.images(&manifest)?;
+        let images = self.checkpoints.images(&manifest).keep_open()?;
         let pin = core.pin_log(manifest.log_begin);
         drop(newest);
         Scan::new((core, held), &manifest, images, table, pin)

@@ -201,8 +201,7 @@ pub fn index_image(data: &[u8]) {
     let begin = START;
     let end = START + 64 * PAGE_BYTES as u64;
     let paths = files.iter().map(|(scratch, of)| (scratch.0.clone(), *of));
-    let images =
-        Images::open(paths, begin, end, Limits::PRODUCT).expect("they have just been written");
+    let images = Images::new(paths, begin, end, Limits::PRODUCT);
     let read = || {
         let mut reader = images.read()?;
         let mut entries = Vec::new();

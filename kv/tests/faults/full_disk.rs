@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::faulty::{BUDGET_BYTES, Open, VALUE_BYTES, memory, open_on, try_put};
 use crate::common::compacting::by_hand;
 use crate::common::{Add, options, peek, put, value};
-use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
+use embank_kv::device::{Device, DeviceOptions, FaultyDevice, Freed, MemoryDevice, Read};
 use embank_kv::{Clock, DeviceChoice, Error, StoreOptions};
 
 /// Number of rows, several times the number that memory holds.
@@ -37,20 +37,37 @@ fn check(open: &Open, versions: &BTreeMap<u64, BTreeSet<u64>>) {
     }
 }
 
+/// A way in which writes fail for want of something, and a part of the error's text.
+type Want = (fn(&FaultyDevice), &'static str);
+
+const WANTS: [Want; 5] = [
+    (|device| device.break_writes(ErrorKind::StorageFull), "the disk is full"),
+    (|device| device.break_writes(ErrorKind::QuotaExceeded), "the disk is full"),
+    (|device| device.break_writes(ErrorKind::FileTooLarge), "`ulimit -f`"),
+    (|device| device.refuse_descriptors(libc::EMFILE), "`ulimit -n`"),
+    (|device| device.refuse_descriptors(libc::ENFILE), "fs.file-max"),
+];
+
 /// Regression test: after a full disk the store never wrote again. All rows since the last
-/// checkpoint were lost.
+/// checkpoint were lost. Later the same happened after a write that the limit of file sizes
+/// (`ulimit -f`) refused, and after one that found no free file descriptor.
 #[test]
 fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
-    for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+    for (want, text) in WANTS {
         let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
         let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
+        let assert_refused = |error: Error| {
+            let is_files = matches!(error, Error::TooManyOpenFiles { .. });
+            assert!(is_files || matches!(error, Error::DiskFull { .. }), "{error}");
+            assert!(error.to_string().contains(text), "{error}");
+        };
         let keys: Vec<u64> = (0..ROWS).collect();
         put(&open.store, open.table, &keys, 0, VALUE_BYTES);
         open.store.checkpoint(b"first").unwrap();
         let mut versions: BTreeMap<u64, BTreeSet<u64>> =
             keys.iter().map(|&key| (key, [0].into())).collect();
         for round in 1..4 {
-            open.device.break_writes(kind);
+            want(&open.device);
             let mut failures = 0;
             for keys in keys.chunks(64) {
                 let done = try_put(&open, keys, round);
@@ -62,13 +79,12 @@ fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
                     known.insert(round);
                 }
                 if let Err(error) = done {
-                    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
-                    assert!(error.to_string().contains("injected"), "{error}");
+                    assert_refused(error);
                     failures += 1;
                 }
             }
             assert!(failures > 10, "{failures} failures: memory holds most rows");
-            assert_full(open.store.checkpoint(b"none"));
+            assert_refused(open.store.checkpoint(b"none").unwrap_err());
             check(&open, &versions);
             open.device.mend();
             // The first call after the disk has room must succeed.

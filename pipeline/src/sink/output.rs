@@ -109,7 +109,10 @@ impl Write for Output {
 
 fn as_own(error: StoreError) -> Error {
     match error {
-        StoreError::Io { operation, path, source } => Error::Io { doing: operation, path, source },
+        StoreError::Io { operation, path, source }
+        | StoreError::TooManyOpenFiles { operation, path, source } => {
+            Error::Io { doing: operation, path, source }
+        }
         other => Error::Spec(other.to_string()),
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! Log offset `o` is in the file `log/<first offset, 16 hex digits>.seg`. All files have one fixed
 //! size, a power of two, so the log's beginning can be removed in whole files. A file is opened
-//! when it is first needed, with `O_DIRECT` if the file system allows it. Two sets of handles stay
-//! open, each with a limit: a cache, and the files that were written and not synced. If too many
-//! files wait for a sync, the next write syncs all but the last. If the process has no free handle,
-//! the device closes both sets, except the handles of the last file.
+//! when it is first needed, with `O_DIRECT` if the file system allows it, and stays open until its
+//! place is needed (`open_files`). If too many files wait for a sync, the next write syncs all but
+//! the last. Before the log begins a segment without a free descriptor, the device syncs the
+//! earlier segments, which then need no open file.
 //!
 //! Durability depends on these rules:
-//! - A write enters `unsynced` after it has completed and before it returns, so a later sync finds
-//!   it. `unsynced` keeps the handle of the write, because the kernel reports a failed write-back
-//!   to that handle.
+//! - A write marks its file as unsynced after it has completed and before it returns, so a later
+//!   sync finds the file. An unsynced file keeps the handle of the write, because the kernel
+//!   reports a failed write-back to that handle.
 //! - A write that creates a file sets `folder_unsynced` before the write returns.
 //! - One sync runs at a time. Otherwise a sync could find nothing to do and return while another
 //!   sync is still at work.
@@ -33,6 +33,7 @@
 
 pub(crate) mod listing;
 pub(crate) mod names;
+pub(crate) mod open_files;
 mod own;
 pub(crate) mod segment;
 #[cfg(test)]
@@ -41,6 +42,7 @@ mod tests;
 use crate::device::segments::names::FOLDER;
 use crate::device::segments::names::is_unfinished;
 use crate::device::segments::names::segment_name;
+use crate::device::segments::open_files::{Held, OPEN_FILES_MIN, OpenFiles, Taken, Wait};
 use crate::device::segments::own::{
     is_another_users, is_own, is_shared, make_own, remove_or_empty,
 };
@@ -53,7 +55,8 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use crate::process::locks::{Mutex, RwLock};
+use crate::process::descriptors;
+use crate::process::locks::Mutex;
 
 use crate::device::segments::listing::Listed;
 use crate::device::transfer::{self};
@@ -67,31 +70,10 @@ use crate::sync::{AtomicBool, Ordering};
 /// space only in whole files.
 pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// Limit of the files that wait for a sync. Each occupies a handle. After direct writes a sync of
-/// 16 files is quick, because the blocks are on the drive. Without direct writes only one file may
-/// wait.
+/// Limit of the files that wait for a sync. Each occupies a descriptor. After direct writes a sync
+/// of 16 files is quick, because the blocks are on the drive. Without direct writes only one file
+/// may wait.
 const UNSYNCED_FILES_MAX: usize = 16;
-
-/// The reads of a burst with their open files.
-#[derive(Debug)]
-pub(super) struct Located {
-    segments: Vec<Arc<Segment>>,
-    /// For each read, the index of its segment in `segments` and the offset in that file.
-    places: Vec<(u32, u64)>,
-}
-
-impl Located {
-    /// Returns the file of read `i`, and the offset in it.
-    pub(super) fn place(&self, i: usize) -> (&Segment, u64) {
-        let (segment, offset) = self.places[i];
-        (&self.segments[segment as usize], offset)
-    }
-
-    /// Returns the path of the first read's file, for errors of the whole burst.
-    pub(super) fn path(&self) -> PathBuf {
-        self.place(0).0.place.path()
-    }
-}
 
 /// The segment files at the log's beginning that `free` has removed, or has tried to remove.
 #[derive(Debug, Default)]
@@ -111,12 +93,10 @@ pub(super) struct Segments {
     /// The directory `log`.
     folder: Arc<Directory>,
     segment_size_bytes: u64,
-    open_files_max: usize,
     read_only: bool,
     direct: bool,
     direct_refused: Option<String>,
-    open: RwLock<BTreeMap<u64, Arc<Segment>>>,
-    unsynced: Mutex<BTreeMap<u64, Arc<Segment>>>,
+    open: Arc<OpenFiles>,
     /// The files that this device has written, by segment number.
     written: Mutex<BTreeMap<u64, FileIdentity>>,
     folder_unsynced: AtomicBool,
@@ -142,11 +122,9 @@ impl Segments {
             folder,
             read_only: options.read_only,
             segment_size_bytes: options.segment_size_bytes,
-            open_files_max: options.open_files_max,
             direct: false,
             direct_refused: None,
-            open: RwLock::default(),
-            unsynced: Mutex::default(),
+            open: OpenFiles::new(open_files_max(options)),
             written: Mutex::default(),
             folder_unsynced: AtomicBool::new(false),
             freed: Mutex::default(),
@@ -186,21 +164,17 @@ impl Segments {
         (self.place(self.number(offset)).path(), self.within(offset))
     }
 
-    /// Checks every read and opens its file, before any read starts.
-    pub(super) fn locate_all(&self, reads: &[Read<'_>]) -> Result<Located> {
-        let mut located = Located { segments: Vec::new(), places: Vec::with_capacity(reads.len()) };
-        for read in reads {
-            transfer::check(read.offset, read.buffer, self.segment_size_bytes)?;
-            let number = self.number(read.offset);
-            // A burst is sorted by address, so most reads are in the same segment as the read
-            // before.
-            if located.segments.last().is_none_or(|last| last.number != number) {
-                located.segments.push(self.for_reading(read.offset, read.buffer.len())?);
-            }
-            let segment = located.segments.len() as u32 - 1;
-            located.places.push((segment, self.within(read.offset)));
-        }
-        Ok(located)
+    /// Checks every read, before any read starts.
+    pub(super) fn check_all(&self, reads: &[Read<'_>]) -> Result<()> {
+        let check =
+            |read: &Read<'_>| transfer::check(read.offset, read.buffer, self.segment_size_bytes);
+        reads.iter().try_for_each(check)
+    }
+
+    /// Does one read. The caller holds no segment.
+    pub(super) fn read(&self, read: &mut Read<'_>) -> Result<()> {
+        let segment = self.for_reading(read.offset, read.buffer.len())?;
+        segment.read_exact(self.within(read.offset), read.buffer)
     }
 
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -208,54 +182,37 @@ impl Segments {
         transfer::check(offset, bytes, self.segment_size_bytes)?;
         let segment = self.for_writing(self.number(offset), self.within(offset))?;
         segment.write_all(self.within(offset), bytes)?;
-        let waiting = {
-            let mut unsynced = self.unsynced.lock();
-            unsynced.entry(segment.number).or_insert(segment);
-            unsynced.len()
-        };
-        if waiting > self.unsynced_max() { self.sync_full() } else { Ok(()) }
+        let unsynced = self.open.note_written(&segment);
+        drop(segment);
+        // While another thread syncs, that thread frees places, and this write returns at once.
+        // Only if twice the limit of files wait, this write waits for the other sync. So at most
+        // four times the limit of files, and two more, wait for a sync or are in one.
+        if unsynced <= self.unsynced_max() {
+            Ok(())
+        } else if unsynced > 2 * self.unsynced_max() {
+            self.sync_all_but_last(&mut self.sync_failure.lock())
+        } else {
+            let free = self.sync_failure.try_lock();
+            free.map_or(Ok(()), |mut failure| self.sync_all_but_last(&mut failure))
+        }
     }
 
     /// Returns the limit of the files that wait for a sync.
     fn unsynced_max(&self) -> usize {
         let most = if self.direct { UNSYNCED_FILES_MAX } else { 1 };
-        (self.open_files_max / 4).clamp(1, most)
+        (self.open.limit() / 16).clamp(1, most)
     }
 
-    /// Syncs all files except the last, which is being written, and closes their handles. Does
-    /// nothing while another thread syncs, because that thread closes the handles.
-    fn sync_full(&self) -> Result<()> {
-        let Some(mut failure) = self.sync_failure.try_lock() else { return Ok(()) };
-        self.sync_all_but_last(&mut failure)
-    }
-
+    /// Syncs all files except the last, which is being written.
     fn sync_all_but_last(&self, failure: &mut Option<String>) -> Result<()> {
+        self.sync_below(self.open.last_unsynced().unwrap_or(0), failure)
+    }
+
+    /// Syncs the files below segment `below`.
+    fn sync_below(&self, below: u64, failure: &mut Option<String>) -> Result<()> {
         self.check_sync(failure)?;
-        let full = {
-            let mut unsynced = self.unsynced.lock();
-            let last = unsynced.pop_last();
-            let full = std::mem::take(&mut *unsynced);
-            unsynced.extend(last);
-            full
-        };
-        sync_all(&full).inspect_err(|error| *failure = Some(error.to_string()))
-    }
-
-    /// Closes all handles except the last file's. Writes to the log's end must not need a new
-    /// handle. Otherwise a checkpoint that finds no free handle for its own files could make all
-    /// later writes fail.
-    pub(super) fn release_handles(&self) {
-        self.release(&mut self.open.write());
-    }
-
-    fn release(&self, open: &mut BTreeMap<u64, Arc<Segment>>) {
-        let last = open.pop_last();
-        open.clear();
-        open.extend(last);
-        // Waits for a running sync, which holds the handles that it syncs. A thread that syncs
-        // never waits for `open`, so there is no deadlock. `sync_failure` keeps a failure, and the
-        // next sync returns it.
-        let _ = self.sync_all_but_last(&mut self.sync_failure.lock());
+        let synced = sync_all(&self.open.take_unsynced(below));
+        synced.inspect_err(|error| *failure = Some(error.to_string()))
     }
 
     pub(super) fn sync(&self) -> Result<()> {
@@ -274,8 +231,7 @@ impl Segments {
     }
 
     fn sync_unsynced(&self) -> Result<()> {
-        let unsynced = std::mem::take(&mut *self.unsynced.lock());
-        sync_all(&unsynced)?;
+        sync_all(&self.open.take_unsynced(u64::MAX))?;
         // SeqCst: pairs with the store in `for_writing`.
         if self.folder_unsynced.swap(false, Ordering::SeqCst) {
             self.sync_folder()?;
@@ -293,8 +249,6 @@ impl Segments {
         let mut freed = self.freed.lock();
         freed.first = freed.first.min(self.number(end));
         drop(freed);
-        let mut open = self.open.write();
-        let mut unsynced = self.unsynced.lock();
         let unfinished = self.remove_unfinished()?;
         self.freed.lock().unfinished = unfinished;
         for file in self.on_disk()?.into_iter().rev() {
@@ -303,8 +257,7 @@ impl Segments {
             let is_last = (first + 1..first + self.segment_size_bytes).contains(&end);
             let is_copied = is_last && (is_shared(&place)? || is_another_users(&place));
             if first >= end || is_copied {
-                open.remove(&number);
-                unsynced.remove(&number);
+                self.open.forget(number);
                 self.written.lock().remove(&number);
             }
             if first >= end {
@@ -332,11 +285,10 @@ impl Segments {
         let mut freed = Freed { end: below, segments: 0 };
         let again: Vec<u64> = state.left.range(..last).map(|(number, _)| *number).collect();
         let next = state.first..last.max(state.first);
+        self.open.remove_below(last);
         for number in again.into_iter().chain(next) {
             let place = self.place(number);
-            // The handles are removed first, so that no thread gets the handle of a removed file.
-            self.open.write().remove(&number);
-            self.unsynced.lock().remove(&number);
+            self.open.forget(number);
             self.written.lock().remove(&number);
             match place.remove_file() {
                 Ok(()) => {
@@ -364,15 +316,14 @@ impl Segments {
     /// Returns the space of a segment's first bytes to the file system. False if that is not
     /// possible.
     fn punch(&self, number: u64, bytes: u64) -> bool {
-        let segment = self.open_existing(&mut self.open.write(), number);
-        match segment {
-            Ok(Some(segment)) => {
+        match self.take(number, Wait::Yes) {
+            Ok(Taken::Held(segment)) => {
                 segment.file.check().is_ok()
                     && is_own(segment.file()).unwrap_or(false)
                     && open_file::punch(segment.file(), bytes)
             }
-            Ok(None) => true,
-            Err(_) => false,
+            Ok(Taken::Missing) => true,
+            Ok(Taken::Busy) | Err(_) => false,
         }
     }
 
@@ -410,7 +361,8 @@ impl Segments {
         offset / self.segment_size_bytes
     }
 
-    fn within(&self, offset: u64) -> u64 {
+    /// Returns the offset of log offset `offset` in its file.
+    pub(super) fn within(&self, offset: u64) -> u64 {
         offset % self.segment_size_bytes
     }
 
@@ -418,16 +370,26 @@ impl Segments {
         self.folder.place(segment_name(number * self.segment_size_bytes))
     }
 
-    /// Returns the segment for a read of `len` bytes at log offset `offset`.
-    pub(super) fn for_reading(&self, offset: u64, len: usize) -> Result<Arc<Segment>> {
+    /// Takes the segment for a read of `len` bytes at log offset `offset`. The caller holds no
+    /// segment.
+    pub(super) fn for_reading(&self, offset: u64, len: usize) -> Result<Held<'_>> {
+        let taken = self.try_for_reading(offset, len, Wait::Yes)?;
+        Ok(taken.expect("a thread that may wait gets its file"))
+    }
+
+    /// Does what [`for_reading`](Self::for_reading) does. `None` if the caller may not wait, and no
+    /// file can be opened now.
+    pub(super) fn try_for_reading(
+        &self,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+    ) -> Result<Option<Held<'_>>> {
         let number = self.number(offset);
-        if let Some(segment) = self.cached(number) {
-            return Ok(segment);
-        }
-        let mut open = self.open.write();
-        match self.open_existing(&mut open, number)? {
-            Some(segment) => Ok(segment),
-            None => Err(Error::Truncated {
+        match self.take(number, wait)? {
+            Taken::Held(segment) => Ok(Some(segment)),
+            Taken::Busy => Ok(None),
+            Taken::Missing => Err(Error::Truncated {
                 path: self.place(number).path(),
                 offset: self.within(offset),
                 expected: len as u64,
@@ -436,114 +398,89 @@ impl Segments {
         }
     }
 
-    /// Returns the segment for a write at offset `within` of its file.
-    fn for_writing(&self, number: u64, within: u64) -> Result<Arc<Segment>> {
-        let written = self.written.lock().get(&number).copied();
-        if let Some(segment) = self.cached(number)
-            && written == Some(segment.file.identity())
+    /// Takes an existing segment.
+    fn take(&self, number: u64, wait: Wait) -> Result<Taken<'_>> {
+        self.open.take(number, wait, |wait| {
+            let place = self.place(number);
+            match open_file::existing(&place, self.direct, self.read_only, wait) {
+                Ok(file) => Ok(Some((place, file))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(Error::io("open", &place, error)),
+            }
+        })
+    }
+
+    /// Takes a segment for a write at offset `within` of its file. Creates the file if it does not
+    /// exist.
+    fn for_writing(&self, number: u64, within: u64) -> Result<Held<'_>> {
+        // The loop ends: another round follows only if another thread has created the file, or has
+        // removed the file that it found.
+        loop {
+            let existing = self.take(number, Wait::No)?;
+            if let Taken::Held(segment) = existing {
+                return self.owned(segment, within);
+            }
+            if matches!(existing, Taken::Busy) {
+                // All open files are in use, or no descriptor is free. The earlier segments are
+                // complete, and after their sync their files can be closed.
+                self.sync_below(number, &mut self.sync_failure.lock())?;
+            }
+            if let Taken::Held(segment) =
+                self.open.take(number, Wait::Yes, |_| self.create(number))?
+            {
+                return self.owned(segment, within);
+            }
+        }
+    }
+
+    /// Returns the segment if its file is the one that this device has written, or belongs to this
+    /// bank alone. Otherwise replaces the file by a copy of its first `within` bytes.
+    fn owned<'a>(&'a self, segment: Held<'a>, within: u64) -> Result<Held<'a>> {
+        let number = segment.number;
+        let place = segment.place.clone();
+        match self.written.lock().get(&number) {
+            Some(written) if *written == segment.file.identity() => return Ok(segment),
+            Some(_) => return Err(replaced(&place)),
+            None => {}
+        }
+        if is_own(segment.file()).map_err(|e| Error::io("stat", &place, e))? && !is_shared(&place)?
         {
+            self.written.lock().insert(number, segment.file.identity());
             return Ok(segment);
         }
-        // The lock is held until this function returns, so that only one of two threads creates the
-        // file.
-        let mut open = self.open.write();
-        if let Some(segment) = self.open_existing(&mut open, number)? {
-            let place = &segment.place;
-            if let Some(written) = self.written.lock().get(&number) {
-                return match *written == segment.file.identity() {
-                    true => Ok(segment),
-                    false => Err(replaced(place)),
-                };
-            }
-            if is_own(segment.file()).map_err(|e| Error::io("stat", place, e))?
-                && !is_shared(place)?
-            {
-                self.written.lock().insert(number, segment.file.identity());
-                return Ok(segment);
-            }
-            self.check_in_place()?;
-            make_own(place, within).map_err(|e| Error::io("copy", place, e))?;
-            open.remove(&number);
-            let own = self.open_existing(&mut open, number)?.ok_or_else(|| replaced(place))?;
-            return Ok(self.begin_to_write(own));
-        }
+        drop(segment);
         self.check_in_place()?;
-        let place = self.place(number);
-        let create = || open_file::create(&place, self.direct);
-        let file = self.with_a_handle(&mut open, create);
-        let file = file.map_err(|e| Error::io("create", &place, e))?;
-        let segment = self.keep(&mut open, number, place, file);
-        Ok(self.begin_to_write(segment))
+        make_own(&place, within).map_err(|e| Error::io("copy", &place, e))?;
+        self.open.forget(number);
+        let Taken::Held(own) = self.take(number, Wait::Yes)? else { return Err(replaced(&place)) };
+        self.begin_to_write(number, &own.file);
+        Ok(own)
     }
 
     /// Notes a file that this device has made.
-    fn begin_to_write(&self, segment: Arc<Segment>) -> Arc<Segment> {
+    fn begin_to_write(&self, number: u64, file: &HeldFile) {
         // SeqCst: pairs with the swap in `sync_unsynced`.
         self.folder_unsynced.store(true, Ordering::SeqCst);
-        self.written.lock().insert(segment.number, segment.file.identity());
-        segment
+        self.written.lock().insert(number, file.identity());
     }
 
-    /// Opens a file. If the process has no free handle, closes other files and tries again.
-    fn with_a_handle(
-        &self,
-        open: &mut BTreeMap<u64, Arc<Segment>>,
-        opening: impl Fn() -> io::Result<HeldFile>,
-    ) -> io::Result<HeldFile> {
-        match opening() {
-            Err(error) if is_out_of_handles(&error) => {
-                self.release(open);
-                opening()
-            }
-            opened => opened,
-        }
-    }
-
-    fn cached(&self, number: u64) -> Option<Arc<Segment>> {
-        let open = self.open.read();
-        let segment = open.get(&number)?;
-        // Relaxed: only a hint for `keep`. No other data depends on it.
-        segment.used.store(true, Ordering::Relaxed);
-        Some(Arc::clone(segment))
-    }
-
-    fn open_existing(
-        &self,
-        open: &mut BTreeMap<u64, Arc<Segment>>,
-        number: u64,
-    ) -> Result<Option<Arc<Segment>>> {
-        if let Some(segment) = open.get(&number) {
-            return Ok(Some(Arc::clone(segment)));
-        }
+    /// Opens or creates the file of a segment. `None` if another thread creates it now.
+    fn create(&self, number: u64) -> Result<Option<(Place, HeldFile)>> {
         let place = self.place(number);
-        let existing = || open_file::existing(&place, self.direct, self.read_only);
-        match self.with_a_handle(open, existing) {
-            Ok(file) => Ok(Some(self.keep(open, number, place, file))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io("open", &place, error)),
+        match open_file::existing(&place, self.direct, self.read_only, Wait::Yes) {
+            Ok(file) => return Ok(Some((place, file))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("open", &place, error)),
         }
-    }
-
-    /// Adds a handle to the cache, and removes another one if there are too many. A thread that
-    /// still uses or syncs the removed handle has a reference, which keeps the file open.
-    fn keep(
-        &self,
-        open: &mut BTreeMap<u64, Arc<Segment>>,
-        number: u64,
-        place: Place,
-        file: HeldFile,
-    ) -> Arc<Segment> {
-        if open.len() >= self.open_files_max {
-            // Relaxed: `used` is only a hint.
-            let unused = open.values().find(|segment| !segment.used.swap(false, Ordering::Relaxed));
-            let victim = unused.map(|segment| segment.number);
-            if let Some(victim) = victim.or_else(|| open.keys().next().copied()) {
-                open.remove(&victim);
+        self.check_in_place()?;
+        match open_file::create(&place, self.direct) {
+            Ok(file) => {
+                self.begin_to_write(number, &file);
+                Ok(Some((place, file)))
             }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => Err(Error::io("create", &place, error)),
         }
-        let segment = Arc::new(Segment { number, place, file, used: AtomicBool::new(true) });
-        open.insert(number, Arc::clone(&segment));
-        segment
     }
 
     /// Removes the unfinished files that a crash during `make_own` left. Returns a description of
@@ -590,13 +527,16 @@ fn replaced(place: &Place) -> Error {
     Error::io("write", place, source)
 }
 
-/// True if the error says that the process or the system has no free file handle.
-pub(crate) fn is_out_of_handles(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+/// Returns the limit of open segment files: that of the options, and with the bank's other files at
+/// most a quarter of the process's limit.
+fn open_files_max(options: &DeviceOptions) -> usize {
+    let quarter = descriptors::limit().map_or(usize::MAX, |limit| limit / 4);
+    let left = quarter.saturating_sub(descriptors::OTHERS);
+    options.open_files_max.min(left).max(OPEN_FILES_MIN)
 }
 
-fn sync_all(segments: &BTreeMap<u64, Arc<Segment>>) -> Result<()> {
-    for segment in segments.values() {
+fn sync_all(segments: &[Held<'_>]) -> Result<()> {
+    for segment in segments {
         segment.file.sync_data().map_err(|e| Error::io("sync", &segment.place, e))?;
     }
     Ok(())

@@ -6,10 +6,16 @@ use crate::device::transfer::Progress;
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
 use crate::files::held_file::HeldFile;
-use crate::sync::AtomicBool;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// Makes the error for a failed read: the system's error with file and offset.
+pub(crate) fn read_failed(path: PathBuf, offset: u64, source: &io::Error) -> Error {
+    let source = io::Error::new(source.kind(), format!("at offset {offset}: {source}"));
+    Error::io("read", path, source)
+}
 
 /// An open segment file.
 #[derive(Debug)]
@@ -17,10 +23,6 @@ pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) place: Place,
     pub(crate) file: HeldFile,
-    /// Set by each use. The search for a handle to close takes the first handle whose flag is
-    /// clear: a handle that was not used since the last search. The search clears the set flags
-    /// that it passes.
-    pub(crate) used: AtomicBool,
 }
 
 impl Segment {
@@ -39,8 +41,7 @@ impl Segment {
 
     /// Makes the error for a failed read: the system's error with file and offset.
     pub(crate) fn read_failed(&self, offset: u64, source: &io::Error) -> Error {
-        let source = io::Error::new(source.kind(), format!("at offset {offset}: {source}"));
-        Error::io("read", &self.place, source)
+        read_failed(self.place.path(), offset, source)
     }
 
     pub(crate) fn write_failed(&self, offset: u64, source: &io::Error) -> Error {

@@ -15,23 +15,22 @@ fn segments(dir: &Path, open_files_max: usize) -> Segments {
 #[test]
 fn few_handles_stay_open_and_every_write_is_still_synced() {
     let dir = tempfile::tempdir().unwrap();
-    let segments = segments(dir.path(), 2);
+    let segments = segments(dir.path(), OPEN_FILES_MIN);
     let mut block = AlignedBuffer::zeroed(512);
-    for number in 0..6_u64 {
+    for number in 0..20_u64 {
         block.fill(number as u8);
         segments.write(number * 4096, &block).unwrap();
-        assert!(segments.open.read().len() <= 2);
+        assert!(segments.open.count() <= OPEN_FILES_MIN);
     }
     // One file may wait for a sync, so a write to a new file synced all earlier files.
-    assert_eq!(segments.unsynced.lock().keys().copied().collect::<Vec<_>>(), [5]);
+    assert_eq!(segments.open.last_unsynced(), Some(19));
+    assert!(segments.open.take_unsynced(19).is_empty());
     segments.sync().unwrap();
-    assert!(segments.unsynced.lock().is_empty());
+    assert_eq!(segments.open.last_unsynced(), None);
     assert!(!segments.folder_unsynced.load(Ordering::SeqCst));
-    for number in 0..6_u64 {
-        let read = Read { offset: number * 4096, buffer: &mut block };
-        let located = segments.locate_all(&[read]).unwrap();
-        let (segment, offset) = located.place(0);
-        segment.read_exact(offset, &mut block).unwrap();
+    for number in 0..20_u64 {
+        segments.read(&mut Read { offset: number * 4096, buffer: &mut block }).unwrap();
+        assert!(segments.open.count() <= OPEN_FILES_MIN);
         assert!(block.iter().all(|&byte| byte == number as u8));
     }
 }
@@ -43,13 +42,12 @@ fn a_failed_sync_is_repeated_by_every_later_one() {
     segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
     // A pipe takes the place of a failing disk: `fdatasync` of a pipe returns EINVAL.
     let (reader, _writer) = io::pipe().unwrap();
-    let broken = Segment {
-        number: 7,
-        place: Directory::open(dir.path()).unwrap().place("broken"),
-        file: HeldFile::new(std::os::fd::OwnedFd::from(reader).into()).unwrap(),
-        used: AtomicBool::new(false),
-    };
-    segments.unsynced.lock().insert(7, Arc::new(broken));
+    let file = HeldFile::new(std::os::fd::OwnedFd::from(reader).into()).unwrap();
+    let place = Directory::open(dir.path()).unwrap().place("broken");
+    let broken = segments.open.take(7, Wait::Yes, |_| Ok(Some((place, file)))).unwrap();
+    let Taken::Held(broken) = broken else { panic!("{broken:?}") };
+    segments.open.note_written(&broken);
+    drop(broken);
     assert!(segments.sync().unwrap_err().to_string().contains("broken"));
     segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
     assert!(segments.sync().unwrap_err().to_string().contains("an earlier sync failed"));

@@ -33,19 +33,26 @@ use crate::process::locks::{Condvar, Mutex};
 use io_uring::{opcode, types};
 
 use super::completion::{Asked, Completion, Retries};
+use super::lent_files::LentFiles;
 use super::priority::{Lane, Traffic};
 use super::ring::Ring;
-use super::segments::{Located, Segments};
+use super::segments::Segments;
+use super::segments::segment::read_failed;
 use super::streaming::Streaming;
 use super::{
     AlignedBuffer, Device, DeviceOptions, DeviceReport, Freed, Priority, Read, ReadStream,
 };
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
+use crate::process::descriptors;
 
 /// Limit of the bytes of one request. A longer read continues with a second request, as after a
 /// short read.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
+
+/// A bank has at most one ring for this number of files that the process may open. Each ring
+/// takes a descriptor.
+const FILES_PER_RING: usize = 64;
 
 /// `io_uring` with `O_DIRECT`.
 ///
@@ -75,32 +82,45 @@ impl UringDevice {
 
     pub(crate) fn open_in(dir: &Arc<Directory>, options: &DeviceOptions) -> Result<Self> {
         options.check()?;
-        let first = Ring::new(options.queue_depth)
-            .and_then(|mut ring| ring.probe().map(|()| ring))
-            .map_err(|error| Error::DeviceUnavailable {
+        let first = descriptors::patiently(|| Ring::new(options.queue_depth))
+            .and_then(|mut ring| ring.probe().map(|()| ring));
+        let first = first.map_err(|error| match descriptors::is_out_of_descriptors(&error) {
+            true => Error::io("make a ring for", dir.path(), error),
+            false => Error::DeviceUnavailable {
                 device: "io_uring",
                 reason: format!("the kernel refuses a ring of {}: {error}", options.queue_depth),
-            })?;
+            },
+        })?;
         let segments = Segments::open(dir, options)?;
-        Ok(Self { segments, rings: RingPool::new(first, options), traffic: Traffic::new() })
+        let per_ring = descriptors::limit().map_or(usize::MAX, |limit| limit / FILES_PER_RING);
+        let rings_max = options.rings_max.min(per_ring.max(1));
+        let rings = RingPool::new(first, options.queue_depth, rings_max);
+        Ok(Self { segments, rings, traffic: Traffic::new() })
     }
 
     fn read(&self, reads: &mut [Read<'_>], priority: Priority) -> Result<()> {
-        let located = self.segments.locate_all(reads)?;
+        self.segments.check_all(reads)?;
         match reads {
             [] => Ok(()),
             [read] => {
                 let _lane = self.traffic.enter(priority);
-                let (segment, offset) = located.place(0);
-                segment.read_exact(offset, read.buffer)
+                self.segments.read(read)
             }
             reads => {
                 let lane = self.traffic.enter(priority);
-                let lent = self.rings.lend(None);
-                let mut lent = lent.map_err(|e| Error::io("make a ring for", located.path(), e))?;
-                Burst::new(reads, &located, lane).run(lent.ring())
+                // `files` is declared before the ring's loan, so it is dropped after the loan.
+                let mut files = LentFiles::default();
+                let mut lent = self.lend_ring(None)?;
+                Burst::new(reads, &self.segments, &mut files, lane).run(lent.ring())
             }
         }
+    }
+}
+
+impl UringDevice {
+    fn lend_ring(&self, buffer: Option<u64>) -> Result<Lent<'_>> {
+        let lent = self.rings.lend(buffer);
+        lent.map_err(|e| Error::io("make a ring for", self.segments.folder(), e))
     }
 }
 
@@ -129,9 +149,8 @@ impl Device for UringDevice {
         // `files` is declared before the ring's loan, so it is dropped after the loan. Dropping the
         // loan drains the ring. Until then the kernel may read these files, also if the stream
         // unwinds.
-        let mut files = Vec::new();
-        let lent = self.rings.lend(memory.number());
-        let mut lent = lent.map_err(|e| Error::io("make a ring for", self.segments.folder(), e))?;
+        let mut files = LentFiles::default();
+        let mut lent = self.lend_ring(memory.number())?;
         lent.register(memory);
         Streaming::new(&self.segments, &mut files, memory, stream, lane).run(lent.ring())
     }
@@ -160,22 +179,20 @@ impl Device for UringDevice {
         self.segments.room_bytes()
     }
 
-    fn release_handles(&self) {
-        self.segments.release_handles();
-    }
-
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.segments.locate(offset)
     }
 }
 
 /// The reads of a running burst.
-struct Burst<'a, 'b> {
+struct Burst<'a, 'b, 'f> {
     reads: &'a mut [Read<'b>],
-    located: &'a Located,
+    segments: &'f Segments,
+    /// The files of the reads in flight. Belongs to the caller, so the files stay open until the
+    /// ring is drained.
+    files: &'a mut LentFiles<'f>,
     lane: Lane<'a>,
-    /// For each read, the number of bytes that have arrived.
-    arrived: Vec<usize>,
+    states: Vec<ReadState>,
     /// Number of the first read that was not yet pushed.
     next: usize,
     /// Numbers of reads to push again, for their remaining bytes.
@@ -184,14 +201,28 @@ struct Burst<'a, 'b> {
     error: Option<Error>,
 }
 
-impl<'a, 'b> Burst<'a, 'b> {
-    fn new(reads: &'a mut [Read<'b>], located: &'a Located, lane: Lane<'a>) -> Self {
-        let arrived = vec![0; reads.len()];
+#[derive(Clone, Copy, Default)]
+struct ReadState {
+    /// Number of bytes that have arrived.
+    arrived: usize,
+    /// Place of the read's file in `Burst::files` while the read is in flight.
+    file: usize,
+}
+
+impl<'a, 'b, 'f> Burst<'a, 'b, 'f> {
+    fn new(
+        reads: &'a mut [Read<'b>],
+        segments: &'f Segments,
+        files: &'a mut LentFiles<'f>,
+        lane: Lane<'a>,
+    ) -> Self {
+        let states = vec![ReadState::default(); reads.len()];
         Self {
             reads,
-            located,
+            segments,
+            files,
             lane,
-            arrived,
+            states,
             next: 0,
             again: Vec::new(),
             retries: Retries::default(),
@@ -219,12 +250,12 @@ impl<'a, 'b> Burst<'a, 'b> {
                 ring.drain();
                 // The failure concerns the ring, so it belongs to no particular read. The error
                 // names the file and the offset of the first read.
-                let (segment, offset) = self.located.place(0);
-                return Err(self.error.unwrap_or_else(|| segment.read_failed(offset, &error)));
+                let (path, offset) = self.segments.locate(self.reads[0].offset);
+                return Err(self.error.unwrap_or_else(|| read_failed(path, offset, &error)));
             }
             ring.reap(|i, result| {
                 let i = i as usize;
-                self.lane.ends(self.reads[i].buffer.len() - self.arrived[i]);
+                self.lane.ends(self.reads[i].buffer.len() - self.states[i].arrived);
                 self.complete(i, result);
             });
         }
@@ -236,20 +267,18 @@ impl<'a, 'b> Burst<'a, 'b> {
 
     fn fill(&mut self, ring: &mut Ring) {
         while ring.has_room() && self.lane.has_room() && self.has_more() {
-            let i = self.again.pop().unwrap_or_else(|| {
-                self.next += 1;
-                self.next - 1
-            });
-            let (segment, offset) = self.located.place(i);
-            let rest = &mut self.reads[i].buffer[self.arrived[i]..];
+            let Some(i) = self.again.pop().or_else(|| self.begin()) else { return };
+            let ReadState { arrived, file } = self.states[i];
+            let offset = self.segments.within(self.reads[i].offset);
+            let rest = &mut self.reads[i].buffer[arrived..];
             self.lane.begins(rest.len());
             let len = rest.len().min(REQUEST_BYTES_MAX) as u32;
-            let file = types::Fd(segment.file().as_raw_fd());
+            let file = types::Fd(self.files.file(file).file().as_raw_fd());
             let entry = opcode::Read::new(file, rest.as_mut_ptr(), len)
-                .offset(offset + self.arrived[i] as u64)
+                .offset(offset + arrived as u64)
                 .build()
                 .user_data(i as u64);
-            // SAFETY: `self` borrows the buffers exclusively, and `located` keeps the file open.
+            // SAFETY: `self` borrows the buffers exclusively, and `files` keeps the file open.
             // Both outlive `run` and the ring's loan. `run` returns with no request in flight. If
             // it unwinds, the loan is dropped, which drains the ring. No buffer is in flight twice:
             // `next` gives out each `i` once, and `again` gets `i` only after the earlier request
@@ -258,14 +287,36 @@ impl<'a, 'b> Burst<'a, 'b> {
         }
     }
 
+    /// Returns the number of the next read, and holds its file. `None` after an error, and if the
+    /// file can't be opened before another read has ended.
+    fn begin(&mut self) -> Option<usize> {
+        let read = &self.reads[self.next];
+        match self.files.begin(self.segments, read.offset, read.buffer.len()) {
+            Ok(Some(file)) => {
+                self.states[self.next].file = file;
+                self.next += 1;
+                Some(self.next - 1)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                self.error.get_or_insert(error);
+                None
+            }
+        }
+    }
+
     fn complete(&mut self, i: usize, result: i32) {
-        let (segment, offset) = self.located.place(i);
+        let ReadState { arrived, file } = self.states[i];
+        let offset = self.segments.within(self.reads[i].offset);
         let wanted = self.reads[i].buffer.len();
-        let asked = Asked { segment, offset, wanted, before: self.arrived[i] };
+        let asked = Asked { segment: self.files.file(file), offset, wanted, before: arrived };
         match self.retries.after(&asked, result, self.reads.len()) {
-            Completion::Complete => self.arrived[i] = wanted,
+            Completion::Complete => {
+                self.states[i].arrived = wanted;
+                self.files.end(file);
+            }
             Completion::More(moved) => {
-                self.arrived[i] += moved;
+                self.states[i].arrived += moved;
                 self.again.push(i);
             }
             Completion::Again => self.again.push(i),
@@ -312,7 +363,7 @@ impl std::fmt::Debug for PoolState {
 }
 
 impl RingPool {
-    fn new(first: Ring, options: &DeviceOptions) -> Self {
+    fn new(first: Ring, depth: u32, rings_max: usize) -> Self {
         Self {
             state: Mutex::new(PoolState {
                 idle: vec![first],
@@ -321,8 +372,8 @@ impl RingPool {
                 refused: false,
             }),
             returned: Condvar::new(),
-            depth: options.queue_depth,
-            rings_max: options.rings_max,
+            depth,
+            rings_max,
         }
     }
 

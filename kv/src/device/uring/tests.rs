@@ -54,12 +54,13 @@ fn short_and_disturbed_completions_are_asked_for_again_within_bounds() {
     device.write(0, &AlignedBuffer::zeroed(8192)).unwrap();
     let mut memory = AlignedBuffer::zeroed(4096);
     let mut reads = [Read { offset: 4096, buffer: &mut memory }];
-    let located = device.segments.locate_all(&reads).unwrap();
     let lane = || device.traffic.enter(Priority::Foreground);
-    let mut burst = Burst::new(&mut reads, &located, lane());
+    let mut files = LentFiles::default();
+    let mut burst = Burst::new(&mut reads, &device.segments, &mut files, lane());
+    assert_eq!(burst.begin(), Some(0));
     burst.complete(0, 1024);
     burst.complete(0, -libc::EAGAIN);
-    assert_eq!((burst.arrived[0], burst.again.len()), (1024, 2));
+    assert_eq!((burst.states[0].arrived, burst.again.len()), (1024, 2));
     assert!(burst.error.is_none());
     for _ in 0..transfer::retries_max(1) {
         burst.complete(0, -libc::EINTR);
@@ -68,7 +69,8 @@ fn short_and_disturbed_completions_are_asked_for_again_within_bounds() {
     drop(burst);
     assert!(error.to_string().contains("at offset 5120"), "{error}");
 
-    let mut burst = Burst::new(&mut reads, &located, lane());
+    let mut burst = Burst::new(&mut reads, &device.segments, &mut files, lane());
+    assert_eq!(burst.begin(), Some(0));
     burst.complete(0, 512);
     burst.complete(0, 0);
     let error = burst.error.take().unwrap();
@@ -76,7 +78,8 @@ fn short_and_disturbed_completions_are_asked_for_again_within_bounds() {
     let Error::Truncated { offset, expected, found, .. } = error else { panic!("{error}") };
     assert_eq!((offset, expected, found), (4096, 4096, 512));
 
-    let mut burst = Burst::new(&mut reads, &located, lane());
+    let mut burst = Burst::new(&mut reads, &device.segments, &mut files, lane());
+    assert_eq!(burst.begin(), Some(0));
     burst.complete(0, -libc::EIO);
     burst.complete(0, 0);
     assert!(matches!(burst.error, Some(Error::Io { .. })), "the first failure is reported");

@@ -472,7 +472,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             return self.core.log.check_poison();
         }
         match self.core.await_space() {
-            Err(Error::QuotaExceeded { .. } | Error::DiskFull { .. }) if self.goes_on() => Ok(()),
+            Err(Error::QuotaExceeded { .. }) if self.goes_on() => Ok(()),
+            Err(error) if error.is_shortage() && self.goes_on() => Ok(()),
             Err(Error::Interrupted { .. }) if self.goes_on() => {
                 self.waits_no_more = true;
                 Ok(())

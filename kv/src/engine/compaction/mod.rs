@@ -135,6 +135,7 @@ impl Core {
         state.stopped = Some(error.to_string());
         state.moved = matches!(error, Error::DirectoryMoved { .. });
         state.full = matches!(error, Error::DiskFull { .. });
+        state.short_of_files = matches!(error, Error::TooManyOpenFiles { .. });
         drop(state);
         self.space.signal.raise();
     }
@@ -199,6 +200,11 @@ impl Core {
             // check their condition again.
             self.space.signal.changed.notify_all();
             self.space.signal.changed.wait(&mut state);
+            // Compaction lacked a descriptor. It tries again after each signal: the log has grown,
+            // or a call needs room.
+            if std::mem::take(&mut state.short_of_files) {
+                state.stopped = None;
+            }
         }
     }
 

@@ -296,7 +296,8 @@ impl Core {
     /// a read buffer and without a stream of reads.
     ///
     /// # Errors
-    /// `QuotaExceeded` or `DiskFull` if compaction cannot make room. `Interrupted` if the program
+    /// `QuotaExceeded` or `DiskFull` if compaction cannot make room. `TooManyOpenFiles` if the log
+    /// can't be written for lack of a descriptor. `Interrupted` if the program
     /// ends the wait. `Poisoned` if the log cannot be written.
     #[cold]
     pub(crate) fn await_space(&self) -> Result<()> {
@@ -348,6 +349,10 @@ impl Core {
             }
         };
         state.urgent = false;
+        if done.is_err() && state.short_of_files {
+            // Compaction tries again, so that a later call finds room.
+            signal.changed.notify_all();
+        }
         if let Some((since, _)) = waiting {
             self.counters.compaction_waits.note(since.elapsed());
         }
@@ -381,7 +386,7 @@ impl Core {
                 let reason = format!(
                     "{room_bytes} bytes are left, and compaction and the next checkpoint need {needed_bytes}"
                 );
-                return Error::DiskFull { path, reason };
+                return Error::disk_full(path, &reason);
             }
         };
         Error::QuotaExceeded {

@@ -48,6 +48,8 @@ struct Plan {
     frees: Countdown<io::ErrorKind>,
     /// If set, all further writes and syncs fail with this error.
     broken: Option<io::ErrorKind>,
+    /// While this is set, no file can be opened for a write: the number of the system's error.
+    no_descriptor: Option<i32>,
     flips: Vec<(u64, u8)>,
     end: Option<u64>,
     /// If set, the free bytes that the device reports for its file system.
@@ -221,6 +223,12 @@ impl FaultyDevice {
         self.plan.lock().broken = Some(kind);
     }
 
+    /// Makes each write fail with the system's error `code` in the opening of its file, such as
+    /// `EMFILE`, until [`mend`](Self::mend).
+    pub fn refuse_descriptors(&self, code: i32) {
+        self.plan.lock().no_descriptor = Some(code);
+    }
+
     /// Makes the device report `bytes` free bytes from now on. Writes do not change the number.
     pub fn set_room(&self, bytes: u64) {
         self.plan.lock().room_bytes = Some(bytes);
@@ -376,6 +384,10 @@ impl Device for FaultyDevice {
         let fault = {
             let mut plan = self.plan.lock();
             plan.calls.writes += 1;
+            if let Some(code) = plan.no_descriptor {
+                let (path, _) = self.inner.locate(offset);
+                return Err(Error::io("open", path, io::Error::from_raw_os_error(code)));
+            }
             match plan.broken {
                 Some(kind) => Some(WriteFault::Fails { kind, kept_bytes: 0 }),
                 None => plan.writes.pass(1).map(|(_, fault)| fault),
@@ -446,10 +458,6 @@ impl Device for FaultyDevice {
             Some((_, kind)) => Err(self.error("remove", below, kind)),
             None => self.inner.free(below),
         }
-    }
-
-    fn release_handles(&self) {
-        self.inner.release_handles();
     }
 
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
