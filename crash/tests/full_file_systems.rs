@@ -1,5 +1,5 @@
-//! Tests on real file systems that fill up or turn read-only. The store reports a clear error,
-//! keeps its last checkpoint, and continues afterwards.
+//! Tests on real file systems that fill up or turn read-only, and on a drive with large sectors. The
+//! store reports a clear error, keeps its last checkpoint, and continues afterwards.
 //!
 //! Each test mounts its file system in the mount namespace of a child process, so no mount outlives
 //! the test. If the system forbids that, the test prints a message and is skipped.
@@ -339,6 +339,54 @@ fn turns_read_only_while_closed(mount_at: &Path, device: DeviceChoice) {
     bank.open();
 }
 
+/// A drive with sectors of 4,096 bytes takes only direct transfers of whole sectors. All calls that
+/// read the log work there, beside the page cache. Compaction has made a hole at the log's
+/// beginning, where the kernel does not check the alignment of direct reads.
+///
+/// Regression test: a reader tried direct reads of 512 bytes in the hole, took them to work, and
+/// failed at its first read with "Invalid argument". A writer used the page cache.
+fn has_large_sectors(mount: &Path, device: DeviceChoice) {
+    let assert_direct = |store: &Store| {
+        let notes = store.stats().device_notes;
+        assert!(!notes.iter().any(|note| note.contains("O_DIRECT")), "{notes:?}");
+    };
+    let mut bank = OpenBank::new(mount, device);
+    for number in 2..6 {
+        bank.put().unwrap();
+        bank.checkpoint(&[number]).unwrap();
+    }
+    bank.store().compact().unwrap();
+    bank.checkpoint(&[6]).unwrap();
+    bank.checkpoint(&[7]).unwrap();
+    assert_direct(bank.store());
+    bank.open();
+    assert_direct(bank.store());
+    bank.put().unwrap();
+    let newest = bank.checkpoint(&[8]).unwrap();
+    rows::check(bank.store(), &model(bank.saved), KEYS).unwrap();
+    let reader = Store::open_read_only(&bank.dir(), &bank.options, None).unwrap();
+    assert_direct(&reader);
+    rows::check(&reader, &model(bank.saved), KEYS).unwrap();
+    for store in [&reader, bank.store()] {
+        let table = rows::table(store, "rows").unwrap();
+        let mut scan = store.scan(table.id).unwrap();
+        let mut count = 0;
+        while let Some(row) = scan.next_row().unwrap() {
+            assert_eq!(row.value, value(row.key, bank.saved));
+            count += 1;
+        }
+        assert_eq!(count, KEYS);
+    }
+    let delta = mount.join("delta");
+    Store::export_delta(&bank.dir(), newest - 1, None, &delta, &mut |_| {}).unwrap();
+    bank.open();
+}
+
+#[test]
+fn a_drive_with_large_sectors() {
+    in_own_namespace("mounted::a_drive_with_large_sectors");
+}
+
 #[test]
 fn a_memory_file_system() {
     in_own_namespace("mounted::a_memory_file_system");
@@ -390,6 +438,47 @@ mod mounted {
                 assert!(Command::new("umount").arg(&at).status().unwrap().success());
             }
         }
+    }
+
+    /// A loop device. Dropping it detaches the device.
+    struct Loop(String);
+
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+        }
+    }
+
+    /// Makes a loop device with sectors of 4,096 bytes. `None` if the system can't.
+    fn large_sectors(image: &str) -> Option<Loop> {
+        let mut attach = Command::new("losetup");
+        let args = ["--sector-size", "4096", "--find", "--show", image];
+        let made = attach.args(args).output().ok().filter(|made| made.status.success())?;
+        Some(Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
+    }
+
+    #[test]
+    #[ignore = "run by `a_drive_with_large_sectors` in a mount namespace"]
+    fn a_drive_with_large_sectors() {
+        let Some(at) = place() else { return };
+        let images = tempfile::tempdir().unwrap();
+        let image = images.path().join("image");
+        fs::File::create(&image).unwrap().set_len(4 * SIZE_MIB * MIB).unwrap();
+        let Some(device) = large_sectors(image.to_str().unwrap()) else {
+            println!("left out: no loop device with sectors of 4,096 bytes here");
+            return;
+        };
+        let made = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0", &device.0]).status();
+        if !made.is_ok_and(|made| made.success()) || !mount(&[&device.0], &at) {
+            println!("left out: no ext4 on a loop device here");
+            return;
+        }
+        for device in [DeviceChoice::Threads, DeviceChoice::Auto] {
+            has_large_sectors(&at, device);
+            fs::remove_dir_all(at.join("bank")).unwrap();
+            fs::remove_file(at.join("delta")).unwrap();
+        }
+        assert!(Command::new("umount").arg(&at).status().unwrap().success());
     }
 
     /// The kernel turns a file system read-only under an open bank, as after a drive error.

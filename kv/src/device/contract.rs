@@ -6,9 +6,12 @@ use crate::device::stream::ReadStream;
 use crate::error::Result;
 use std::fmt;
 
-/// Block size in bytes. Offsets, lengths and buffer addresses of all transfers are multiples of
-/// this size.
+/// Smallest block size of a device in bytes. Offsets, lengths and buffer addresses of all transfers
+/// are multiples of the device's block size ([`Device::block_bytes`]).
 pub const BLOCK_BYTES: usize = 512;
+
+/// Largest block size of a device in bytes: the sectors of some drives have this size.
+pub(crate) const BLOCK_BYTES_MAX: usize = 4096;
 
 /// One read of a burst. It reads `buffer.len()` bytes from log offset `offset`.
 ///
@@ -20,10 +23,10 @@ pub const BLOCK_BYTES: usize = 512;
 /// ```
 #[derive(Debug)]
 pub struct Read<'a> {
-    /// Log offset, a multiple of [`BLOCK_BYTES`].
+    /// Log offset, a multiple of [`Device::block_bytes`].
     pub offset: u64,
-    /// Receives the bytes. Its address and length are multiples of [`BLOCK_BYTES`]. The read must
-    /// not cross a segment.
+    /// Receives the bytes. Its address and length are multiples of [`Device::block_bytes`]. The
+    /// read must not cross a segment.
     pub buffer: &'a mut [u8],
 }
 
@@ -65,6 +68,12 @@ pub struct Freed {
 pub trait Device: Send + Sync + fmt::Debug {
     /// The device's name in statistics: `"io_uring"`, `"threads"` or `"memory"`.
     fn name(&self) -> &'static str;
+
+    /// Block size in bytes, 512 or 4096. A device with `O_DIRECT` has the sector size of its drive.
+    /// Default: [`BLOCK_BYTES`].
+    fn block_bytes(&self) -> usize {
+        BLOCK_BYTES
+    }
 
     /// Returns the system features that the device could not use. Default: an empty report.
     fn report(&self) -> DeviceReport {

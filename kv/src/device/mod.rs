@@ -53,6 +53,7 @@ use std::sync::Arc;
 #[cfg(any(test, feature = "testing"))]
 pub use crate::testing::faulty::{DeviceCalls, FaultyDevice, ReadFault, WriteFault};
 pub use buffer::AlignedBuffer;
+pub(crate) use contract::BLOCK_BYTES_MAX;
 pub use contract::{BLOCK_BYTES, Device, DeviceReport, Freed, Read};
 pub use memory::MemoryDevice;
 pub use options::{DeviceChoice, DeviceOptions};

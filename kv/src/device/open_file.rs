@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, SeekFrom};
 
 use super::segments::open_files::Wait;
-use super::{AlignedBuffer, BLOCK_BYTES};
+use super::{AlignedBuffer, BLOCK_BYTES, BLOCK_BYTES_MAX};
 use crate::files::directory::{Directory, Place};
 use crate::files::held_file::HeldFile;
 use crate::process::new_id::new_id;
@@ -75,47 +76,59 @@ fn flags(direct: bool) -> OFlags {
     if direct { DIRECT } else { OFlags::empty() }
 }
 
-/// Tries direct transfers of single blocks in `folder`. Returns the reason if the file system
-/// refuses them. Only the error `EINVAL` counts as a refusal: the file system has no direct
-/// transfers, or needs an alignment above [`BLOCK_BYTES`].
+/// Returns the block size of direct transfers in `folder`: the smallest one that the file system
+/// allows. Returns the reason if it refuses direct transfers. Only the error `EINVAL` counts as a
+/// refusal: the file system has no direct transfers of this block size.
 ///
 /// Other failures say nothing about direct transfers. For example, a bank on a full disk must open.
-/// The function then returns `None`, and a later read or write reports the failure.
-pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
-    if DIRECT.is_empty() {
-        return Some("this system has no O_DIRECT".to_owned());
-    }
-    // The name is random, so no other file has it.
-    let place = folder.place(format!("probe-{:016x}.tmp", new_id()));
-    let tried = try_direct(&place);
-    // An error is ignored: the file may not exist.
-    let _ = place.remove_file();
-    match tried {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
-            "the file system under {} refuses O_DIRECT in blocks of {BLOCK_BYTES} bytes: {error}",
-            folder.path().display()
-        )),
-        _ => None,
-    }
+/// The function then returns the largest block size, with which every drive works, and a later read
+/// or write reports the failure.
+pub(super) fn probe_direct(folder: &Arc<Directory>) -> Result<usize, String> {
+    let tried = block_size_of(|block_bytes| {
+        // The name is random, so no other file has it.
+        let place = folder.place(format!("probe-{:016x}.tmp", new_id()));
+        let tried = try_direct(&place, block_bytes);
+        // An error is ignored: the file may not exist.
+        let _ = place.remove_file();
+        tried
+    });
+    tried.map_err(|error| refused(folder.path(), error))
 }
 
 /// Does what [`probe_direct`] does, for a store that must not create a file: tries to read the
 /// segment file `place`.
-pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
+pub(super) fn probe_direct_reads(place: Option<&Place>) -> Result<usize, String> {
     let Some(place) = place else {
-        return Some("there was no segment file yet to try direct reads on".to_owned());
+        return Err("there was no segment file yet to try direct reads on".to_owned());
     };
-    let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
-    let tried = existing(place, true, true, Wait::Yes)
-        .and_then(|file| file.file().read_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64));
-    match tried {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
-            "the file system of {} refuses O_DIRECT in blocks of {BLOCK_BYTES} bytes: {error}",
-            place.path().display()
-        )),
-        _ if DIRECT.is_empty() => Some("this system has no O_DIRECT".to_owned()),
-        _ => None,
+    let tried = block_size_of(|block_bytes| try_direct_read(place, block_bytes));
+    tried.map_err(|error| refused(&place.path(), error))
+}
+
+/// Returns the smallest block size with which `transfer` works. Returns the largest block size
+/// after an error that says nothing about block sizes.
+fn block_size_of(transfer: impl Fn(usize) -> io::Result<()>) -> Result<usize, Option<io::Error>> {
+    if DIRECT.is_empty() {
+        return Err(None);
     }
+    let is_refusal = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    match transfer(BLOCK_BYTES) {
+        Ok(()) => return Ok(BLOCK_BYTES),
+        Err(error) if !is_refusal(&error) => return Ok(BLOCK_BYTES_MAX),
+        Err(_) => {}
+    }
+    match transfer(BLOCK_BYTES_MAX) {
+        Err(error) if is_refusal(&error) => Err(Some(error)),
+        _ => Ok(BLOCK_BYTES_MAX),
+    }
+}
+
+fn refused(path: &Path, error: Option<io::Error>) -> String {
+    let Some(error) = error else { return "this system has no O_DIRECT".to_owned() };
+    format!(
+        "the file system under {} refuses O_DIRECT in blocks of {BLOCK_BYTES_MAX} bytes: {error}",
+        path.display()
+    )
 }
 
 /// Returns the space of a file's first `bytes` bytes to the file system. The bytes then read as
@@ -134,13 +147,24 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
     false
 }
 
-fn try_direct(place: &Place) -> io::Result<()> {
+fn try_direct(place: &Place, block_bytes: usize) -> io::Result<()> {
     let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DIRECT)?;
-    let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
+    let mut block = AlignedBuffer::zeroed(2 * block_bytes);
     // The memory and the file offset are aligned to one block and to nothing larger, so a file
     // system that needs a larger alignment refuses the transfers.
-    file.write_all_at(&block[BLOCK_BYTES..], BLOCK_BYTES as u64)?;
-    file.read_exact_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64)
+    file.write_all_at(&block[block_bytes..], block_bytes as u64)?;
+    file.read_exact_at(&mut block[block_bytes..], block_bytes as u64)
+}
+
+/// Reads a block of an existing file. The read must reach the drive: Linux checks the alignment of
+/// a direct read only where the file has blocks, and not in a hole.
+fn try_direct_read(place: &Place, block_bytes: usize) -> io::Result<()> {
+    let file = existing(place, true, true, Wait::Yes)?;
+    // Fails with `ENXIO` if the file is empty or one hole.
+    let data = rustix::fs::seek(file.file(), SeekFrom::Data(0))?;
+    let block_start = data.next_multiple_of(BLOCK_BYTES_MAX as u64) + block_bytes as u64;
+    let mut block = AlignedBuffer::zeroed(2 * block_bytes);
+    file.file().read_at(&mut block[block_bytes..], block_start).map(|_| ())
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -159,7 +183,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let held = Directory::open(dir.path()).unwrap();
         let path = held.place("segment");
-        let direct = probe_direct(&held).is_none();
+        let direct = probe_direct(&held).is_ok();
         let created = create(&path, direct).unwrap();
         let opened =
             [false, true].map(|read_only| existing(&path, direct, read_only, Wait::Yes).unwrap());

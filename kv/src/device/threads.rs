@@ -81,6 +81,10 @@ impl Device for ThreadDevice {
         "threads"
     }
 
+    fn block_bytes(&self) -> usize {
+        self.segments.block_bytes()
+    }
+
     fn report(&self) -> DeviceReport {
         DeviceReport {
             io_uring_refused: self.io_uring_refused.clone(),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::lengths::Lengths;
 use crate::cache::ReadCache;
-use crate::device;
 use crate::engine::compaction::space::Space;
 use crate::engine::read_at::ReadAt;
 use crate::engine::retention::state::Retention;
@@ -60,7 +59,11 @@ impl Core {
     /// Returns the largest length in bytes of a record. A record must fit a page and a read buffer.
     pub(crate) fn record_bytes_max(&self) -> usize {
         let in_page = (self.log.page_bytes() - PAGE_HEADER_BYTES) as usize;
-        let in_buffer = self.buffers.bytes_each() - 2 * device::BLOCK_BYTES;
+        let in_buffer = match self.buffers.bytes_each() {
+            // A read ends with the page, so a buffer of a page's length holds each record.
+            bytes if bytes as u64 >= self.log.page_bytes() => in_page,
+            bytes => bytes - 2 * self.log.device.block_bytes(),
+        };
         in_page.min(in_buffer).min(record_bytes(VALUE_BYTES_MAX))
     }
 

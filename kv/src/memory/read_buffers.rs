@@ -4,7 +4,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::device::{AlignedBuffer, BLOCK_BYTES};
+use crate::device::{AlignedBuffer, BLOCK_BYTES_MAX};
 use crate::record::layout::{VALUE_BYTES_MAX, record_bytes};
 use crate::sync::{Condvar, Mutex};
 
@@ -33,7 +33,7 @@ impl Buffers {
             0x1_0000.. => 2,
             _ => 1,
         };
-        let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX)) + 2 * BLOCK_BYTES;
+        let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX)) + 2 * BLOCK_BYTES_MAX;
         let count = wanted.min(total_bytes / longest).max(1);
         Buffers {
             bytes_each: total_bytes / count / 4096 * 4096,
@@ -131,7 +131,7 @@ mod tests {
             let buffers = Buffers::new(total_bytes, page_bytes);
             assert_eq!(buffers.state.lock().not_made, count, "{total_bytes}, {page_bytes}");
             let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX));
-            assert!(buffers.bytes_each() >= longest + 2 * BLOCK_BYTES);
+            assert!(buffers.bytes_each() >= longest + 2 * BLOCK_BYTES_MAX);
         }
     }
 

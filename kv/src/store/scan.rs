@@ -385,7 +385,7 @@ impl Scan<'_> {
     /// Reads the next record of the first chains, as many as fit into the buffer. Returns the
     /// position of each record in the buffer.
     fn read_chains(&self, chains: &[Chain], buffer: &mut [u8]) -> Result<Vec<usize>> {
-        let block = BLOCK_BYTES as u64;
+        let block = self.core.log.device.block_bytes() as u64;
         let page_bytes = self.page.len() as u64;
         let mut reads = Vec::new();
         let mut places = Vec::new();

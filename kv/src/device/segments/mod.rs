@@ -95,6 +95,7 @@ pub(super) struct Segments {
     segment_size_bytes: u64,
     read_only: bool,
     direct: bool,
+    block_bytes: usize,
     direct_refused: Option<String>,
     open: Arc<OpenFiles>,
     /// The files that this device has written, by segment number.
@@ -123,6 +124,7 @@ impl Segments {
             read_only: options.read_only,
             segment_size_bytes: options.segment_size_bytes,
             direct: false,
+            block_bytes: BLOCK_BYTES,
             direct_refused: None,
             open: OpenFiles::new(open_files_max(options)),
             written: Mutex::default(),
@@ -132,13 +134,19 @@ impl Segments {
         };
         let on_disk = segments.on_disk()?;
         segments.freed.lock().first = on_disk.first().map_or(0, |file| segments.number(file.first));
-        segments.direct_refused = if options.read_only {
+        let probed = if options.read_only {
             // No writer removes the last file.
             open_file::probe_direct_reads(on_disk.last().map(|file| &file.place))
         } else {
             open_file::probe_direct(&segments.folder)
         };
-        segments.direct = segments.direct_refused.is_none();
+        match probed {
+            Ok(block_bytes) => {
+                segments.direct = true;
+                segments.block_bytes = block_bytes;
+            }
+            Err(refused) => segments.direct_refused = Some(refused),
+        }
         Ok(segments)
     }
 
@@ -153,6 +161,11 @@ impl Segments {
 
     pub(super) fn segment_size_bytes(&self) -> u64 {
         self.segment_size_bytes
+    }
+
+    /// See [`Device::block_bytes`](crate::device::Device::block_bytes).
+    pub(super) fn block_bytes(&self) -> usize {
+        self.block_bytes
     }
 
     pub(super) fn direct_refused(&self) -> Option<&str> {

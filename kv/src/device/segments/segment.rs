@@ -1,6 +1,6 @@
 //! A segment file and its transfers.
 
-use crate::device::contract::BLOCK_BYTES;
+use crate::device::contract::BLOCK_BYTES_MAX;
 use crate::device::transfer;
 use crate::device::transfer::Progress;
 use crate::error::{Error, Result};
@@ -75,8 +75,8 @@ impl Segment {
         }
     }
 
-    /// Writes all of `bytes`. If a write stops inside a block, the next write begins at that
-    /// block's start, because a direct write must begin at a block.
+    /// Writes all of `bytes`. If a write stops inside a block of the largest size, the next write
+    /// begins at that block's start, because a direct write must begin at a block.
     pub(crate) fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.file.check().map_err(|e| self.write_failed(offset, &e))?;
         let mut done = 0;
@@ -84,7 +84,11 @@ impl Segment {
         while done < bytes.len() {
             match self.file().write_at(&bytes[done..], offset + done as u64) {
                 Ok(moved) if done + moved >= bytes.len() => break,
-                Ok(moved) if moved >= BLOCK_BYTES => done += moved / BLOCK_BYTES * BLOCK_BYTES,
+                Ok(moved) if moved >= BLOCK_BYTES_MAX => {
+                    done += moved / BLOCK_BYTES_MAX * BLOCK_BYTES_MAX;
+                }
+                // The next write says why.
+                Ok(moved) if moved > 0 && retries < transfer::retries_max(1) => retries += 1,
                 Ok(_) => {
                     let source = io::Error::from(io::ErrorKind::WriteZero);
                     return Err(self.write_failed(offset + done as u64, &source));

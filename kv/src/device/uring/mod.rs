@@ -129,6 +129,10 @@ impl Device for UringDevice {
         "io_uring"
     }
 
+    fn block_bytes(&self) -> usize {
+        self.segments.block_bytes()
+    }
+
     fn report(&self) -> DeviceReport {
         DeviceReport {
             io_uring_refused: None,

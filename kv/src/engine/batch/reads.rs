@@ -1,6 +1,6 @@
 //! How a batch splits its rows into reads of the drive.
 //!
-//! A read covers the blocks of 512 bytes that its records touch. Two reads are joined if at most 16
+//! A read covers the blocks of the device that its records touch: of 512 or of 4,096 bytes. Two reads are joined if at most 16
 //! KiB lie between their records; the joined read then brings these bytes too. A read costs the
 //! thread 3 us whatever its length, so fewer reads cost less. A drive that is limited by its reads
 //! a second also serves joined reads faster. The benchmarks page of the documentation has the
@@ -19,7 +19,7 @@ use super::lines::LINE_BYTES;
 use super::succession::Old;
 use super::{Batch, Pending, Work};
 use crate::cache::Demand;
-use crate::device::{BLOCK_BYTES, Priority, ReadStream};
+use crate::device::{Priority, ReadStream};
 use crate::error::Result;
 use crate::memory::cpu_hint;
 
@@ -60,6 +60,8 @@ pub(super) struct Reading<'s, 'a, W, const VARIABLE: bool> {
     pending: &'s mut [Pending],
     demand: &'s mut Demand,
     joins: Joins,
+    /// Block size of the device in bytes.
+    block_bytes: u64,
     /// True if a read of the stream includes bytes between two requested records.
     bridged: bool,
     /// Number of entries of `pending` whose first read has begun.
@@ -79,7 +81,18 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
     ) -> Self {
         let again = Vec::new();
         let spans = Vec::new();
-        Reading { batch, pending, demand, joins, bridged: false, begun: 0, again, spans }
+        let block_bytes = batch.core.log.device.block_bytes() as u64;
+        Reading {
+            batch,
+            pending,
+            demand,
+            joins,
+            block_bytes,
+            bridged: false,
+            begun: 0,
+            again,
+            spans,
+        }
     }
 
     /// True if a read of the stream includes bytes between two requested records.
@@ -90,7 +103,7 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
     /// Returns the start and end in the log of the blocks that hold the record of a search.
     fn blocks(&self, pending: &Pending) -> (u64, u64) {
         let page_bytes = self.batch.core.log.page_bytes();
-        let block = BLOCK_BYTES as u64;
+        let block = self.block_bytes;
         let address = pending.address.raw();
         // A record never crosses the end of its page, so the read ends there at the latest.
         let page_end = (address / page_bytes + 1) * page_bytes;

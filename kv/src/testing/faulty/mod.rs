@@ -319,6 +319,10 @@ impl Device for FaultyDevice {
         self.inner.name()
     }
 
+    fn block_bytes(&self) -> usize {
+        self.inner.block_bytes()
+    }
+
     fn report(&self) -> DeviceReport {
         self.inner.report()
     }
