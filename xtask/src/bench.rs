@@ -75,6 +75,9 @@ pub(crate) enum Measurement {
     /// System calls that fail one at a time: a broken, full or lying disk; errors and what is left
     #[command(disable_help_flag = true)]
     Faults(PassedOn),
+    /// A bank of thousands of segments in a process that may open few files
+    #[command(disable_help_flag = true)]
+    OpenFiles(PassedOn),
     /// kill -9 of a writer at random and at chosen moments: every row afterwards, against a model
     #[command(disable_help_flag = true)]
     StoreKills(PassedOn),
@@ -130,6 +133,9 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
             rust_of(&root, "embank-crash", "crash-images", &args)
         }
         Measurement::Faults(PassedOn { args }) => rust_of(&root, "embank-crash", "faults", &args),
+        Measurement::OpenFiles(PassedOn { args }) => {
+            rust_of(&root, "embank-crash", "open-files", &args)
+        }
         Measurement::StoreKills(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "store-kills", &args)
         }

@@ -2,6 +2,7 @@
 
 mod crash_images;
 mod faults;
+mod open_files;
 mod report;
 mod store_kills;
 mod strangers;
@@ -23,6 +24,9 @@ enum Command {
     /// Makes one system call after another go wrong, as on a disk that fails, fills up or lies, and
     /// checks the errors and the bank
     Faults(faults::Args),
+    /// Trains a bank of thousands of segments in a process that may open few files, and whose free
+    /// descriptors vanish now and then
+    OpenFiles(open_files::Args),
     /// Kills a writer (kill -9) at random and at chosen moments, and checks every row after each
     /// kill
     StoreKills(store_kills::Args),
@@ -39,6 +43,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::CrashImages(args) => crash_images::run(&args),
         Command::Faults(args) => faults::run(&args),
+        Command::OpenFiles(args) => open_files::run(&args),
         Command::StoreKills(args) => store_kills::run(&args),
         Command::Strangers(args) => strangers::run(&args),
         Command::Writer(args) => store_kills::write(&args),
