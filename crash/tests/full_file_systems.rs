@@ -1,5 +1,5 @@
-//! Tests on real file systems that fill up or turn read-only, and on a drive with large sectors. The
-//! store reports a clear error, keeps its last checkpoint, and continues afterwards.
+//! Tests on real file systems that fill up or turn read-only, and on a drive with large sectors.
+//! The store reports a clear error, keeps its last checkpoint, and continues afterwards.
 //!
 //! Each test mounts its file system in the mount namespace of a child process, so no mount outlives
 //! the test. If the system forbids that, the test prints a message and is skipped.

@@ -2,7 +2,7 @@
 //!
 //! A file is held while a read of it is in flight. The file that was taken last is held longer,
 //! because the next read is most likely in the same file. While reads are in flight, the thread may
-//! not wait for a further file ([`Wait::No`]): it ends reads first, and thereby gives files back.
+//! not wait for a further file ([`Wait::No`]): it ends reads first, which gives files back.
 
 use super::segments::Segments;
 use super::segments::open_files::{Held, Wait};

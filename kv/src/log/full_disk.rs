@@ -9,8 +9,8 @@
 //! **Approach.** The writer thread keeps the page and sleeps. Calls can still read the rows in
 //! memory and change them in place. A call that needs a frame, or a page on the device, requests
 //! one more attempt and waits for its outcome. If that attempt fails too, the call fails with
-//! [`Error::DiskFull`] or [`Error::TooManyOpenFiles`]. An attempt writes the page again at the same offset. The first attempt that
-//! succeeds ends the full-disk state.
+//! [`Error::DiskFull`] or [`Error::TooManyOpenFiles`]. An attempt writes the page again at the same
+//! offset. The first attempt that succeeds ends the full-disk state.
 //!
 //! Each request has a number. An attempt answers all requests that were made before it began. A
 //! call therefore fails only if an attempt fails that began after the call's request.

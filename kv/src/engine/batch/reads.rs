@@ -1,7 +1,8 @@
 //! How a batch splits its rows into reads of the drive.
 //!
-//! A read covers the blocks of the device that its records touch: of 512 or of 4,096 bytes. Two reads are joined if at most 16
-//! KiB lie between their records; the joined read then brings these bytes too. A read costs the
+//! A read covers the blocks of the device that its records touch: of 512 or of 4,096 bytes. Two
+//! reads are joined if at most 16 KiB lie between their records; the joined read then brings these
+//! bytes too. A read costs the
 //! thread 3 us whatever its length, so fewer reads cost less. A drive that is limited by its reads
 //! a second also serves joined reads faster. The benchmarks page of the documentation has the
 //! measurements.
