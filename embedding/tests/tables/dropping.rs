@@ -267,16 +267,14 @@ fn counts_have_tables(dir: &std::path::Path) -> bool {
 fn no_checkpoint_has_counts_without_their_table() {
     let test = new_bank();
     let path = test.dir.path().join("bank");
-    let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let changing = scope.spawn(|| {
             for admission in [Admission::AfterGets(2), Admission::Probability(0.5)].repeat(150) {
                 test.bank.table("t", sgd(1).admission(admission)).unwrap();
                 test.bank.drop_table("t").unwrap();
             }
-            done.store(true, std::sync::atomic::Ordering::Release);
         });
-        while !done.load(std::sync::atomic::Ordering::Acquire) {
+        while !changing.is_finished() {
             test.bank.checkpoint(b"").unwrap();
             assert!(counts_have_tables(&path));
         }

@@ -130,9 +130,14 @@ impl Checkpoints {
             && !matches!(self.mark_of(number).stat_if_there(), Ok(Some(_)))
     }
 
-    /// True if the name of a checkpoint leads to a manifest.
+    /// False if the name of a checkpoint certainly leads to no manifest. After an error that does
+    /// not say so, such as `EACCES` or `EIO`, the checkpoint counts: its log and its table numbers
+    /// stay.
     pub(crate) fn has_manifest(&self, number: u64) -> bool {
-        self.manifest_path(number).stat().is_ok()
+        let is_missing = |error: io::Error| {
+            matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
+        };
+        !self.manifest_path(number).stat().is_err_and(is_missing)
     }
 
     /// Returns the first number above `newest` that is free: it has no mark of a removed
@@ -171,7 +176,10 @@ impl Checkpoints {
             older.partition(|&number| self.manifest(number).is_ok());
         let kept_too = whole.split_off((whole.len() + 1).saturating_sub(kept));
         let oldest_kept = kept_too.first().copied().unwrap_or(newest);
-        others.retain(|&number| number < oldest_kept);
+        // A manifest that can't be read now may be read later, or come back from a copy. Its
+        // checkpoint goes only if `kept` newer ones are sound.
+        let are_enough = kept_too.len() + 1 >= kept;
+        others.retain(|&number| number < oldest_kept && (are_enough || !self.has_manifest(number)));
         for number in whole.into_iter().chain(others) {
             let removed = self.check_own(number).and_then(|()| self.prune_one(number, gone));
             self.note(removed, || self.dir_of(number).path());
@@ -209,21 +217,29 @@ impl Checkpoints {
         names.is_ok_and(|names| names.iter().all(|name| is_file_of_checkpoint(name)))
     }
 
-    /// Fails if a directory whose name is no checkpoint's holds a checkpoint of the bank `bank`
-    /// that is newer than `newest`. A person has renamed such a directory. An opening at `newest`
+    /// Fails if a directory holds a checkpoint of the bank `bank` that is newer than `newest`, under
+    /// another name than its own. A person has renamed such a directory. An opening at `newest`
     /// would cut the log that the renamed checkpoint needs.
     ///
     /// # Errors
-    /// `Damaged` for a renamed checkpoint. `Io` if the folder can't be listed.
+    /// `Damaged` for a renamed checkpoint. `Io` if the folder can't be listed, or if the disk or a
+    /// want of handles hides a manifest.
     pub(crate) fn check_names(&self, newest: Option<u64>, bank: u64) -> Result<()> {
         for name in self.names()? {
-            if named(&name).is_some() {
+            let named = named(&name);
+            if matches!(named, Some(Named::Partial(_) | Named::Mark(_))) {
                 continue;
             }
             let dir = self.place(&name);
-            let Ok(bytes) = dir.join(MANIFEST).read() else { continue };
+            let manifest = dir.join(MANIFEST);
+            let bytes = match manifest.read() {
+                Ok(bytes) => bytes,
+                Err(e) if hides_a_manifest(&e) => return Err(Error::io("read", &manifest, e)),
+                Err(_) => continue,
+            };
             let Some(number) = Manifest::number_in(&bytes, bank) else { continue };
-            if newest.is_none_or(|newest| number > newest) {
+            let is_renamed = named != Some(Named::Checkpoint(number));
+            if is_renamed && newest.is_none_or(|newest| number > newest) {
                 let what = format!(
                     "it holds checkpoint {number} under another name: rename it to {number:010}. To open the bank at \
                      an older checkpoint for good, move it out of this folder"
@@ -358,6 +374,12 @@ fn clear_away(dir: &Place) -> Result<()> {
 fn is_file_of_checkpoint(name: &OsStr) -> bool {
     let own = [MANIFEST, BLOB, PINNED];
     own.iter().any(|own| name == *own) || image_of(name).is_some()
+}
+
+/// True for an error after which a file may still be there.
+fn hides_a_manifest(error: &io::Error) -> bool {
+    let hiding = [libc::EIO, libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ESTALE];
+    error.raw_os_error().is_some_and(|code| hiding.contains(&code))
 }
 
 fn is_taken(error: &io::Error) -> bool {

@@ -12,17 +12,22 @@
 //! [`patience`]. After that the call fails with
 //! [`TooManyOpenFiles`](crate::Error::TooManyOpenFiles), which names the limit. Nothing is lost,
 //! and a later call works if a descriptor is free. A thread that holds files which another thread
-//! may wait for must not wait here. It uses [`opened_now`]. # The standard streams **Problem.** A
-//! system call that opens a file returns the lowest free descriptor. If a daemon has closed
-//! standard input, output and error, the next three files get the descriptors 0, 1 and 2.
-//! Libraries continue to write messages to descriptor 2, which may now be a segment or a
+//! may wait for must not wait here. It uses [`opened_now`].
+//!
+//! # The standard streams
+//!
+//! **Problem.** A system call that opens a file returns the lowest free descriptor. If a daemon
+//! has closed standard input, output and error, the next three files get the descriptors 0, 1 and
+//! 2. Libraries continue to write messages to descriptor 2, which may now be a segment or a
 //! checkpoint of the bank. A daemon may later call `dup2` onto descriptor 1, which would close a
-//! file of the bank. **Approach.** Every descriptor that this crate opens comes from [`opened`] or
-//! [`opened_now`] or, for a ring of io_uring, from [`with_streams`]. While a file is opened,
-//! descriptors of `/dev/null` fill the free numbers below 3. The file therefore never has a number
-//! below 3, not even for a moment in which another thread could write to it. The descriptors of
-//! `/dev/null` are closed afterwards. If the file gets a number below 3 nevertheless, it is moved
-//! to a higher number (`F_DUPFD_CLOEXEC`).
+//! file of the bank.
+//!
+//! **Approach.** Every descriptor that this crate opens comes from [`opened`] or [`opened_now`]
+//! or, for a ring of io_uring, from [`with_streams`]. While a file is opened, descriptors of
+//! `/dev/null` fill the free numbers below 3. The file therefore never has a number below 3, not
+//! even for a moment in which another thread could write to it. The descriptors of `/dev/null` are
+//! closed afterwards. If the file gets a number below 3 nevertheless, it is moved to a higher
+//! number (`F_DUPFD_CLOEXEC`).
 //!
 //! **Limits.** Two races with other threads of the program remain while a bank's file is opened. If
 //! another thread moves its own file to a number below 3 with `dup2`, that file may be closed with
