@@ -303,7 +303,7 @@ pub enum Error {
     #[error(
         "vocabulary {name:?} of the bank: another pipeline has given ids up to {last} to values that it has not saved, \
          and this one would give them to other values: save that pipeline first and let one at a time number, or, if \
-         it is gone, roll the bank back to its last checkpoint"
+         it is gone, roll the bank back to its last checkpoint, or close it and open it again"
     )]
     IdsGivenElsewhere {
         /// The vocabulary's name.

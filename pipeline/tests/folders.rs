@@ -54,13 +54,33 @@ fn a_folder_stands_for_the_files_of_all_folders_in_it_in_order() {
     assert!(error.contains("without a file"), "{error}");
 }
 
-/// A link that leads back to a folder above it ends the search with an error.
+/// A link to a folder is an error: the folder's rows could come twice, or without end.
 #[test]
-fn folders_without_end_are_an_error() {
+fn links_to_folders_are_an_error() {
+    for (link, to) in [("a/back", ""), ("latest", "a")] {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "a/1.tsv", "1\n");
+        std::os::unix::fs::symlink(root.path().join(to), root.path().join(link)).unwrap();
+        let error = run(&[Input::file(root.path())]).unwrap_err();
+        assert!(matches!(error, Error::Inputs(_)), "{error}");
+        assert!(error.to_string().contains("is a link to a folder"), "{error}");
+    }
+}
+
+#[test]
+fn folders_that_lie_too_deep_are_an_error() {
     let root = tempfile::tempdir().unwrap();
-    write(root.path(), "a/1.tsv", "1\n");
-    std::os::unix::fs::symlink(root.path(), root.path().join("a/back")).unwrap();
+    write(root.path(), &format!("{}1.tsv", "a/".repeat(17)), "1\n");
     let error = run(&[Input::file(root.path())]).unwrap_err();
-    assert!(matches!(error, Error::Inputs(_)), "{error}");
     assert!(error.to_string().contains("16 folders deep"), "{error}");
+}
+
+/// A partition's folder counts whatever its column's name is; other names with `_` do not.
+#[test]
+fn a_partition_may_have_a_hidden_name() {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path(), "_hash=1/1.tsv", "1\n");
+    write(root.path(), "_temporary/2.tsv", "2\n");
+    write(root.path(), ".hidden=1/3.tsv", "3\n");
+    assert_eq!(run(&[Input::file(root.path())]).unwrap(), [1]);
 }

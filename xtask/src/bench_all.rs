@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 38] = [
+const MEASUREMENTS: [&[&str]; 40] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -41,6 +41,8 @@ const MEASUREMENTS: [&[&str]; 38] = [
     &["crash-images"],
     &["faults"],
     &["store-kills"],
+    &["strangers"],
+    &["open-files"],
     &["quality"],
     &["memory"],
     &["kills"],

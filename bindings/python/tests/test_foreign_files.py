@@ -160,3 +160,11 @@ def test_times_of_spark_do_not_wrap(tmp_path: Path) -> None:
         made = spec(Field("at", "int64", time_unit=unit))
         expected = times.astype(f"datetime64[{unit}]").astype(np.int64)
         assert [row[0] for row in rows(Pipeline(made), path)] == expected.tolist(), unit
+
+
+def test_a_column_of_json_is_text(tmp_path: Path) -> None:
+    """Regression test: a thread of the pipeline panicked at columns that DuckDB writes as JSON."""
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "j.parquet"
+    duckdb.sql(f"COPY (SELECT '17'::JSON AS n UNION ALL SELECT NULL) TO '{path}' (FORMAT parquet)")
+    assert sorted(rows(Pipeline(spec(Field("n", "int32"))), path)) == [[0], [17]]

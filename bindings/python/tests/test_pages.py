@@ -158,7 +158,7 @@ def resuming(names: Names, stack: ExitStack) -> Names:
 
 def epochs(names: Names, stack: ExitStack) -> Names:
     parts = {"model": names["model"]}
-    return {"values": {"epoch": 0, "rows": 0}, "EPOCHS": 2, "pipeline": of_clicks(), "parts": parts}
+    return {"values": {"epoch": 0, "feed": 0}, "EPOCHS": 2, "pipeline": of_clicks(), "parts": parts}
 
 
 def frameworks(names: Names, stack: ExitStack) -> Names:

@@ -189,8 +189,13 @@ def test_the_stand_in_is_like_other_parameters(table: embank.Table, module: Any)
     """Shows that functions over all parameters of a model work: gradients without a backward pass,
     every kind of clipping, and weight decay."""
     model = Model(module(table))
-    found = torch.autograd.grad(model(KEYS).sum(), list(model.parameters()))
+    loss = model(KEYS).sum()
+    before = table.peek([1, 2])
+    found = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
     assert [of.shape for of in found] == [of.shape for of in model.parameters()]
+    assert (table.peek([1, 2]) == before).all(), "only backward() trains rows"
+    loss.backward()
+    assert (table.peek([1, 2]) != before).any()
     dense = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
     for norm in (1.0, 2.0, float("inf")):
         model(KEYS).sum().backward()

@@ -410,7 +410,9 @@ pub(super) fn parquet_as_bytes(
     let root = schema.root_schema();
     let field = |field: &TypePtr| {
         let info = field.get_basic_info();
-        if !field.is_primitive() || info.converted_type() != ConvertedType::UTF8 {
+        // The crate `parquet` reads columns of JSON as text, too.
+        let is_text = matches!(info.converted_type(), ConvertedType::UTF8 | ConvertedType::JSON);
+        if !field.is_primitive() || !is_text {
             return Ok(Arc::clone(field));
         }
         let id = info.has_id().then(|| info.id());

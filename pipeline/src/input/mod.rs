@@ -166,20 +166,32 @@ fn add_files(name: &Path, folder: &Path, depth: usize, files: &mut Vec<Input<'_>
     }
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)? {
-        let entry = entry.map_err(io)?.file_name();
-        if !matches!(entry.as_encoded_bytes().first(), Some(b'_' | b'.')) {
-            entries.push(entry);
+        let entry = entry.map_err(io)?;
+        let (kind, name) = (entry.file_type().map_err(io)?, entry.file_name());
+        let is_skipped = match name.as_encoded_bytes() {
+            [b'.', ..] => true,
+            // A folder of a partition counts, also if the column's name begins with `_`.
+            [b'_', rest @ ..] => !(kind.is_dir() && rest.contains(&b'=')),
+            _ => false,
+        };
+        if !is_skipped {
+            entries.push((name, kind.is_symlink()));
         }
     }
     entries.sort();
-    for entry in entries {
+    for (entry, is_link) in entries {
         let (name, path) = (name.join(&entry), folder.join(&entry));
         if !path.is_dir() {
             files.push(Input { name: name.display().to_string(), from: Origin::File(path) });
+        } else if is_link {
+            return Err(Error::Inputs(format!(
+                "{} is a link to a folder, whose rows would come twice if the folder is an input too; remove the link, or \
+                 give the folders of files by themselves",
+                name.display()
+            )));
         } else if depth == 0 {
             return Err(Error::Inputs(format!(
-                "{} lies more than {FOLDER_DEPTH_MAX} folders deep; does a link lead back to a folder above it? give the \
-                 folders of files by themselves",
+                "{} lies more than {FOLDER_DEPTH_MAX} folders deep; give the folders of files by themselves",
                 name.display()
             )));
         } else {

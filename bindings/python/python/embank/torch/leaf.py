@@ -319,25 +319,26 @@ class LeasedOutput(torch.autograd.Function):
     """Puts the `rows` of a lease into the graph, for a module that outputs these rows.
 
     The node of the graph owns the lease. The gradients of the outputs, one after the other, have
-    the shape of `rows`. So the lease sums them, and no tensor of distinct rows is needed. The
-    module's `stand_in` makes the outputs require a gradient; its own gradient is zero. Output i has
-    the next `counts[i]` rows. The outputs share no version counter, so a model may change one of
-    them in place.
+    the shape of `rows`. So the lease sums them, and no tensor of distinct rows is needed. `anchor`
+    is an empty leaf that makes the outputs require a gradient. The stand-in must not take its
+    place: a caller that asks for the stand-in's gradient alone would then train the rows. Output i
+    has the next `counts[i]` rows. The outputs share no version counter, so a model may change one
+    of them in place.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        stand_in: Tensor,
+        anchor: Tensor,
         table: Table,
         lease: Union[Lease, BagLease],
         counts: Sequence[int],
     ) -> tuple[Tensor, ...]:
-        ctx.stand_in, ctx.table, ctx.lease = stand_in, table, lease
+        ctx.table, ctx.lease = table, lease
         return tuple(tensors_of(lease.rows, counts))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None, None]:
         table, lease = ctx.table, ctx.lease
         gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         gradient = gradient.detach()
@@ -350,17 +351,18 @@ class LeasedOutput(torch.autograd.Function):
             rows = torch.from_numpy(table.peek(lease.keys))
             sums = torch.from_numpy(lease.sum_gradients(to_host(gradient)))
             sink.collect(table, lease, rows, sums)
-        return torch.zeros_like(ctx.stand_in), None, None, None
+        return None, None, None, None
 
 
 def leased_outputs(
     stand_in: Tensor, table: Table, lease: Union[Lease, BagLease], counts: Sequence[int]
 ) -> tuple[Tensor, ...]:
     """Returns the rows of a lease in the graph: for each of `counts` a float32 tensor with this
-    number of rows.
+    number of rows. The stand-in has a node of its own on each of them.
     """
+    anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
     apply: Callable[..., tuple[Tensor, ...]] = LeasedOutput.apply
-    return apply(stand_in, table, lease, counts)
+    return tuple(link_output(rows, stand_in) for rows in apply(anchor, table, lease, counts))
 
 
 def leased_output(stand_in: Tensor, table: Table, lease: Union[Lease, BagLease]) -> Tensor:

@@ -127,14 +127,35 @@ class _Linked(torch.autograd.Function):
         return gradients[0], torch.zeros_like(ctx.stand_in)
 
 
+class _LinkedOutput(torch.autograd.Function):
+    """As `_Linked`, for rows that are no leaf: returns the tensor itself. It is no view, so a model
+    may change it in place."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, stand_in: Tensor) -> Tensor:
+        ctx.stand_in = stand_in
+        ctx.mark_dirty(rows)
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], torch.zeros_like(ctx.stand_in)
+
+
 def _linked(rows: Tensor, stand_in: Tensor) -> Tensor:
     apply: Callable[[Tensor, Tensor], Tensor] = _Linked.apply
     return apply(rows, stand_in)
 
 
-# `torch.compile` does not look into this call. `torch.compiler.disable` does the same, but imports
-# the compiler at once.
+def _linked_output(rows: Tensor, stand_in: Tensor) -> Tensor:
+    apply: Callable[[Tensor, Tensor], Tensor] = _LinkedOutput.apply
+    return apply(rows, stand_in)
+
+
+# `torch.compile` does not look into these calls. `torch.compiler.disable` does the same, but
+# imports the compiler at once.
 _link: Callable[[Tensor, Tensor], Tensor] = _disable_dynamo(_linked)
+link_output: Callable[[Tensor, Tensor], Tensor] = _disable_dynamo(_linked_output)
 
 
 def is_stand_in(name: str) -> bool:
