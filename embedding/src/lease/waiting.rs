@@ -101,7 +101,7 @@ impl Table {
             }
             // The loop ends at the deadline.
             let turn = loop {
-                // A Get that waits for its turn does not reserve, so only the deadline and the checks
+                // A Get that waits for its turn does not reserve. Only the deadline and the checks
                 // for interrupts wake it.
                 let until = wait.checks.until(wait.deadline.look_by());
                 if let Some(turn) = self.shared.retry_turn.take_until(until) {

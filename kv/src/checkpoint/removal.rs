@@ -217,9 +217,9 @@ impl Checkpoints {
         names.is_ok_and(|names| names.iter().all(|name| is_file_of_checkpoint(name)))
     }
 
-    /// Fails if a directory holds a checkpoint of the bank `bank` that is newer than `newest`, under
-    /// another name than its own. A person has renamed such a directory. An opening at `newest`
-    /// would cut the log that the renamed checkpoint needs.
+    /// Fails if a directory holds a checkpoint of the bank `bank` that is newer than `newest`, and
+    /// has another name than this checkpoint. A person has renamed such a directory. An opening at
+    /// `newest` would cut the log that the renamed checkpoint needs.
     ///
     /// # Errors
     /// `Damaged` for a renamed checkpoint. `Io` if the folder can't be listed, or if the disk or a
