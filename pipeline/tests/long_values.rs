@@ -20,7 +20,6 @@ fn spec(bad_rows: BadRows, settings: VocabularySpec) -> Spec {
         bad_rows,
         bad_rows_max: 1.0,
         vocabularies: vec![VocabularySpec { first_id: 1, unknown_id: Some(0), ..settings }],
-        ..Spec::default()
     }
 }
 
