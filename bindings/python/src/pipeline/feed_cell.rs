@@ -9,7 +9,7 @@ pub(crate) struct FeedCell(Mutex<FeedState>);
 
 #[derive(Debug)]
 pub(crate) enum FeedState {
-    Open(Feed),
+    Open(Box<Feed>),
     Closed {
         position: FeedPosition,
         report: Option<Box<RunReport>>,
@@ -20,7 +20,7 @@ pub(crate) enum FeedState {
 
 impl FeedCell {
     pub(crate) fn new(feed: Feed) -> Self {
-        Self(Mutex::new(FeedState::Open(feed)))
+        Self(Mutex::new(FeedState::Open(Box::new(feed))))
     }
 
     /// Locks the feed. Must be called without the GIL: a thread that waits for a batch holds the
