@@ -57,6 +57,7 @@ import embank
 from .caller import warn_caller
 from .keys import as_keys
 from .sinks import Identity, identity, sink_of
+from .stand_in import link_output
 
 if TYPE_CHECKING:
     from embank import BagLease, DistinctLease, Lease, Table
