@@ -287,7 +287,7 @@ fn bad_rows_are_named_by_line_and_column_in_the_order_of_the_input() {
     let good = format!("0{}{}\n", "\t1".repeat(13), "\tff".repeat(26));
     let bad = good.replacen("\tff", "\tgg", 1);
     let text = [good.repeat(30), bad.clone(), good.repeat(30), "1\t2\n".into(), good].concat();
-    let inputs = [Input::memory("first.tsv", b"\n"), Input::memory("second.tsv", text.as_bytes())];
+    let inputs = [Input::memory("first.tsv", b"0\n"), Input::memory("second.tsv", text.as_bytes())];
     for threads in [1, 3] {
         let options = RunOptions { threads, chunk_bytes: 500, ..RunOptions::default() };
         let spec = Spec { bad_rows: BadRows::Skip, ..Spec::criteo(100) };
@@ -576,7 +576,7 @@ fn of_many_bad_rows_the_first_are_reported_and_all_counted() {
         ..Spec::default()
     };
     // Four kinds of rows: wrong number of fields, one bad number, two bad numbers, good.
-    let text = "\nx\t1\ny\tz\n1\t2\n".repeat(3000);
+    let text = "1\nx\t1\ny\tz\n1\t2\n".repeat(3000);
     for (chunk_bytes, quote) in
         [(1 << 20, None), (1 << 20, Some(b'"')), (70, None), (70, Some(b'"'))]
     {

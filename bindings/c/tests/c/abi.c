@@ -988,6 +988,26 @@ static void training_errors(void) {
     embank_lease_free(lease);
 }
 
+/* Gives the descriptors of the files below `folder` to /dev/null. Returns their number. */
+static int take_segments(const char *folder) {
+    char link[64], path[4096];
+    int count = 0;
+    int null = open("/dev/null", O_RDWR);
+    CHECK(null >= 0);
+    for (int number = 3; number < 4096; number++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", number);
+        ssize_t length = readlink(link, path, sizeof path - 1);
+        if (length < 0) continue;
+        path[length] = 0;
+        if (strstr(path, folder) == path && strstr(path, ".seg") != NULL) {
+            CHECK(dup2(null, number) == number);
+            count++;
+        }
+    }
+    close(null);
+    return count;
+}
+
 static void disk_errors(const char *foreign) {
     embank_bank *bank = open_bank("disk"), *other;
     embank_table *table = table_of(bank, "user");
@@ -1030,7 +1050,7 @@ static void disk_errors(const char *foreign) {
     embank_table_free(filling);
     embank_bank_close(other);
 
-    /* A file that can't grow, as on a full disk: the write fails, and the bank writes no more. */
+    /* A file that can't grow: no row is lost. */
     struct rlimit limit, none;
     CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
     none = limit;
@@ -1039,14 +1059,17 @@ static void disk_errors(const char *foreign) {
     CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
     row[0] = 3;
     GOOD(embank_table_put(table, &key, 1, row, 2));
-    /* Index and log are written at the same time, so the first error may come from either. */
+    BAD(EMBANK_STATUS_DISK_FULL, "ulimit -f", embank_bank_checkpoint(bank, NULL, 0, NULL));
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+
+    /* A segment whose descriptor other code has closed: the bank writes no more. */
+    CHECK(take_segments(in_folder("disk/log")) > 0);
     status = EMBANK_STATUS_IO;
     for (int tries = 0; status == EMBANK_STATUS_IO && tries < 1000; tries++) {
         status = embank_bank_checkpoint(bank, NULL, 0, NULL);
     }
     CHECK(status == EMBANK_STATUS_POISONED);
     BAD(EMBANK_STATUS_POISONED, "reopen", embank_bank_checkpoint(bank, NULL, 0, NULL));
-    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
     embank_table_free(table);
     embank_bank_close(bank);
 
