@@ -220,7 +220,7 @@ def test_closing_is_a_failure_of_a_stream_and_no_end(tmp_path: Path) -> None:
     stream = pyarrow.RecordBatchReader.from_stream(feed)
     assert stream.read_next_batch().num_rows == 1
     bank.close()
-    with pytest.raises(Exception, match="bank is closed"):
+    with pytest.raises(Exception, match="bank of this feed was closed"):
         stream.read_all()
     with pytest.raises(ValueError, match="bank is closed"):
         next(feed)

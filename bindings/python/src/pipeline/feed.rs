@@ -133,7 +133,7 @@ impl PyFeed {
     /// ...     batch = next(feed)
     /// ...     state = feed.state_dict()
     /// >>> state
-    /// {'rows': 4, 'shuffle_rows': 0, 'seed': 0, 'inputs': [['bytes', 1170]]}
+    /// {'rows': 4, 'shuffle_rows': 0, 'seed': 0, 'inputs': [['bytes', 2620]]}
     /// >>> len(next(Pipeline(criteo(5000)).feed(row * 10, skip_rows=state))["label"])
     /// 6
     #[pyo3(signature = (rows=None))]
