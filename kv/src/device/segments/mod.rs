@@ -447,7 +447,8 @@ impl Segments {
     }
 
     /// Returns the segment if its file is the one that this device has written, or belongs to this
-    /// bank alone. Otherwise replaces the file by a copy of its first `within` bytes.
+    /// bank alone and is no longer than a segment. Otherwise replaces the file by a copy of its
+    /// first `within` bytes.
     fn owned<'a>(&'a self, segment: Held<'a>, within: u64) -> Result<Held<'a>> {
         let number = segment.number;
         let place = segment.place.clone();
@@ -456,9 +457,9 @@ impl Segments {
             Some(_) => return Err(replaced(&place)),
             None => {}
         }
-        if is_own(segment.file()).map_err(|e| Error::io("stat", &place, e))? && !is_shared(&place)?
-        {
-            self.written.lock().insert(number, segment.file.identity());
+        let is_own = is_own(segment.file()).and_then(|own| Ok(own && self.fits(&segment)?));
+        if is_own.map_err(|e| Error::io("stat", &place, e))? && !is_shared(&place)? {
+            self.begin_to_write(number, &segment.file);
             return Ok(segment);
         }
         drop(segment);
@@ -470,7 +471,12 @@ impl Segments {
         Ok(own)
     }
 
-    /// Notes a file that this device has made.
+    /// False if a file is longer than a segment. Another program has made it.
+    fn fits(&self, segment: &Segment) -> io::Result<bool> {
+        Ok(segment.file().metadata()?.len() <= self.segment_size_bytes)
+    }
+
+    /// Notes a file that this device writes from now on. The next sync makes its name durable.
     fn begin_to_write(&self, number: u64, file: &HeldFile) {
         // SeqCst: pairs with the swap in `sync_unsynced`.
         self.folder_unsynced.store(true, Ordering::SeqCst);

@@ -78,6 +78,27 @@ fn a_file_with_another_name_is_never_changed() {
     assert_eq!(segments.free(4096 + 1024).unwrap().end, 4096 + 1024);
 }
 
+/// A longer file, left in place, once made the next opening refuse the log.
+#[test]
+fn a_file_under_the_name_of_the_next_segment_is_written_only_if_it_can_be_one() {
+    for (len, left) in [(0, 512), (100, 512), (4096, 4096), (4097, 512), (100_000, 512)] {
+        let dir = tempfile::tempdir().unwrap();
+        let segments = segments(dir.path(), 8);
+        let mut block = AlignedBuffer::zeroed(4096);
+        block.fill(9);
+        segments.write(0, &block).unwrap();
+        segments.sync().unwrap();
+        let place = segments.place(1).path();
+        fs::write(&place, vec![1; len]).unwrap();
+        segments.write(4096, &block[..512]).unwrap();
+        assert_eq!(fs::metadata(&place).unwrap().len(), left, "{len}");
+        assert!(fs::read(&place).unwrap()[..512].iter().all(|&byte| byte == 9), "{len}");
+        assert!(segments.folder_unsynced.load(Ordering::SeqCst), "the name is not synced: {len}");
+        segments.sync().unwrap();
+        assert_eq!(segments.on_disk().unwrap().len(), 2, "{len}");
+    }
+}
+
 #[test]
 fn segments_of_another_size_are_refused_and_other_files_left_alone() {
     let dir = tempfile::tempdir().unwrap();
