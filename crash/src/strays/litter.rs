@@ -13,17 +13,26 @@ use fastrand::Rng;
 use super::link_all;
 use crate::workload::SEGMENT_BYTES;
 
-/// Identifies a file. The time of its creation tells it from a later file with the same inode. A
-/// file with one name also has the time of its last change: the bank may have taken it over for a
-/// segment, and has then written it.
-#[derive(Debug, PartialEq, Eq)]
-struct Identity(u64, u64, Option<SystemTime>, Option<SystemTime>);
+/// Identifies a file. The time of its creation tells it from a later file with the same inode.
+#[derive(Debug)]
+struct Identity {
+    file: (u64, u64, Option<SystemTime>),
+    changed: Option<SystemTime>,
+}
 
 impl Identity {
     fn of(found: &Metadata) -> Self {
-        let has_one_name = found.is_file() && found.nlink() == 1;
-        let changed = found.modified().ok().filter(|_| has_one_name);
-        Identity(found.dev(), found.ino(), found.created().ok(), changed)
+        let file = (found.dev(), found.ino(), found.created().ok());
+        Identity { file, changed: found.modified().ok() }
+    }
+
+    /// True if `found` is still the stray. If the bank can have taken the file over for a segment,
+    /// a change since then is the bank's.
+    fn is_still(&self, found: &Metadata, can_be_segment: bool) -> bool {
+        let now = Self::of(found);
+        let is_taken_over =
+            can_be_segment && found.is_file() && found.nlink() == 1 && now.changed != self.changed;
+        now.file == self.file && !is_taken_over
     }
 }
 
@@ -130,7 +139,7 @@ impl Litter {
         for (path, change) in self.changes.drain(..).rev() {
             let Change::Made(identity) = change else { continue };
             let Ok(found) = path.symlink_metadata() else { continue };
-            if Identity::of(&found) == identity {
+            if identity.is_still(&found, is_segment(&path)) {
                 let removed =
                     if found.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
                 gone_or(removed).with_context(|| format!("removing {}", path.display()))?;
@@ -138,6 +147,13 @@ impl Litter {
         }
         Ok(())
     }
+}
+
+/// True if the bank may write a segment under this name.
+fn is_segment(path: &Path) -> bool {
+    let digits = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".seg"));
+    let first = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    first.is_some_and(|first| path.ends_with(format!("log/{first:016x}.seg")))
 }
 
 /// Ignores that a file is gone: the bank may have removed it.

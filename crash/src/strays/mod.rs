@@ -274,7 +274,6 @@ impl Life {
         let State { blob, model } = self.newest()?.1;
         let copy = self.bank.with_file_name("linked-live");
         self.litter.take_back()?;
-        self.dropped.clear();
         link_all(&self.bank, &copy).context("copying by hard links")?;
         self.work()?;
         self.checkpoint()?;
@@ -337,7 +336,6 @@ impl Life {
     fn close_and_clean_up(&mut self) -> Result<()> {
         self.store = None;
         self.litter.take_back().context("taking the strays back")?;
-        self.dropped.clear();
         self.open_clean()?;
         self.store = None;
         let report = verify(&self.bank, &VerifyOptions::default(), &mut |_| {})?;

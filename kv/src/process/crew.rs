@@ -80,7 +80,8 @@ struct Shared {
     threads: usize,
     /// The state of the present job; see the essay of this module.
     word: AtomicU64,
-    /// Points to the `Work` of the present job. Valid while a thread is inside.
+    /// Points to the `Work` of the present job, which is valid while a thread is inside. Null
+    /// between jobs.
     work: AtomicPtr<()>,
     /// The caller's floating-point state, with which helpers run the present job.
     float_state: OrderedU64,
@@ -187,8 +188,12 @@ impl CrewTurn<'_> {
             return work();
         }
         let job: Work<'_> = &work;
-        // Relaxed: the store of the word below orders it.
-        shared.work.store(ptr::from_ref(&job).cast_mut().cast(), Ordering::Relaxed);
+        let job = ptr::from_ref(&job).cast_mut().cast();
+        // Relaxed: the store of the word below orders it. `turn` has ordered the turn before, at
+        // whose end the pointer was null.
+        let relaxed = Ordering::Relaxed;
+        let stored = shared.work.compare_exchange(ptr::null_mut(), job, relaxed, relaxed);
+        assert!(stored.is_ok(), "another caller runs a job");
         // Relaxed: the store of the word below orders it too.
         shared.float_state.store(FloatState::of_this_thread().bits(), Ordering::Relaxed);
         // Relaxed: only this turn's caller begins rounds, and `turn` has ordered the turn before.
@@ -219,6 +224,8 @@ struct Open<'a>(&'a Shared);
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.close();
+        // Relaxed: no helper is inside, and `turn` orders it for the next caller.
+        self.0.work.store(ptr::null_mut(), Ordering::Relaxed);
         if std::thread::panicking() {
             // The caller's panic goes on, so that of a helper is forgotten.
             std::mem::forget(self.0.panic.lock().take());

@@ -204,7 +204,7 @@ macro_rules! statistics {
 
             /// Returns a reference to the number of every field, so that a test can set the
             /// numbers.
-            #[cfg(test)]
+            #[cfg(all(test, feature = "prometheus"))]
             pub(crate) fn numbers_mut(&mut self) -> Vec<&mut u64> {
                 vec![$(&mut self.$field,)*]
             }
