@@ -117,7 +117,7 @@ impl Checkpoints {
     /// Returns the numbers of the completed checkpoints, oldest first. Another program may have
     /// made a file or directory with a checkpoint's name: the list has its number, too.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
-        Ok(removal::numbers_of(&self.names()?))
+        self.numbers_in(&self.names()?)
     }
 
     /// Returns the numbers of the checkpoints that have a manifest, oldest first. Other checkpoints

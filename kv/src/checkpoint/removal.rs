@@ -32,6 +32,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
+use rustix::fs::FileType;
+
 use crate::checkpoint::hold::Unread;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::partial::{BLOB, MANIFEST, image_of};
@@ -39,8 +41,9 @@ use crate::checkpoint::{Checkpoints, PARTIAL, PINNED};
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
 
-/// File extension of a mark. The mark `<n>.removed` is an empty file. While it exists, checkpoint n
-/// counts as removed, even if its directory exists.
+/// File extension of a mark. The mark `<n>.removed` is an empty regular file. While it exists,
+/// checkpoint n counts as removed, even if its directory exists. Another kind of file with this
+/// name is another program's, and no mark.
 const REMOVED: &str = "removed";
 
 /// Number of digits in the name of a checkpoint's directory.
@@ -96,20 +99,6 @@ pub(crate) fn number_of(digits: &str) -> Option<u64> {
     digits.parse().ok().filter(|&number| are_digits && number > 0)
 }
 
-/// Returns the numbers of the completed checkpoints among the names, oldest first.
-pub(crate) fn numbers_of(names: &[OsString]) -> Vec<u64> {
-    let mut there = BTreeSet::new();
-    let mut marked = BTreeSet::new();
-    for name in names {
-        match named(name) {
-            Some(Named::Checkpoint(number)) => there.extend([number]),
-            Some(Named::Mark(number)) => marked.extend([number]),
-            Some(Named::Partial(_)) | None => {}
-        }
-    }
-    there.difference(&marked).copied().collect()
-}
-
 impl Checkpoints {
     /// Returns the temporary name under which a checkpoint is written or removed.
     pub(crate) fn partial_of(&self, number: u64, attempt: u32) -> Place {
@@ -123,11 +112,39 @@ impl Checkpoints {
         self.place(format!("{number:010}.{REMOVED}"))
     }
 
+    /// True if checkpoint `number` is marked as removed.
+    fn is_marked(&self, number: u64) -> Result<bool> {
+        let mark = self.mark_of(number);
+        match mark.own_stat() {
+            Ok(found) => Ok(FileType::from_raw_mode(found.st_mode).is_file() && found.st_size == 0),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::io("stat", &mark, error)),
+        }
+    }
+
+    /// Returns the numbers of the completed checkpoints among the names, oldest first.
+    pub(crate) fn numbers_in(&self, names: &[OsString]) -> Result<Vec<u64>> {
+        let mut numbers = BTreeSet::new();
+        let mut marked = Vec::new();
+        for name in names {
+            match named(name) {
+                Some(Named::Checkpoint(number)) => _ = numbers.insert(number),
+                Some(Named::Mark(number)) => marked.push(number),
+                Some(Named::Partial(_)) | None => {}
+            }
+        }
+        for number in marked {
+            if numbers.contains(&number) && self.is_marked(number)? {
+                numbers.remove(&number);
+            }
+        }
+        Ok(numbers.into_iter().collect())
+    }
+
     /// True if the checkpoint's name exists and is not marked as removed. The name may belong to a
     /// file or to a directory without a manifest.
     pub(crate) fn has(&self, number: u64) -> bool {
-        self.dir_of(number).is_taken()
-            && !matches!(self.mark_of(number).stat_if_there(), Ok(Some(_)))
+        self.dir_of(number).is_taken() && !self.is_marked(number).unwrap_or(false)
     }
 
     /// False if the name of a checkpoint certainly leads to no manifest. After an error that does
@@ -140,20 +157,15 @@ impl Checkpoints {
         !self.manifest_path(number).stat().is_err_and(is_missing)
     }
 
-    /// Returns the first number above `newest` that is free: it has no mark of a removed
-    /// checkpoint, and no file or directory of another program has the checkpoint's name.
-    pub(crate) fn number_after(&self, newest: u64) -> Result<u64> {
+    /// Returns the first number above `newest` that is free: no file or directory has the
+    /// checkpoint's name, or the name of its mark.
+    pub(crate) fn number_after(&self, newest: u64) -> u64 {
         let mut number = newest + 1;
         // The loop ends at the latest at the first number above all names.
-        loop {
-            let mark = self.mark_of(number);
-            let is_marked =
-                mark.stat_if_there().map_err(|e| Error::io("stat", &mark, e))?.is_some();
-            if !is_marked && !self.dir_of(number).is_taken() {
-                return Ok(number);
-            }
+        while self.mark_of(number).is_taken() || self.dir_of(number).is_taken() {
             number += 1;
         }
+        number
     }
 
     /// Removes checkpoints older than `newest`, the newest completed one. Keeps `kept` checkpoints
@@ -167,7 +179,7 @@ impl Checkpoints {
         self.check_in_place()?;
         let names = self.names()?;
         self.clear(&names);
-        let numbers = numbers_of(&names);
+        let numbers = self.numbers_in(&names)?;
         for &number in numbers.iter().filter(|&&number| number > newest) {
             self.note(Err(self.no_checkpoint(number)), || self.dir_of(number).path());
         }
@@ -298,19 +310,24 @@ impl Checkpoints {
     fn mark(&self, number: u64) -> Result<()> {
         let mark = self.mark_of(number);
         match mark.create_new() {
-            // Syncs also if the mark exists, because an earlier sync may have failed.
-            Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(Error::io("create", &mark, e)),
-            _ => self.sync(),
+            Ok(_) => {}
+            // The code below syncs also in this case, because an earlier sync may have failed.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && self.is_marked(number)? => {}
+            Err(e) => return Err(Error::io("create", &mark, e)),
         }
+        self.sync()
     }
 
     /// Removes the directory of a marked checkpoint, and then the mark.
     fn clear_marked(&self, number: u64) -> Result<()> {
         let dir = self.dir_of(number);
-        let manifest = self.manifest_path(number);
-        // The manifest is removed first, so that an older build, which ignores marks, does not take
-        // the remaining files for a complete checkpoint.
-        manifest.remove_file_if_there().map_err(|e| Error::io("remove", &manifest, e))?;
+        // A file behind a symbolic link is another bank's. Of a link, only the link is removed.
+        if !dir.is_link() {
+            let manifest = self.manifest_path(number);
+            // The manifest is removed first, so that an older build, which ignores marks, does not
+            // take the remaining files for a complete checkpoint.
+            manifest.remove_file_if_there().map_err(|e| Error::io("remove", &manifest, e))?;
+        }
         clear_away(&dir)?;
         // Without this sync, a crash could restore the directory but not its mark.
         self.sync()?;
@@ -321,11 +338,7 @@ impl Checkpoints {
     /// If a mark of this number exists, clears the removed checkpoint away, so that a new
     /// checkpoint can have the number.
     pub(crate) fn unmark(&self, number: u64) -> Result<()> {
-        let mark = self.mark_of(number);
-        match mark.stat_if_there().map_err(|e| Error::io("stat", &mark, e))? {
-            Some(_) => self.clear_marked(number),
-            None => Ok(()),
-        }
+        if self.is_marked(number)? { self.clear_marked(number) } else { Ok(()) }
     }
 
     /// Removes directories that crashes or removals have left. Replaces the list of paths that
@@ -335,7 +348,7 @@ impl Checkpoints {
         for name in names {
             let cleared = match named(name) {
                 Some(Named::Partial(_)) => clear_away(&self.place(name)),
-                Some(Named::Mark(number)) => self.clear_marked(number),
+                Some(Named::Mark(number)) => self.unmark(number),
                 Some(Named::Checkpoint(_)) | None => Ok(()),
             };
             self.note(cleared, || self.place(name).path());
@@ -355,8 +368,10 @@ impl Checkpoints {
         let names = if self.is_there() { self.names()? } else { Vec::new() };
         let left = names.iter().filter_map(|name| match named(name)? {
             Named::Partial(number) if number <= newest => Some(self.place(name)),
-            Named::Mark(number) => Some(self.dir_of(number)),
-            Named::Partial(_) | Named::Checkpoint(_) => None,
+            Named::Mark(number) if self.is_marked(number).unwrap_or(false) => {
+                Some(self.dir_of(number))
+            }
+            Named::Mark(_) | Named::Partial(_) | Named::Checkpoint(_) => None,
         });
         Ok(left.collect())
     }

@@ -315,6 +315,11 @@ impl Place {
         Ok(kind.is_symlink() || !kind.is_dir() && found.st_nlink > 1)
     }
 
+    /// True if the name is a symbolic link.
+    pub(crate) fn is_link(&self) -> bool {
+        self.own_type().is_ok_and(|kind| kind.is_symlink())
+    }
+
     /// Returns the metadata of the name itself. Does not follow a symbolic link.
     pub(crate) fn own_stat(&self) -> io::Result<Stat> {
         let how = AtFlags::SYMLINK_NOFOLLOW;

@@ -217,7 +217,7 @@ impl Store {
         // Read before the pause, so that the checkpoint holds every change that is counted here.
         let changed = core.counters.changes();
         let state = self.state_id();
-        let number = self.checkpoints.number_after(newest.number)?;
+        let number = self.checkpoints.number_after(newest.number);
         // `newest.is_retry` stays true unless the checkpoint is completed.
         let is_retry = std::mem::replace(&mut newest.is_retry, true);
         let partial = self.checkpoints.begin(number)?;

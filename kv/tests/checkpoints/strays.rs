@@ -117,6 +117,57 @@ fn folders_with_numbers_for_names_end_no_checkpoint() {
 
 /// Regression test: a name of another program between the checkpoints counted as one of the newest
 /// that are kept, and kept all of the log.
+/// A dangling link under the name of the next checkpoint's mark once removed that checkpoint.
+#[test]
+fn names_like_marks_remove_no_checkpoint() {
+    let kinds: [fn(&Path); 5] = [
+        |path| symlink("nowhere", path).unwrap(),
+        |path| symlink(path.with_file_name("0000000001"), path).unwrap(),
+        make_fifo,
+        |path| fs::create_dir(path).unwrap(),
+        |path| fs::write(path, "notes").unwrap(),
+    ];
+    for (kind, make) in kinds.iter().enumerate() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        bank(dir, 2);
+        let marks = dir.join("checkpoints");
+        (1..=4).for_each(|number| make(&marks.join(format!("{number:010}.removed"))));
+        assert_eq!(numbers(dir), [1, 2], "{kind}");
+        let store = Store::open(dir, &options()).unwrap();
+        let made = [train(&store, 3), train(&store, 4)];
+        assert_eq!(made, [5, 6], "the numbers of marks are free for nobody: {kind}");
+        drop(store);
+        is_at(dir, 4);
+        assert_eq!(numbers(dir), [5, 6], "{kind}");
+        assert!((1..=4).all(|n| marks.join(format!("{n:010}.removed")).symlink_metadata().is_ok()));
+    }
+}
+
+/// A mark beside a link to another bank's checkpoint once removed the manifest of that checkpoint.
+#[test]
+fn a_mark_beside_a_link_changes_no_other_bank() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| scratch.path().join(name));
+    bank(&one, 2);
+    bank(&other, 3);
+    let checkpoints = one.join("checkpoints");
+    for number in [1, 2, 3, 9] {
+        let name = format!("{number:010}");
+        fs::write(checkpoints.join(format!("{name}.removed")), "").unwrap();
+        if number > 2 {
+            symlink(other.join("checkpoints/0000000003"), checkpoints.join(name)).unwrap();
+        }
+    }
+    fs::remove_file(checkpoints.join("0000000002.removed")).unwrap();
+    is_at(&one, 2);
+    assert_eq!(numbers(&one), [2]);
+    train(&Store::open(&one, &options()).unwrap(), 3);
+    is_at(&one, 3);
+    is_at(&other, 3);
+    assert!(damage(&other).is_empty());
+}
+
 #[test]
 fn a_name_without_a_manifest_is_no_checkpoint_to_keep() {
     let dir = tempfile::tempdir().unwrap();
