@@ -131,7 +131,10 @@ impl Litter {
     pub(super) fn take_back(&mut self) -> Result<()> {
         // Modes first: a name in a directory without permissions can't be removed.
         for (path, change) in self.changes.iter().rev() {
-            if let Change::Mode(mode) = change {
+            // The bank may have removed the file, and a link may have its name now.
+            if let Change::Mode(mode) = change
+                && path.symlink_metadata().is_ok_and(|found| !found.is_symlink())
+            {
                 let changed = fs::set_permissions(path, Permissions::from_mode(*mode));
                 gone_or(changed)?;
             }
