@@ -20,7 +20,9 @@ use crate::decode::{Block, ColumnCounts, FieldKind, FieldLayout, Layout, Slot};
 use crate::operators::{Kernel, LookUp, ValueSpace};
 use crate::spec::{Dtype, VocabularySpec};
 
-pub(crate) use plans::{Plans, TextLimits, alike};
+#[cfg(feature = "parquet")]
+pub(crate) use plans::alike;
+pub(crate) use plans::{Plans, TextLimits};
 
 /// A vocabulary that the pipeline uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
