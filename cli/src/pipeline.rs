@@ -103,9 +103,11 @@ pub(crate) struct RowsArgs {
     /// Files of rows, one after the other; text files may be compressed: FILE.gz, FILE.zst
     ///
     /// A directory means its files in sorted order, without those whose names begin with `_` or
-    /// `.`.
+    /// `.`. For `pipeline run`, `-` means standard input: text, also compressed, or packed rows. It
+    /// is read once. So it cannot be Parquet or Arrow, and a vocabulary with a `min_count` must be
+    /// made from files first. A file named `-` is `./-`.
     #[arg(required = true)]
-    pub(crate) inputs: Vec<PathBuf>,
+    inputs: Vec<PathBuf>,
     /// Format of the inputs [default: by their names: .csv, .tsv, .bin, .parquet, .arrow, .feather;
     /// else tsv]
     ///
@@ -261,11 +263,17 @@ impl RowsArgs {
         Ok(options)
     }
 
-    /// Returns the input files. The files of a directory stand at the directory's place in the
-    /// order.
+    /// Returns the inputs as they are given. `-` is standard input.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = Input<'static>> {
+        self.inputs.iter().map(|path| match path.as_os_str() == "-" {
+            true => Input::standard_input(),
+            false => Input::file(path),
+        })
+    }
+
+    /// Returns the inputs with the files of a directory in its place.
     fn files(&self) -> Result<Vec<Input<'static>>> {
-        let inputs: Vec<_> = self.inputs.iter().map(Input::file).collect();
-        Ok(Input::expand(&inputs)?)
+        Ok(Input::expand(&self.inputs().collect::<Vec<_>>())?)
     }
 
     /// Makes the pipeline of a spec, with its vocabularies in `bank`, or in memory if `bank` is

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let message_bytes =
         args.message_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let options = FlightOptions { feed, message_bytes, wait: Duration::from_secs(args.wait) };
-    let inputs = args.rows.inputs.iter().map(FeedInput::file).collect();
+    let inputs = args.rows.inputs().map(FeedInput::from).collect();
     let server = FlightServer::start(pipeline, inputs, &args.listen, &options)?;
     // Scripts read this line to learn the port.
     output::print(&format!("serving at grpc://{}\n", server.address()));

@@ -4,6 +4,7 @@
 mod forks;
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -25,6 +26,17 @@ fn output_of(command: &mut Command) -> Output {
 fn text(output: &Output) -> String {
     let (out, errors) = (&output.stdout, &output.stderr);
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(errors))
+}
+
+/// Runs `embank` in a directory with `rows` in a pipe as its standard input.
+fn with_rows(dir: &Path, rows: &str, arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
+    command.current_dir(dir).args(arguments.split_whitespace());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = spawn(&mut command);
+    // Fails if the command has ended because it refuses its arguments.
+    let _ = child.stdin.take().unwrap().write_all(rows.as_bytes());
+    child.wait_with_output().unwrap()
 }
 
 /// Makes a directory with the Criteo pipeline and its rows, one of them bad. Row `n` has the label
@@ -304,6 +316,87 @@ fn a_bank_keeps_the_vocabularies_from_run_to_run() {
     );
     let bank = embank::Bank::open(dir.path().join("bank"), Default::default()).unwrap();
     assert_eq!(bank.recovered().unwrap().blob, b"the trainer's");
+}
+
+/// `-` is standard input, at its place in the order of the inputs.
+#[test]
+fn rows_come_from_standard_input() {
+    use std::io::{Seek as _, SeekFrom};
+    let dir = words();
+    let run = |rows: &str, inputs: &str| {
+        let arguments = format!("pipeline run spec.json {inputs} --out out --bank bank --json");
+        let output = with_rows(dir.path(), rows, &arguments);
+        assert!(output.status.success(), "{inputs}: {}", text(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["input_bytes"].as_u64().unwrap()
+    };
+    assert_eq!(run("red\t7\ngreen\t8", "-"), 13);
+    assert_eq!(ids(dir.path()), [0, 0, 1, 1]);
+    run("white\t8\n", "two.tsv - one.tsv");
+    assert_eq!(ids(dir.path()), [1, 2, 2, 0, 3, 1, 0, 0, 1, 1, 0, 0]);
+    run("x,n,word\n1,7,blue\n", "- --input-format csv");
+    assert_eq!(ids(dir.path()), [2, 0]);
+
+    // A file is read from its present place on. A socket, which cannot be opened by a name, is read
+    // too.
+    fs::write(dir.path().join("rest.tsv"), "read before\nblue\t9\n").unwrap();
+    let mut file = fs::File::open(dir.path().join("rest.tsv")).unwrap();
+    file.seek(SeekFrom::Start(12)).unwrap();
+    let (socket, mut writer) = std::os::unix::net::UnixStream::pair().unwrap();
+    writer.write_all(b"blue\t9\n").unwrap();
+    drop(writer);
+    for stdin in [Stdio::from(file), Stdio::from(std::os::fd::OwnedFd::from(socket))] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
+        command.current_dir(dir.path()).args(["pipeline", "run", "spec.json", "-", "--out=out"]);
+        command.arg("--bank=bank").stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = spawn(&mut command).wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(ids(dir.path()), [2, 2]);
+    }
+}
+
+/// What standard input cannot be is refused by its name, with the cure.
+#[test]
+fn what_standard_input_cannot_be_is_refused() {
+    let dir = words();
+    let spec = fs::read_to_string(dir.path().join("spec.json")).unwrap();
+    let counts =
+        r#""vocabularies": [{"name": "small", "min_count": 2, "first_id": 1, "unknown_id": 0}]}"#;
+    let spec = format!("{}, {counts}", spec.trim_end().strip_suffix('}').unwrap());
+    fs::write(dir.path().join("counts.json"), spec).unwrap();
+    let run = "pipeline run spec.json --out out --bank bank";
+    let mut refused = vec![
+        (
+            format!("{run} - one.tsv -"),
+            "standard input is given 2 times, and can be read only once",
+        ),
+        (
+            "pipeline run counts.json - --out out --bank bank".to_owned(),
+            "\"standard input\" can be read only once: make the vocabulary of files first",
+        ),
+        ("pipeline explain spec.json -".to_owned(), "standard input is no file, and `explain`"),
+    ];
+    if cfg!(feature = "parquet") {
+        let cure = "standard input: it is read once, from its beginning to its end, and Parquet and Arrow files are \
+                    read from several places: write it to a file first";
+        refused.push((format!("{run} - --input-format columns"), cure));
+    }
+    if cfg!(feature = "flight") {
+        let printed = pipeline(dir.path(), "criteo");
+        fs::write(dir.path().join("criteo.json"), &printed.stdout).unwrap();
+        refused.push((
+            "serve criteo.json -".to_owned(),
+            "\"standard input\" can be read only once: write the pipe to a file first",
+        ));
+    }
+    for (arguments, told) in refused {
+        let output = with_rows(dir.path(), "red\t7\n", &arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
+        assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
+        assert!(files(&dir.path().join("out")).is_empty(), "{arguments}");
+    }
+    let output = with_rows(dir.path(), "red\t7\nred\n", &format!("{run} -"));
+    assert!(text(&output).contains("standard input:2: has 1 field"), "{}", text(&output));
 }
 
 /// A run with `--no-learn` inserts no words, and works while a trainer has the bank open.

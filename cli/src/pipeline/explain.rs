@@ -123,7 +123,10 @@ impl Inputs {
         let bytes = args.rows.input_bytes()?;
         for file in &files {
             if !file.path().is_some_and(Path::is_file) {
-                bail!("{} is no file, and is to be read several times", file.name());
+                bail!(
+                    "{} is no file, and `explain` reads its inputs several times: write it to a file first",
+                    file.name()
+                );
             }
         }
         Ok(Self { files, bytes, from_disk: args.from_disk })

@@ -144,7 +144,8 @@ impl<'a> Chunks<'a> {
     /// [`Error::Stopped`] once `stop` is true.
     ///
     /// # Errors
-    /// [`Error::Inputs`] if there are no inputs. [`Error::Io`] if a file does not exist.
+    /// [`Error::Inputs`] if there are no inputs, or standard input more than once. [`Error::Io`] if
+    /// a file does not exist.
     pub(crate) fn new(
         inputs: &[Input<'a>],
         chunk_bytes: usize,
@@ -156,6 +157,7 @@ impl<'a> Chunks<'a> {
             let why = "there are no inputs: give one at least (a pattern of names may have matched no file)";
             return Err(Error::Inputs(why.to_owned()));
         }
+        Input::check_once(inputs)?;
         inputs.iter().try_for_each(Input::check)?;
         let row_ends = plans.row_ends();
         let chunk_bytes = match row_ends {

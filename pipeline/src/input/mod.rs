@@ -28,7 +28,7 @@ pub(crate) use unchanged::FileStates;
 /// Largest depth of folders in a folder. A link that leads back to a folder above it has no end.
 const FOLDER_DEPTH_MAX: usize = 16;
 
-/// Rows for a pipeline, in memory or in a file.
+/// Rows for a pipeline: in memory, in a file, or from standard input.
 ///
 /// # Examples
 /// ```
@@ -47,6 +47,7 @@ pub struct Input<'a> {
 enum Origin<'a> {
     Memory(&'a [u8]),
     File(PathBuf),
+    StandardInput,
 }
 
 impl<'a> Input<'a> {
@@ -70,10 +71,27 @@ impl<'a> Input<'a> {
         Self { name, from: Origin::File(path) }
     }
 
+    /// Makes an input of the process's standard input, which can be read only once, as a pipe can.
+    /// The run reads it from its present place to its end, so nothing else may read it meanwhile.
+    /// Its name selects no format, and its first bytes show a compression of text.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::Input;
+    ///
+    /// assert_eq!(Input::standard_input().name(), "standard input");
+    /// ```
+    #[must_use]
+    pub fn standard_input() -> Self {
+        Self { name: "standard input".to_owned(), from: Origin::StandardInput }
+    }
+
     /// True if the input can be read only once.
     pub(crate) fn is_pipe(&self) -> bool {
         match &self.from {
             Origin::Memory(_) => false,
+            // A file that is the standard input is read as a pipe is, from its present place on.
+            Origin::StandardInput => true,
             // A folder is not a pipe. Opening a folder fails with its own error.
             Origin::File(path) => {
                 path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
@@ -101,11 +119,11 @@ impl<'a> Input<'a> {
         Ok(all)
     }
 
-    /// The input's path. `None` for rows in memory.
+    /// The input's path. `None` for rows in memory and for standard input.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.from {
-            Origin::Memory(_) => None,
+            Origin::Memory(_) | Origin::StandardInput => None,
             Origin::File(path) => Some(path),
         }
     }
@@ -114,6 +132,7 @@ impl<'a> Input<'a> {
     pub(crate) fn bytes(&self) -> Result<u64> {
         let path = match &self.from {
             Origin::Memory(text) => return Ok(text.len() as u64),
+            Origin::StandardInput => return Ok(0),
             Origin::File(path) => path,
         };
         let metadata = path.metadata();
@@ -126,6 +145,17 @@ impl<'a> Input<'a> {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Fails if standard input is given more than once: the second time there are no rows left.
+    fn check_once(inputs: &[Self]) -> Result<()> {
+        let is_standard = |input: &&Self| matches!(input.from, Origin::StandardInput);
+        match inputs.iter().filter(is_standard).count() {
+            0 | 1 => Ok(()),
+            given => Err(Error::Inputs(format!(
+                "standard input is given {given} times, and can be read only once: give it once"
+            ))),
+        }
     }
 
     /// Fails if a file does not exist. A run first checks all inputs. Otherwise a misspelt name

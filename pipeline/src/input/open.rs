@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,12 +25,14 @@ pub(crate) struct Open<'a> {
     pub(super) text: OpenText<'a>,
     /// The input's length. 0 for a pipe.
     pub(super) bytes: u64,
+    /// True for a pipe and for standard input, which are read once, from their beginning to their
+    /// end.
     pub(super) is_pipe: bool,
     /// How to read the input if it can only be read from its beginning. `None` if a range can be
     /// read without what comes before it.
     pub(super) serial: Option<Serial>,
     row_ends: RowEnds,
-    /// The file's state when it was opened. `None` for a pipe and for memory.
+    /// The file's state when it was opened. `None` for a pipe, standard input and memory.
     pub(super) state: Option<FileState>,
 }
 
@@ -59,6 +62,14 @@ impl<'a> Open<'a> {
         let (text, bytes, compression, pipe) = match &input.from {
             Origin::Memory(text) => {
                 (OpenText::Memory(text), text.len() as u64, of_bytes(text), false)
+            }
+            Origin::StandardInput => {
+                let io = |source| Error::Io { doing: "open", path: PathBuf::from(&name), source };
+                // A duplicate: opening `/dev/stdin` would fail for a socket, and would read a file
+                // from its beginning. `Pipe` also works without `NONBLOCK`: the writer has opened
+                // standard input already, and nothing else takes the bytes between poll and read.
+                let owned = std::io::stdin().as_fd().try_clone_to_owned().map_err(io)?;
+                (OpenText::File(File::from(owned), PathBuf::from(&name)), 0, None, true)
             }
             Origin::File(path) => {
                 let io = |source| Error::Io { doing: "open", path: PathBuf::from(&name), source };
@@ -92,7 +103,8 @@ impl<'a> Open<'a> {
         #[cfg(feature = "parquet")]
         if row_ends == RowEnds::Columns {
             if pipe {
-                let what = "it is a pipe, and files of columns are read from several places: write it to a file first";
+                let what = "it is read once, from its beginning to its end, and Parquet and Arrow files are read from \
+                            several places: write it to a file first, and give the file's name";
                 return Err(Error::Columns { input: name, what: what.to_owned() });
             }
             let serial = Some(Serial::Columns);
