@@ -17,7 +17,7 @@ use crate::batch::MatrixInfo;
 use crate::error::{Error, Result};
 use crate::execute::BadRowLimit;
 use crate::options::RunOptions;
-use crate::plan::{Plan, Plans, TextLimits, VocabularyPlan};
+use crate::plan::{Plan, Plans};
 use crate::spec::Spec;
 use crate::vocabulary::{Numbering, RunNumbering, open};
 use counting::Counted;
@@ -43,9 +43,6 @@ use counting::Counted;
 #[derive(Debug)]
 pub struct Pipeline {
     plans: Arc<Plans>,
-    /// The plans of evaluations. In them, a text that is too long for its vocabulary is a value
-    /// that the vocabulary does not have, and no reason for a bad row.
-    plans_to_look_up: Arc<Plans>,
     /// The plan for rows with the fields in the spec's order.
     plan: Arc<Plan>,
     options: RunOptions,
@@ -132,20 +129,9 @@ impl Pipeline {
         };
         let infos = plan.outputs.iter().map(info).collect();
         let learns = bank.is_none_or(|bank| bank.reading().is_none());
-        let named = plan.vocabularies.iter().zip(&numberings);
-        let limit = |(plan, numbering): (&VocabularyPlan, &Numbering)| {
-            Some((plan.name.clone(), numbering.value_bytes_max()?))
-        };
-        let limits: TextLimits = named.filter_map(limit).collect();
-        let plans_to_look_up = plans;
-        let plans = match learns && !limits.is_empty() {
-            true => Arc::new(plans_to_look_up.with_limits(limits)?),
-            false => Arc::clone(&plans_to_look_up),
-        };
         Ok(Self {
-            plan: Arc::clone(plans.own()),
+            plan,
             plans,
-            plans_to_look_up,
             options: options.clone(),
             bad_rows: BadRowLimit { policy: spec.bad_rows, share_max: spec.bad_rows_max },
             infos,
@@ -201,9 +187,8 @@ impl Pipeline {
     #[must_use]
     pub fn evaluation(&self) -> Self {
         Self {
-            plans: Arc::clone(&self.plans_to_look_up),
-            plans_to_look_up: Arc::clone(&self.plans_to_look_up),
-            plan: Arc::clone(self.plans_to_look_up.own()),
+            plans: Arc::clone(&self.plans),
+            plan: Arc::clone(&self.plan),
             options: self.options.clone(),
             bad_rows: self.bad_rows,
             infos: Arc::clone(&self.infos),

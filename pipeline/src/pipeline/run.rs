@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::execute::{self, CommitOptions, Committer, Consumer, Outcome, RunReport, Setup};
 use crate::format::Format;
 use crate::input::{Chunks, FileStates, Input};
-use crate::plan::Plans;
+use crate::plan::{Plans, TextLimits, VocabularyPlan};
 use crate::trace::Trace;
 use crate::vocabulary::{Numbering, RunNumbering};
 
@@ -149,13 +149,31 @@ impl Pipeline {
         }
     }
 
-    /// The plans for these inputs. With [`Format::ByName`], their names decide the format.
+    /// The plans for a run over these inputs that begins now. With [`Format::ByName`], their names
+    /// decide the format.
     fn plans_for(&self, inputs: &[Input<'_>]) -> Result<Arc<Plans>> {
-        if !matches!(self.options.format, Format::ByName(_)) {
+        let limits = self.text_limits();
+        if limits.is_empty() && !matches!(self.options.format, Format::ByName(_)) {
             return Ok(Arc::clone(&self.plans));
         }
         let format = self.options.format.of_names(inputs.iter().map(Input::name))?;
-        Ok(Arc::new(self.plans.of_format(format)?))
+        Ok(Arc::new(self.plans.of_run(format, limits)?))
+    }
+
+    /// The longest text of each vocabulary to which a run that begins now may add texts. To a
+    /// frozen vocabulary and to an evaluation, a longer text is a value that the vocabulary does
+    /// not have, and no reason for a bad row: a text means the same in training and in evaluation.
+    fn text_limits(&self) -> TextLimits {
+        if !self.learns {
+            return TextLimits::default();
+        }
+        let numberings = self.numberings.lock();
+        let growing = self.plan.vocabularies.iter().zip(numberings.iter());
+        let growing = growing.filter(|(_, numbering)| !numbering.is_frozen());
+        let limit = |(plan, numbering): (&VocabularyPlan, &Numbering)| {
+            Some((plan.name.clone(), numbering.value_bytes_max()?))
+        };
+        growing.filter_map(limit).collect()
     }
 
     fn chunks<'a>(

@@ -52,21 +52,13 @@ impl Plans {
         Ok(Self { spec, format, has_bank, limits, own, by_header: Mutex::default() })
     }
 
-    /// Makes the plans of the same pipeline for a run that gives ids to new values: a row is bad if
-    /// it has a text that is too long for its vocabulary.
-    ///
-    /// # Errors
-    /// [`Error::Spec`](crate::Error::Spec), as [`new`](Self::new).
-    pub(crate) fn with_limits(&self, limits: TextLimits) -> Result<Self> {
-        Self::with(self.spec.clone(), self.format, self.has_bank, limits)
-    }
-
-    /// Makes the plans of the same pipeline for inputs of another format.
+    /// Makes the plans of the same pipeline for one run, over inputs of `format`. A row is bad if
+    /// it has a text that is longer than its vocabulary's entry of `limits`.
     ///
     /// # Errors
     /// [`Error::Spec`](crate::Error::Spec) if the pipeline can't run on that format.
-    pub(crate) fn of_format(&self, format: Format) -> Result<Self> {
-        Self::with(self.spec.clone(), format, self.has_bank, self.limits.clone())
+    pub(crate) fn of_run(&self, format: Format, limits: TextLimits) -> Result<Self> {
+        Self::with(self.spec.clone(), format, self.has_bank, limits)
     }
 
     pub(crate) fn format(&self) -> Format {

@@ -40,8 +40,9 @@ pub struct VocabularySpec {
     /// `min_count` is above 0, `generate` counts in any case. Default: false.
     #[serde(default)]
     pub counts: bool,
-    /// Largest number of bytes of a byte string. Default: the limit of the bank's vocabulary if it
-    /// exists, otherwise 1,024.
+    /// Largest number of bytes of a byte string. A longer string makes its row bad. To a frozen
+    /// vocabulary and to an evaluation, it is an unknown value. Default: the limit of the bank's
+    /// vocabulary if it exists, otherwise 1,024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_bytes_max: Option<u32>,
 }

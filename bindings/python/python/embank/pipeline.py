@@ -273,8 +273,9 @@ class VocabularySpec:
         first_id: The first value's id. Default: 0.
         counts: Whether `Pipeline.generate` counts how often each value occurs. With a `min_count`
             it always does. Default: False.
-        value_bytes_max: The largest length of a value in bytes. Default: that of the bank's
-            vocabulary, or 1,024 for a new one.
+        value_bytes_max: The largest length of a value in bytes. A longer value makes its row bad.
+            To a frozen vocabulary and to an evaluation, it is an unknown value. Default: that of
+            the bank's vocabulary, or 1,024 for a new one.
 
     >>> spec = Spec(
     ...     fields=[Field("word", "int32", required=True)],
