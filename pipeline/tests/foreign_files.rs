@@ -177,6 +177,13 @@ fn folders_that_name_values_are_columns() {
     let (rows, _) =
         run(&spec(&["x"], FieldKind::Int64), &[Input::file(at("x=5/part-0.parquet"))]).unwrap();
     assert_eq!(rows, [1]);
+    // Regression test: the error said that all fields were skipped.
+    let error = run(&spec(&["day", "site"], FieldKind::Int64), &inputs).unwrap_err().to_string();
+    for part in
+        ["from the names of its folders", "must be a column of it: use one of its columns x"]
+    {
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 /// Regression test: the work of a run grew with the square of the number of columns. A chunk of

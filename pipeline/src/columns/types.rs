@@ -179,8 +179,15 @@ pub(super) fn check(
                     names(schema)
                 )
             }
-            None => "no field of the pipeline is read from it, but for those that are skipped"
-                .to_owned(),
+            None if fields.is_empty() => {
+                "the pipeline uses no field, so no column of it is read: make a column of a field"
+                    .to_owned()
+            }
+            None => format!(
+                "all fields that the pipeline uses have their values from the names of its folders, and at least one \
+                 must be a column of it: use one of its columns {}",
+                names(schema)
+            ),
         });
     }
     all.columns.sort_unstable();
