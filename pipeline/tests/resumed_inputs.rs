@@ -44,9 +44,9 @@ fn stopped(folder: &Path, options: &FeedOptions) -> (Vec<i32>, FeedPosition) {
     write(folder, "c.tsv", 20);
     let mut feed = feed(folder, options);
     let mut taken = numbers(&feed.next().unwrap().unwrap());
-    assert!(feed.position().inputs[0].name.ends_with("b.tsv"));
+    assert!(feed.resume_position().inputs[0].name.ends_with("b.tsv"));
     taken.extend(numbers(&feed.next().unwrap().unwrap()));
-    (taken, feed.position())
+    (taken, feed.resume_position())
 }
 
 fn options(shuffle_rows: usize) -> FeedOptions {
@@ -123,6 +123,6 @@ fn a_position_survives_a_feed_without_batches() {
     let folder = tempfile::tempdir().unwrap();
     let (_, position) = stopped(folder.path(), &options(0));
     let resumed = feed(folder.path(), &options(0).resume(&position).unwrap());
-    assert_eq!(resumed.position(), position);
-    assert_eq!(feed(folder.path(), &options(0)).position(), FeedPosition::default());
+    assert_eq!(resumed.resume_position(), position);
+    assert_eq!(feed(folder.path(), &options(0)).resume_position(), FeedPosition::default());
 }

@@ -112,10 +112,10 @@ impl Pipeline {
     /// `batch_rows` rows.
     ///
     /// Batches are the same with any number of threads. A feed can continue at another feed's
-    /// [`position`](Feed::position) ([`FeedOptions::resume`]). It then returns the batches that the
-    /// other feed would have returned next. The new feed's pipeline must begin with the
-    /// vocabularies with which the other feed's pipeline began. All other options must be equal.
-    /// Inputs after those of the position may be added, unless the feed shuffles.
+    /// [`resume_position`](Feed::resume_position) ([`FeedOptions::resume`]). It then returns the
+    /// batches that the other feed would have returned next. The new feed's pipeline must begin
+    /// with the vocabularies with which the other feed's pipeline began. All other options must be
+    /// equal. Inputs after those of the position may be added, unless the feed shuffles.
     ///
     /// # Errors
     /// [`Error::Spec`] for invalid options, as [`FeedOptions::check`] reports them. Errors of
@@ -257,13 +257,13 @@ impl Feed {
     /// The place after the rows that were skipped or returned, with the inputs that they came from.
     /// Another feed continues there ([`FeedOptions::resume`]).
     #[must_use]
-    pub fn position(&self) -> FeedPosition {
+    pub fn resume_position(&self) -> FeedPosition {
         let FeedOptions { shuffle_rows, seed, .. } = self.options;
         let inputs = self.inputs_of_position().to_vec();
         FeedPosition { rows: self.position, shuffle_rows, seed, inputs }
     }
 
-    /// The inputs of [`position`](Self::position).
+    /// The inputs of [`resume_position`](Self::resume_position).
     pub(crate) fn inputs_of_position(&self) -> &[InputId] {
         let FeedOptions { shuffle_rows, skipped_inputs, .. } = &self.options;
         match self.inputs.get() {

@@ -46,8 +46,8 @@ impl std::fmt::Display for InputId {
     }
 }
 
-/// The place at which a feed stopped ([`Feed::position`](crate::Feed::position)). Another feed
-/// continues there ([`FeedOptions::resume`]).
+/// The place at which a feed stopped ([`Feed::resume_position`](crate::Feed::resume_position)).
+/// Another feed continues there ([`FeedOptions::resume`]).
 ///
 /// # Examples
 /// ```
@@ -59,7 +59,7 @@ impl std::fmt::Display for InputId {
 /// let options = FeedOptions { batch_rows: 4, ..Default::default() };
 /// let mut feed = pipeline.feed(inputs(), &options)?;
 /// feed.next().unwrap()?;
-/// let stopped = feed.position();
+/// let stopped = feed.resume_position();
 /// assert_eq!((stopped.rows, stopped.inputs[0].name.as_str()), (4, "ten rows"));
 /// let pipeline = feed.into_pipeline()?;
 /// let mut feed = pipeline.feed(inputs(), &options.resume(&stopped)?)?;

@@ -143,7 +143,7 @@ impl PyFeed {
         rows: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let mut position = self.look(py, |state| match state {
-            FeedState::Open(feed) => embank_pipeline::Feed::position(feed),
+            FeedState::Open(feed) => feed.resume_position(),
             FeedState::Closed { position, .. } => position.clone(),
         })?;
         if let Some(rows) = rows {

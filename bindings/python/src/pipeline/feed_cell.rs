@@ -36,7 +36,7 @@ impl FeedCell {
         let FeedState::Open(feed) = &mut *state else { return };
         feed.close();
         let closed = FeedState::Closed {
-            position: Feed::position(feed),
+            position: feed.resume_position(),
             report: feed.report().cloned().map(Box::new),
             by_bank,
         };
