@@ -6,7 +6,8 @@ a step, for the sorted rows of all tables, and one WriteBatch after it. (Embank 
 table.) MultiGet of this build reads one block after another. It is therefore split among threads,
 which keeps the drive busy. RocksDB is set up for point lookups as its wiki advises, with the
 settings of `ycsb`: one budget for blocks, filters, indexes and memtables, direct I/O, bloom
-filters, no WAL, no compression. The optimizer runs in NumPy. Initial values come from a small bank.
+filters, no WAL, no compression. The optimizer runs in NumPy, and torch pools bags from the distinct
+rows of a batch. (Embank pools them itself.) Initial values come from a small bank.
 
 Python takes only a small part of the time: NumPy cuts the keys and values of a whole batch at once,
 and only a call of `put` remains for each row. `shim_seconds` counts the time that Python takes, so
@@ -168,7 +169,9 @@ class RocksTable:
         self.bank, self._number, self._initial = bank, number, initial
         self.name, self.dim = initial.name, initial.dim
         self.learning_rate = initial.learning_rate or 0.0
-        self.admits_all = True
+        # The modules of `embank.torch` get the distinct rows of a table with admission, and ask
+        # other tables for pooled rows, which this table does not make.
+        self.admits_all = False
 
     def initial(self, keys: Keys) -> Rows:
         return self._initial.initial(keys)
@@ -177,6 +180,11 @@ class RocksTable:
         """Writes rows whose optimizer state is 0."""
         values = np.concatenate([rows, np.zeros_like(rows)], axis=1)
         self.bank.write([Found(keys, self.named(keys), values)])
+
+    def peek(self, keys: Keys) -> Rows:
+        """Reads rows without a lease."""
+        (found,) = self.bank.read([(self, np.asarray(keys))])
+        return found.values[:, : self.dim].copy()
 
     def get_distinct(self, keys: Keys, earlier: object = None) -> RocksLease:
         distinct, inverse = np.unique(keys, return_inverse=True)
@@ -248,7 +256,8 @@ def _in_place_of(name: str, replacement: Any) -> None:
 def _apply_many(parts: Any) -> None:
     for _, leases, keys, gradients in parts:
         (lease,) = leases
-        assert np.array_equal(keys, lease.keys)
+        # With one lease, a part has no keys: its gradients are those of the lease's rows.
+        assert keys is None
         lease.apply(gradients)
 
 
