@@ -156,7 +156,9 @@ impl Litter {
 fn is_segment(path: &Path) -> bool {
     let digits = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".seg"));
     let first = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    first.is_some_and(|first| path.ends_with(format!("log/{first:016x}.seg")))
+    first.is_some_and(|first| {
+        first.is_multiple_of(SEGMENT_BYTES) && path.ends_with(format!("log/{first:016x}.seg"))
+    })
 }
 
 /// Ignores that a file is gone: the bank may have removed it.
