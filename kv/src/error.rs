@@ -285,6 +285,7 @@ pub enum Error {
     /// - a read or write that breaks the contract of a [`Device`](crate::device::Device),
     /// - a checkpoint taken by an operation's callback,
     /// - a delta from a newer to an older checkpoint,
+    /// - two new tables of one name,
     /// - a bank to salvage without any manifest.
     #[error("{0}")]
     InvalidArgument(String),

@@ -98,22 +98,30 @@ pub(crate) fn named(checkpoints: &Checkpoints, tables: &[TableEntry]) -> Result<
 }
 
 impl Core {
-    /// Returns the id for the next table. `None` if all numbers are taken. The caller holds the
-    /// lock of the tables and passes the locked list.
-    pub(crate) fn next_table(&self, tables: &TableList) -> Option<TableId> {
+    /// Returns the ids for the next `count` tables. `None` if fewer table numbers are free; then
+    /// nothing has changed. The caller holds the lock of the tables and passes the locked list.
+    pub(crate) fn next_tables(&self, tables: &TableList, count: usize) -> Option<Vec<TableId>> {
         let max = self.numbers.max.load(Ordering::Relaxed) as usize;
-        if tables.len() < max {
-            let number = u16::try_from(tables.len() + 1).ok()?;
-            return Some(TableId { number: TableNumber(number), incarnation: 0 });
+        let unused = (tables.len() + 1..=max).take(count);
+        let new = |number| TableId { number: TableNumber(number as u16), incarnation: 0 };
+        let mut ids: Vec<TableId> = unused.map(new).collect();
+        let lacking = count - ids.len();
+        if lacking == 0 {
+            return Some(ids);
         }
         let begin = self.log.begin();
         let checkpoints = self.checkpoints_on_disk();
         let next = self.numbers.next.load(Ordering::Relaxed) as u16;
-        let mut dropped = tables.dropped_from(next);
-        let free = dropped.find(|state| state.is_free(begin, &checkpoints))?;
+        let dropped = tables.dropped_from(next);
+        let free = dropped.filter(|state| state.is_free(begin, &checkpoints));
+        ids.extend(free.filter_map(TableState::next_id).take(lacking));
+        if ids.len() < count {
+            return None;
+        }
+        let last = ids.last()?.number;
         // The place that follows: the place of number `n` is `n - 1`.
-        self.numbers.next.store(free.entry.number.into(), Ordering::Relaxed);
-        free.next_id()
+        self.numbers.next.store(last.0.into(), Ordering::Relaxed);
+        Some(ids)
     }
 
     /// Waits until no thread appends records of the dropped tables any more, and notes where the

@@ -1,5 +1,7 @@
 //! Makes, drops and lists the tables of a store.
 
+use std::collections::HashSet;
+
 use super::Store;
 use crate::checkpoint::manifest::TableEntry;
 use crate::engine::core::Core;
@@ -80,7 +82,8 @@ impl Store {
     /// The order of the ids is that of `tables`.
     ///
     /// # Errors
-    /// The errors of [`create_table`](Self::create_table).
+    /// The errors of [`create_table`](Self::create_table), and `InvalidArgument` if two of
+    /// `tables` have the same name.
     pub fn create_tables(&self, tables: &[NewTable<'_>]) -> Result<Vec<TableId>> {
         let core = self.core();
         tables.iter().try_for_each(|table| check_new(&core, table))?;
@@ -193,7 +196,7 @@ impl Store {
     }
 
     /// Drops several tables as [`drop_table`](Self::drop_table) does. Every checkpoint has all of
-    /// them or none.
+    /// them or none. A table that is given twice is dropped once.
     ///
     /// # Errors
     /// `NoSuchTable` if one of the tables does not exist. Then none is dropped.
@@ -211,6 +214,10 @@ impl Store {
                 core.width(table)?;
             }
             for &table in tables {
+                if core.width(table).is_err() {
+                    // The table was given before, and is dropped by now.
+                    continue;
+                }
                 list.mark_dropped(table);
                 core.lengths.clear(table.number);
                 core.counters.tables_dropped.add(1);
@@ -297,58 +304,53 @@ fn check_new(core: &Core, table: &NewTable<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Adds all of `tables`, or none: returns `None` if too few table numbers are free.
+/// Adds all of `tables`, or none: returns `None` if too few table numbers are free. A call that
+/// adds no table takes no number.
 ///
 /// # Errors
-/// `TableMismatch` if a table has the name of one of `tables`.
+/// `TableMismatch` if a table has the name of one of `tables`. `InvalidArgument` if two of `tables`
+/// have the same name.
 fn add_tables(
     core: &Core,
     list: &mut TableList,
     tables: &[NewTable<'_>],
 ) -> Result<Option<Vec<TableId>>> {
-    let mut ids = Vec::with_capacity(tables.len());
-    for table in tables {
-        let id = match check_name_is_free(list, table.name) {
-            Ok(()) => core.next_table(list),
-            Err(error) => {
-                take_back(list, &ids);
-                return Err(error);
-            }
-        };
-        let Some(id) = id else {
-            take_back(list, &ids);
-            return Ok(None);
-        };
-        list.add(TableState::new(table.entry(id), id.incarnation));
-        ids.push(id);
-    }
-    // No batch finds a table before its word is set.
+    check_names_are_free(list, tables)?;
+    let Some(ids) = core.next_tables(list, tables.len()) else { return Ok(None) };
     for (&id, table) in ids.iter().zip(tables) {
+        list.add(TableState::new(table.entry(id), id.incarnation));
+        // No batch finds a table before its word is set.
         core.lengths.set(id, table.width, table.value_bytes);
     }
     Ok(Some(ids))
 }
 
-/// Takes back tables that no call has an id of. Their numbers count as those of dropped tables.
-fn take_back(list: &mut TableList, ids: &[TableId]) {
-    ids.iter().for_each(|&id| list.mark_dropped(id));
-}
-
-fn check_name_is_free(tables: &TableList, name: &str) -> Result<()> {
-    let Some(found) = tables.named(name).map(|state| &state.entry) else { return Ok(()) };
-    Err(Error::TableMismatch {
-        name: name.into(),
-        expected: "a new table".into(),
-        found: match found.width() {
-            Width::Fixed => format!("values of {} bytes", found.value_bytes),
-            Width::Variable => format!("values of up to {} bytes", found.value_bytes),
-        },
-    })
+fn check_names_are_free(list: &TableList, tables: &[NewTable<'_>]) -> Result<()> {
+    let mut names = HashSet::with_capacity(tables.len());
+    for table in tables {
+        let name = table.name;
+        if let Some(found) = list.named(name).map(|state| &state.entry) {
+            return Err(Error::TableMismatch {
+                name: name.into(),
+                expected: "a new table".into(),
+                found: match found.width() {
+                    Width::Fixed => format!("values of {} bytes", found.value_bytes),
+                    Width::Variable => format!("values of up to {} bytes", found.value_bytes),
+                },
+            });
+        }
+        if !names.insert(name) {
+            let problem = "two of the new tables have this name; give each table its own name";
+            return Err(Error::InvalidArgument(format!("{name:?}: {problem}")));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::compaction::options::CompactionOptions;
     use crate::options::StoreOptions;
 
     fn new(name: &str) -> NewTable<'_> {
@@ -367,24 +369,15 @@ mod tests {
         let taken = store.create_tables(&[new("c"), new("b")]);
         assert!(matches!(taken, Err(Error::TableMismatch { .. })), "{taken:?}");
         let twice = store.create_tables(&[new("c"), new("c")]);
-        assert!(matches!(twice, Err(Error::TableMismatch { .. })), "{twice:?}");
+        assert!(matches!(twice, Err(Error::InvalidArgument(_))), "{twice:?}");
         let too_long =
             store.create_tables(&[new("c"), NewTable { value_bytes: u32::MAX, ..new("d") }]);
         assert!(matches!(too_long, Err(Error::TooLong { .. })), "{too_long:?}");
         assert_eq!(names(&store), ["a", "b"]);
-        // The calls that failed have given their numbers back, and the bank may use no others.
-        let dropped = store.core().tables.read().dropped_count();
-        store.limit_table_numbers(store.core().tables.read().len() as u16);
-        let fillers: Vec<String> = (1..dropped).map(|i| format!("filler {i}")).collect();
-        for name in &fillers {
-            store.create_table(name, 8, b"").unwrap();
-        }
         // One number is free, and two are needed.
+        store.limit_table_numbers(3);
         let none_left = store.create_tables(&[new("c"), new("d")]);
         assert!(matches!(none_left, Err(Error::Exhausted(_))), "{none_left:?}");
-        for table in store.tables().iter().filter(|table| fillers.contains(&table.name)) {
-            store.drop_table(table.id).unwrap();
-        }
         assert_eq!(names(&store), ["a", "b"]);
         store.drop_tables(&[made[0]]).unwrap();
         let gone = store.drop_tables(&[made[1], made[0]]);
@@ -397,5 +390,58 @@ mod tests {
         assert_eq!(names(&store), ["b"]);
         assert!(store.create_table("b", 8, b"").is_err());
         store.create_tables(&[new("a"), new("c")]).unwrap();
+    }
+
+    /// Regression test: a call that failed took numbers, which then counted as those of dropped
+    /// tables. A free number whose earlier table had records was not free any more.
+    #[test]
+    fn a_call_that_makes_no_table_takes_no_number() {
+        struct PutZero;
+        impl crate::Operation for PutZero {
+            const ACCESS: crate::Access = crate::Access::Put;
+            fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+                true
+            }
+        }
+
+        let dir = tempfile::tempdir().unwrap();
+        let compaction = CompactionOptions { background: false, ..CompactionOptions::default() };
+        let options = StoreOptions { compaction, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let written = store.create_table("written", 8, b"").unwrap();
+        let last = store.create_table("last", 8, b"").unwrap();
+        let fails = || {
+            assert!(store.create_tables(&[new("c"), new("last")]).is_err());
+            assert!(store.create_tables(&[new("c"), new("c")]).is_err());
+            assert!(store.create_tables(&[new("c"), new("d"), new("e")]).is_err());
+        };
+        store.limit_table_numbers(4);
+        fails();
+        assert_eq!(store.core().tables.read().len(), 2);
+        store.execute(written, &[1], crate::Clock::Keep, &mut PutZero).unwrap();
+        store.drop_table(written).unwrap();
+        store.limit_table_numbers(2);
+        // The table's number becomes free when neither the log nor a kept checkpoint has the table.
+        store.checkpoint(b"").unwrap();
+        store.core().log.set_begin(store.core().log.flushed());
+        store.checkpoint(b"").unwrap();
+        store.checkpoint(b"").unwrap();
+        fails();
+        let again = store.create_table("c", 8, b"").unwrap();
+        assert_eq!((again.number(), again.incarnation()), (written.number(), 1));
+        assert_eq!(last.number(), 2);
+    }
+
+    /// Regression test: a table that was given twice counted as two dropped tables, and its second
+    /// drop made the name of the table without a name free.
+    #[test]
+    fn a_table_that_is_given_twice_is_dropped_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
+        let made = store.create_tables(&[new(""), new("a")]).unwrap();
+        store.drop_tables(&[made[1], made[1]]).unwrap();
+        assert_eq!(store.core().counters.tables_dropped.get(), 1);
+        assert_eq!(names(&store), [""]);
+        assert!(store.create_table("", 8, b"").is_err(), "the name is taken");
     }
 }
