@@ -50,7 +50,7 @@ use crate::sync::rest;
 /// The lowest descriptor that is not a standard stream.
 const LOWEST: i32 = 3;
 
-/// Largest number of attempts to lock `FILLED` or `SPARE`, which take 0.2 s at most. If a thread of
+/// Largest number of attempts to lock `FILLED` or `SPARE`, which take about 0.2 s. If a thread of
 /// the parent held the lock during a fork, the child can never take it. The child then opens files
 /// without filling the closed streams, or without closing spare files.
 const ATTEMPTS_MAX: u32 = 3_000;
