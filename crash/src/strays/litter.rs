@@ -83,29 +83,18 @@ impl Litter {
         if path.symlink_metadata().is_ok() || !path.parent().is_some_and(Path::is_dir) {
             return Ok(None);
         }
-        let what = match random.u64(..12) {
-            0 => put_file(&path, 0, random)?,
-            1 => put_file(&path, random.usize(1..100_000), random)?,
-            2 | 3 => put_dir(&path, false, random)?,
-            4 => put_dir(&path, true, random)?,
-            5 => put_fifo(&path)?,
-            6 => put_checkpoint(sources.bank, &path, random)?,
-            7 => link_to(&path, Path::new("nowhere"))?,
-            8 => link_to(&path, &path)?,
-            9 | 10 => match some_file(sources, random)? {
-                Some(file) => {
-                    fs::hard_link(&file, &path)?;
-                    format!("a hard link to {}", file.display())
-                }
-                None => return Ok(None),
-            },
-            _ => match some_file(sources, random)? {
-                Some(file) if random.bool() => link_to(&path, &file)?,
-                Some(file) => link_to(&path, file.parent().context("a folder")?)?,
-                None => return Ok(None),
-            },
+        let put = put_one(sources, &path, random);
+        let Ok(found) = path.symlink_metadata() else {
+            // A directory with another mode may refuse a new name.
+            return put.map(|_| None).or_else(unless_refused);
         };
-        let identity = Identity::of(&path.symlink_metadata()?);
+        // A copy of a checkpoint may be refused half-way, and is a stray then.
+        let what = match put {
+            Ok(Some(what)) => what,
+            Ok(None) => return Ok(None),
+            Err(error) => unless_refused::<()>(error).map(|_| "a part of a copy".to_owned())?,
+        };
+        let identity = Identity::of(&found);
         let told = format!("{}: {what}", path.display());
         self.changes.push((path, Change::Made(identity)));
         Ok(Some(told))
@@ -149,6 +138,42 @@ impl Litter {
             }
         }
         Ok(())
+    }
+}
+
+/// Puts something at a path. Returns what it is. `None` if there is no file that it could link to.
+fn put_one(sources: &Sources<'_>, path: &Path, random: &mut Rng) -> Result<Option<String>> {
+    let what = match random.u64(..12) {
+        0 => put_file(path, 0, random)?,
+        1 => put_file(path, random.usize(1..100_000), random)?,
+        2 | 3 => put_dir(path, false, random)?,
+        4 => put_dir(path, true, random)?,
+        5 => put_fifo(path)?,
+        6 => put_checkpoint(sources.bank, path, random)?,
+        7 => link_to(path, Path::new("nowhere"))?,
+        8 => link_to(path, path)?,
+        9 | 10 => match some_file(sources, random)? {
+            Some(file) => {
+                fs::hard_link(&file, path)?;
+                format!("a hard link to {}", file.display())
+            }
+            None => return Ok(None),
+        },
+        _ => match some_file(sources, random)? {
+            Some(file) if random.bool() => link_to(path, &file)?,
+            Some(file) => link_to(path, file.parent().context("a folder")?)?,
+            None => return Ok(None),
+        },
+    };
+    Ok(Some(what))
+}
+
+/// Returns `None` for an error that says that a mode forbids a change.
+fn unless_refused<T>(error: anyhow::Error) -> Result<Option<T>> {
+    let refused = error.downcast_ref::<io::Error>();
+    match refused.is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
+        true => Ok(None),
+        false => Err(error),
     }
 }
 
