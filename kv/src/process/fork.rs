@@ -22,9 +22,9 @@
 //! `posix_spawn`, the child calls `exec`, which closes the descriptors of locked files.
 
 #[cfg(not(any(miri, embank_shuttle)))]
-pub(crate) use handlers::{await_end, begun, watch};
+pub(crate) use handlers::{await_end, begun, generation, register, watch};
 #[cfg(any(miri, embank_shuttle))]
-pub(crate) use without::{await_end, begun, watch};
+pub(crate) use without::{await_end, begun, generation, register, watch};
 
 /// The owners of state that a child resets. The child resets their state in this order.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +53,10 @@ mod handlers {
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
+    /// Number of forks with handlers that led to this process. A child has a higher number than its
+    /// parent.
+    static GENERATION: AtomicU64 = AtomicU64::new(0);
+
     /// The function of each owner that resets its state in a child, in the order of `Owner`. The
     /// pointer is null if the owner has no state yet.
     static RENEW: [AtomicPtr<()>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
@@ -66,6 +70,7 @@ mod handlers {
     }
 
     extern "C" fn in_child() {
+        GENERATION.fetch_add(1, Ordering::SeqCst);
         // The child has only this thread, so no other thread is inside a fork. All forks that have
         // begun count as ended.
         ENDED.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -82,6 +87,12 @@ mod handlers {
     /// Returns the number of forks that have begun.
     pub(crate) fn begun() -> u64 {
         BEGUN.load(Ordering::SeqCst)
+    }
+
+    /// Returns a number that differs between a process and its forked children, if the handlers
+    /// were registered before the fork.
+    pub(crate) fn generation() -> u64 {
+        GENERATION.load(Ordering::SeqCst)
     }
 
     /// Waits until no fork is running, at most one second. A fork of a large process takes
@@ -101,9 +112,14 @@ mod handlers {
     /// Makes the handlers run at every later fork. In every child, they run `renew`, which must
     /// follow the rule at the head of this module.
     pub(crate) fn watch(owner: Owner, renew: fn()) -> io::Result<()> {
-        static WATCHED: AtomicBool = AtomicBool::new(false);
         // Release: pairs with the Acquire in `in_child`.
         RENEW[owner as usize].store(renew as *mut (), Ordering::Release);
+        register()
+    }
+
+    /// Makes the handlers run at every later fork.
+    pub(crate) fn register() -> io::Result<()> {
+        static WATCHED: AtomicBool = AtomicBool::new(false);
         // Acquire: pairs with the Release below. If two threads both register the handlers, the
         // handlers run twice, which does no harm.
         if WATCHED.load(Ordering::Acquire) {
@@ -130,6 +146,15 @@ mod without {
 
     pub(crate) fn await_end() -> u64 {
         0
+    }
+
+    pub(crate) fn generation() -> u64 {
+        0
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the handlers' registration can fail")]
+    pub(crate) fn register() -> std::io::Result<()> {
+        Ok(())
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "the handlers' registration can fail")]
