@@ -41,6 +41,12 @@ impl Home {
         self == Self::now()
     }
 
+    /// Returns the id of the process that made the value.
+    #[must_use]
+    pub fn process_id(self) -> u32 {
+        self.process
+    }
+
     /// Calls `join` to wait for a thread of the process that made the value. In a forked child,
     /// which does not have the thread, forgets the handle and returns `None`.
     pub fn join<H, R>(self, thread: H, join: impl FnOnce(H) -> R) -> Option<R> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use embank::locks::{Condvar, Mutex};
-use embank::{Bank, Unsaved};
+use embank::{Bank, Home, Unsaved};
 use pyo3::prelude::*;
 
 use super::handles::{HandleId, OpenHandles, Registered};
@@ -22,7 +22,7 @@ use crate::{errors, signals};
 #[derive(Debug)]
 pub(crate) struct BankCell {
     path: PathBuf,
-    process: u32,
+    home: Home,
     state: Mutex<CellState>,
     /// Notified when `in_flight` becomes 1 or 0.
     idle: Condvar,
@@ -46,7 +46,7 @@ impl BankCell {
         let open = Some(OpenHandles::new(bank, 0));
         Self {
             path,
-            process: process::id(),
+            home: Home::here(),
             state: Mutex::new(CellState {
                 open,
                 in_flight: 0,
@@ -248,14 +248,14 @@ impl BankCell {
     }
 
     fn is_own_process(&self) -> bool {
-        process::id() == self.process
+        self.home.is_here()
     }
 
     fn check_process(&self) -> PyResult<()> {
         if self.is_own_process() {
             return Ok(());
         }
-        Err(errors::forked(self.process, process::id()))
+        Err(errors::forked(self.home.process_id(), process::id()))
     }
 }
 

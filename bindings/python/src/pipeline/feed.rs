@@ -1,10 +1,10 @@
 //! `Feed`: a pipeline's batches, made in the background.
 
-use std::process;
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
+use embank::Home;
 use embank_pipeline::{Batch, Matrix, Waited};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyKeyboardInterrupt;
@@ -40,7 +40,7 @@ use crate::{errors, scalars};
 #[pyclass(name = "Feed", module = "embank.pipeline", frozen)]
 #[derive(Debug)]
 pub(crate) struct PyFeed {
-    process: u32,
+    home: Home,
     slot: Arc<SlotOwner>,
     schema: SchemaRef,
     cell: Arc<FeedCell>,
@@ -48,7 +48,7 @@ pub(crate) struct PyFeed {
 
 impl PyFeed {
     pub(crate) fn new(slot: Arc<SlotOwner>, cell: Arc<FeedCell>, schema: SchemaRef) -> Self {
-        Self { process: process::id(), slot, schema, cell }
+        Self { home: Home::here(), slot, schema, cell }
     }
 
     /// Calls `look` on the feed's state with the GIL released, because a thread that waits for a
@@ -212,7 +212,7 @@ impl Iterator for Reader {
     fn next(&mut self) -> Option<Self::Item> {
         let feed = self.0.get();
         let external = |text: String| Some(Err(ArrowError::ExternalError(text.into())));
-        if feed.process != process::id() {
+        if !feed.home.is_here() {
             return external("a feed does not survive a fork".to_owned());
         }
         // The loop ends when the run sends a batch or ends, or when a signal handler raises.
@@ -254,7 +254,7 @@ impl RecordBatchReader for Reader {
 
 impl Drop for PyFeed {
     fn drop(&mut self) {
-        if self.process != process::id() {
+        if !self.home.is_here() {
             // Leaks the cell in a forked child. The pipeline's threads do not exist there, so a
             // drop would wait for ever.
             std::mem::forget(Arc::clone(&self.cell));

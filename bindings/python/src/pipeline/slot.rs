@@ -18,6 +18,7 @@ use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use embank::Home;
 use embank::locks::{Condvar, Mutex, MutexGuard};
 use embank_pipeline::Pipeline;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -30,7 +31,7 @@ use crate::errors;
 /// Holds one pipeline, or says which call has it.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    process: u32,
+    home: Home,
     /// False for an evaluation pipeline, which inserts no values and so has nothing to save.
     learns: bool,
     /// The bank that ends the pipeline. Weak, because the bank's cell shares the slot.
@@ -93,7 +94,7 @@ impl Slot {
         let evaluation = Some(Box::new(pipeline.evaluation()));
         let place = Place::Here(Box::new(pipeline));
         Arc::new(Self {
-            process: process::id(),
+            home: Home::here(),
             learns,
             bank,
             state: Mutex::new(SlotState { place, evaluation, closing: false }),
@@ -116,13 +117,13 @@ impl Slot {
     /// Fails in a forked child of the process that made the pipeline: the pipeline's threads do not
     /// exist there.
     pub(crate) fn check_process(&self) -> PyResult<()> {
-        if self.process == process::id() {
+        if self.home.is_here() {
             return Ok(());
         }
         Err(PyRuntimeError::new_err(format!(
             "this pipeline was made in process {} and does not survive the fork into process {}: make it after \
              forking, or start processes with the \"spawn\" method",
-            self.process,
+            self.home.process_id(),
             process::id()
         )))
     }
