@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use embank::{Bank, BankOptions, DenseRows, Error, ExportOptions, FileFormat};
+use embank::{Bank, BankOptions, DenseRows, Error, ExportOptions, FileFormat, StoreError};
 use serde::Serialize;
 
 use crate::Ending;
@@ -143,7 +143,7 @@ pub(crate) fn with_enough_memory(
         ..BankOptions::default()
     };
     let bank = match open(options.clone()) {
-        Err(Error::BudgetTooSmall { needed_bytes, .. }) => {
+        Err(Error::Store(StoreError::BudgetTooSmall { needed_bytes, .. })) => {
             // Twice the smallest sufficient budget, so that pages have room beside the index.
             let memory_budget_bytes = needed_bytes.saturating_mul(2);
             open(BankOptions { memory_budget_bytes, ..options })?

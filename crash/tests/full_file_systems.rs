@@ -269,7 +269,7 @@ fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
         match table.get(&some, &mut vec![0.0; some.len() * 16]) {
             Ok(lease) => leases.push((lease, some)),
             Err(error) => {
-                assert!(matches!(error, embank::Error::DiskFull { .. }), "{error}");
+                assert!(matches!(error, embank::Error::Store(Error::DiskFull { .. })), "{error}");
                 full += 1;
             }
         }
@@ -286,7 +286,7 @@ fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
                 steps[key as usize].0 += u32::from(done.is_ok());
             }
             if let Err(error) = done {
-                assert!(matches!(error, embank::Error::DiskFull { .. }), "{error}");
+                assert!(matches!(error, embank::Error::Store(Error::DiskFull { .. })), "{error}");
                 late += 1;
             }
         }
@@ -296,7 +296,7 @@ fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
                 steps[key as usize].0 += 1;
                 steps[key as usize].1 += 1;
             }),
-            Err(embank::Error::DiskFull { .. }) => {
+            Err(embank::Error::Store(Error::DiskFull { .. })) => {
                 refused += 1;
                 other.iter().for_each(|&key| steps[key as usize].1 += 1);
             }

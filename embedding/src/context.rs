@@ -8,6 +8,7 @@ use std::time::Duration;
 use embank_kv::Store;
 use embank_kv::locks::Mutex;
 
+use crate::error::StoreError;
 use crate::lookahead::{self, Lookahead};
 use crate::pool::BatchPool;
 use crate::row::times::Times;
@@ -46,15 +47,15 @@ pub(crate) struct Budget {
 impl Budget {
     /// Translates an error that states the store's part of the memory budget into an error that
     /// states the bank's whole budget.
-    pub(crate) fn in_terms_of_the_bank(self, error: embank_kv::Error) -> embank_kv::Error {
+    pub(crate) fn in_terms_of_the_bank(self, error: StoreError) -> StoreError {
         match error {
-            embank_kv::Error::BudgetTooSmall { needed_bytes, what, .. } => {
+            StoreError::BudgetTooSmall { needed_bytes, what, .. } => {
                 // If the options set no queue length, the queue's memory grows with the budget.
                 let needed_bytes = match self.lookahead_queue_keys {
                     Some(keys) => needed_bytes.saturating_add(lookahead::memory_bytes(keys)),
                     None => lookahead::budget_for(needed_bytes),
                 };
-                embank_kv::Error::BudgetTooSmall { budget_bytes: self.bytes, needed_bytes, what }
+                StoreError::BudgetTooSmall { budget_bytes: self.bytes, needed_bytes, what }
             }
             other => other,
         }

@@ -71,7 +71,8 @@ impl UniqueKeys {
     /// Finds the distinct keys of `batch`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the batch has 2^32 or more keys (32 GiB).
+    /// [`InvalidArgument`](crate::StoreError::InvalidArgument) if the batch has 2^32 or more keys
+    /// (32 GiB).
     pub fn new(batch: &[u64]) -> Result<Self> {
         check_batch(batch.len())?;
         if batch.windows(2).all(|pair| pair[0] < pair[1]) {

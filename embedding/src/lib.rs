@@ -96,13 +96,13 @@ pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 #[doc(hidden)]
 pub use embank_kv::suspended;
 pub use embank_kv::{
-    Compacted, CompactionOptions, Copied, Delta, DeviceChoice, Error as StoreError, LockHolder,
-    LockHolders, Recovered, SpaceHolder, StateId, StoreStats, TableId, check_while_waiting,
-    default_memory_budget_bytes, memory_budget_warning,
+    Compacted, CompactionOptions, Copied, Delta, DeviceChoice, LockHolder, LockHolders, Recovered,
+    SpaceHolder, StateId, StoreStats, TableId, check_while_waiting, default_memory_budget_bytes,
+    memory_budget_warning,
 };
 #[doc(hidden)]
 pub use embank_kv::{Home, RunningTime, THREADS_ADVICE, check_batch, locks};
-pub use error::{Error, Result};
+pub use error::{Error, Result, StoreError};
 pub use files::FileFormat;
 pub use files::export::{DenseRows, ExportOptions, Exported};
 pub use files::import::options::ImportOptions;

@@ -58,7 +58,7 @@ pub struct BankOptions {
     pub compaction: CompactionOptions,
     /// Largest size of the log on disk, in bytes; at least 16 of the bank's pages. At the quota,
     /// calls that write wait while compaction can make room. If it can't, they fail with
-    /// [`QuotaExceeded`](crate::Error::QuotaExceeded). Peeks, deletions, drops and checkpoints
+    /// [`QuotaExceeded`](crate::StoreError::QuotaExceeded). Peeks, deletions, drops and checkpoints
     /// still work. Leases can still be applied, put or dropped, beyond the quota if necessary.
     /// Default: `None`, no quota.
     pub disk_quota_bytes: Option<u64>,

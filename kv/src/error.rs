@@ -20,9 +20,8 @@ pub const THREADS_ADVICE: &str = "the process is at a limit of threads (or of me
                                   container (`docker run --pids-limit`, pids.max) or of its user (`ulimit -u`), or run \
                                   fewer threads beside it";
 
-/// Advice for the user if the process can open no more files, for the error messages of all crates.
-#[doc(hidden)]
-pub const FILES_ADVICE: &str = "nothing is lost: close files, or raise the limit of open files (`ulimit -n`;                                 fs.file-max for the whole system), and call again";
+/// Advice for the user if the process can open no more files.
+const FILES_ADVICE: &str = "nothing is lost: close files, or raise the limit of open files (`ulimit -n`;                                 fs.file-max for the whole system), and call again";
 
 /// Every refusal and failure of a store call. A missing row is not an error: the result of the call
 /// reports it.
@@ -126,7 +125,8 @@ pub enum Error {
     BudgetTooSmall {
         /// The budget that the caller gave, in bytes.
         budget_bytes: u64,
-        /// The smallest sufficient budget, in bytes.
+        /// The smallest sufficient budget, in bytes. If the bank can't be opened, it includes the
+        /// memory of one scan.
         needed_bytes: u64,
         /// The part of the store, or the call, that needs the memory.
         what: String,
@@ -331,10 +331,8 @@ pub enum Error {
     },
 }
 
-/// Returns the end of the message of [`Error::NoSuchCheckpoint`], for the errors of all crates.
-#[doc(hidden)]
-#[must_use]
-pub fn no_checkpoint(number: Option<u64>, kept: &[u64]) -> String {
+/// Returns the end of the message of [`Error::NoSuchCheckpoint`].
+fn no_checkpoint(number: Option<u64>, kept: &[u64]) -> String {
     match number {
         Some(number) => format!("{number}; those that are kept are {kept:?}"),
         None => "yet, and this call goes by one: take one first".to_owned(),

@@ -73,9 +73,9 @@ pub use device::DeviceChoice;
 pub use engine::compaction::Compacted;
 pub use engine::compaction::options::CompactionOptions;
 pub use engine::waiters::ReleaseTicket;
-pub use error::{Error, Result};
 #[doc(hidden)]
-pub use error::{FILES_ADVICE, THREADS_ADVICE, no_checkpoint};
+pub use error::THREADS_ADVICE;
+pub use error::{Error, Result};
 pub use files::lock_holders::{LockHolder, LockHolders};
 pub use files::metadata;
 pub use files::output_file::{OutputFile, output_path};

@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
-use embank::{Bank, BankOptions, OwnedValues, TableConfig, Vocabulary};
+use embank::{
+    Bank, BankOptions, Error as BankError, OwnedValues, StoreError, TableConfig, Vocabulary,
+};
 use embank_pipeline::{
     Batch, Column, Dtype, Error, Field, FieldKind, Input, Operator, Output, Pipeline, RunOptions,
     Spec, VocabularySpec,
@@ -140,7 +142,10 @@ fn a_save_that_failed_halfway_goes_on() {
     let count = 100_000;
     run(&mut pipeline, &lines(count)).unwrap();
     let error = pipeline.save().unwrap_err();
-    assert!(matches!(error, Error::Bank(embank::Error::QuotaExceeded { .. })), "{error}");
+    assert!(
+        matches!(error, Error::Bank(BankError::Store(StoreError::QuotaExceeded { .. }))),
+        "{error}"
+    );
     let vocabulary = bank.open_vocabulary("site").unwrap();
     let there = vocabulary.len();
     assert!((1..u64::from(count)).contains(&there), "{there}");
@@ -266,7 +271,10 @@ fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
         } else {
             run(&mut pipeline, &text).unwrap_err()
         };
-        assert!(matches!(error, Error::Bank(embank::Error::QuotaExceeded { .. })), "{error}");
+        assert!(
+            matches!(error, Error::Bank(BankError::Store(StoreError::QuotaExceeded { .. }))),
+            "{error}"
+        );
         free(&bank);
         for refused in
             [pipeline.generate(&inputs).map(drop), pipeline.checkpoint(&bank, b"").map(drop)]

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use embank::Error;
+use embank::{Error, StoreError};
 
 use crate::cancellation::Uncancelled;
 
@@ -172,6 +172,7 @@ fn in_names_of_c(message: String) -> String {
 
 fn status_of(error: &Error) -> embank_status {
     match error {
+        Error::Store(error) => status_of_store(error),
         Error::StalenessTimeout { .. } => embank_status::StalenessTimeout,
         Error::SelfBlocked { .. } => embank_status::SelfBlocked,
         Error::KeyIsNoId { .. } | Error::UnknownId { .. } => embank_status::UnknownId,
@@ -179,7 +180,6 @@ fn status_of(error: &Error) -> embank_status {
         Error::MissingRow { .. } => embank_status::MissingRow,
         Error::ConfigMismatch { .. } => embank_status::TableMismatch,
         Error::TableDropped { .. } => embank_status::TableDropped,
-        Error::BadBags { .. } | Error::InvalidConfig { .. } => embank_status::InvalidArgument,
         Error::UnreadableTable { .. } => embank_status::UnreadableTable,
         Error::ShapeMismatch { .. } => embank_status::ShapeMismatch,
         Error::NoOptimizer { .. } => embank_status::NoOptimizer,
@@ -198,46 +198,47 @@ fn status_of(error: &Error) -> embank_status {
         Error::VocabularyFrozen { .. } => embank_status::VocabularyFrozen,
         Error::OtherVocabulary { .. } => embank_status::OtherVocabulary,
         Error::DamagedVocabulary { .. } => embank_status::Damaged,
-        Error::InvalidVocabulary { .. } | Error::ValueTooLong { .. } | Error::NoCounts { .. } => {
-            embank_status::InvalidArgument
-        }
-        _ => status_of_store(error),
+        Error::BadBags { .. }
+        | Error::InvalidConfig { .. }
+        | Error::InvalidVocabulary { .. }
+        | Error::LengthMismatch { .. }
+        | Error::NoCounts { .. }
+        | Error::NotDense { .. }
+        | Error::ValueTooLong { .. } => embank_status::InvalidArgument,
+        _ => embank_status::Other,
     }
 }
 
-/// Returns the status of an error that comes from the store below the crate `embank`.
-fn status_of_store(error: &Error) -> embank_status {
+fn status_of_store(error: &StoreError) -> embank_status {
     match error {
-        Error::Io { .. }
-        | Error::TooManyOpenFiles { .. }
-        | Error::AddressSpaceRefused { .. }
-        | Error::ThreadRefused { .. } => embank_status::Io,
-        Error::Truncated { .. } | Error::Damaged { .. } => embank_status::Damaged,
-        Error::Locked { .. } => embank_status::Locked,
-        Error::DirectoryMoved { .. } => embank_status::DirectoryMoved,
-        Error::ReadOnly { .. } => embank_status::ReadOnly,
-        Error::BeingRead { .. } => embank_status::BeingRead,
-        Error::DeltaMismatch { .. } => embank_status::DeltaMismatch,
-        Error::BudgetTooSmall { .. } => embank_status::BudgetTooSmall,
-        Error::QuotaExceeded { .. } => embank_status::QuotaExceeded,
-        Error::DiskFull { .. } => embank_status::DiskFull,
-        Error::NotABank { .. }
-        | Error::NoSuchCheckpoint { .. }
-        | Error::CheckpointInUse { .. }
-        | Error::ChangedMeanwhile(_)
-        | Error::InvalidOption { .. }
-        | Error::UnusableOutput { .. }
-        | Error::WrongKind { .. }
-        | Error::TooLong { .. }
-        | Error::Exhausted(_)
-        | Error::LengthMismatch { .. }
-        | Error::NotDense { .. }
-        | Error::InvalidArgument(_) => embank_status::InvalidArgument,
-        Error::TableMismatch { .. } => embank_status::TableMismatch,
-        Error::NoSuchTable(_) => embank_status::NoSuchTable,
-        Error::Poisoned { .. } => embank_status::Poisoned,
-        Error::Inconsistent { .. } => embank_status::Inconsistent,
-        Error::DeviceUnavailable { .. } => embank_status::DeviceUnavailable,
+        StoreError::Io { .. }
+        | StoreError::TooManyOpenFiles { .. }
+        | StoreError::AddressSpaceRefused { .. }
+        | StoreError::ThreadRefused { .. } => embank_status::Io,
+        StoreError::Truncated { .. } | StoreError::Damaged { .. } => embank_status::Damaged,
+        StoreError::Locked { .. } => embank_status::Locked,
+        StoreError::DirectoryMoved { .. } => embank_status::DirectoryMoved,
+        StoreError::ReadOnly { .. } => embank_status::ReadOnly,
+        StoreError::BeingRead { .. } => embank_status::BeingRead,
+        StoreError::DeltaMismatch { .. } => embank_status::DeltaMismatch,
+        StoreError::BudgetTooSmall { .. } => embank_status::BudgetTooSmall,
+        StoreError::QuotaExceeded { .. } => embank_status::QuotaExceeded,
+        StoreError::DiskFull { .. } => embank_status::DiskFull,
+        StoreError::NotABank { .. }
+        | StoreError::NoSuchCheckpoint { .. }
+        | StoreError::CheckpointInUse { .. }
+        | StoreError::ChangedMeanwhile(_)
+        | StoreError::InvalidOption { .. }
+        | StoreError::UnusableOutput { .. }
+        | StoreError::WrongKind { .. }
+        | StoreError::TooLong { .. }
+        | StoreError::Exhausted(_)
+        | StoreError::InvalidArgument(_) => embank_status::InvalidArgument,
+        StoreError::TableMismatch { .. } => embank_status::TableMismatch,
+        StoreError::NoSuchTable(_) => embank_status::NoSuchTable,
+        StoreError::Poisoned { .. } => embank_status::Poisoned,
+        StoreError::Inconsistent { .. } => embank_status::Inconsistent,
+        StoreError::DeviceUnavailable { .. } => embank_status::DeviceUnavailable,
         _ => embank_status::Other,
     }
 }
@@ -348,6 +349,7 @@ const NAMES: [&CStr; embank_status::FileMismatch as usize + 1] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use embank::LockHolders;
     use std::io;
     use std::path::PathBuf;
     use std::time::Duration;
@@ -457,7 +459,7 @@ mod tests {
                 embank_status::NonFiniteGradient,
             ),
             (
-                Error::LookaheadFailed(Box::new(Error::Poisoned { reason: text() })),
+                Error::LookaheadFailed(StoreError::Poisoned { reason: text() }),
                 embank_status::LookaheadFailed,
             ),
             (Error::Cancelled, embank_status::Cancelled),
@@ -469,37 +471,43 @@ mod tests {
         ];
         let path = || path.clone();
         let of_the_store = [
-            (Error::Io { operation: "read", path: path(), source: io() }, embank_status::Io),
+            (StoreError::Io { operation: "read", path: path(), source: io() }, embank_status::Io),
             (
-                Error::Truncated { path: path(), offset: 0, expected: 1, found: 0 },
+                StoreError::Truncated { path: path(), offset: 0, expected: 1, found: 0 },
                 embank_status::Damaged,
             ),
-            (Error::Damaged { path: path(), offset: 0, what: text() }, embank_status::Damaged),
+            (StoreError::Damaged { path: path(), offset: 0, what: text() }, embank_status::Damaged),
             (
-                Error::Locked { path: path(), holders: embank_kv::LockHolders::default() },
+                StoreError::Locked { path: path(), holders: LockHolders::default() },
                 embank_status::Locked,
             ),
-            (Error::DirectoryMoved { path: path(), replaced: true }, embank_status::DirectoryMoved),
-            (Error::ReadOnly { path: path() }, embank_status::ReadOnly),
             (
-                Error::BeingRead {
+                StoreError::DirectoryMoved { path: path(), replaced: true },
+                embank_status::DirectoryMoved,
+            ),
+            (StoreError::ReadOnly { path: path() }, embank_status::ReadOnly),
+            (
+                StoreError::BeingRead {
                     path: path(),
                     checkpoint: 1,
-                    readers: embank_kv::LockHolders::default(),
+                    readers: LockHolders::default(),
                 },
                 embank_status::BeingRead,
             ),
-            (Error::DeltaMismatch { path: path(), what: text() }, embank_status::DeltaMismatch),
             (
-                Error::ThreadRefused { thread: "writer", path: path(), source: io() },
+                StoreError::DeltaMismatch { path: path(), what: text() },
+                embank_status::DeltaMismatch,
+            ),
+            (
+                StoreError::ThreadRefused { thread: "writer", path: path(), source: io() },
                 embank_status::Io,
             ),
             (
-                Error::BudgetTooSmall { budget_bytes: 0, needed_bytes: 1, what: text() },
+                StoreError::BudgetTooSmall { budget_bytes: 0, needed_bytes: 1, what: text() },
                 embank_status::BudgetTooSmall,
             ),
             (
-                Error::QuotaExceeded {
+                StoreError::QuotaExceeded {
                     quota_bytes: 0,
                     log_bytes: 0,
                     live_bytes: 0,
@@ -508,19 +516,20 @@ mod tests {
                 },
                 embank_status::QuotaExceeded,
             ),
-            (Error::DiskFull { path: path(), reason: text() }, embank_status::DiskFull),
+            (StoreError::DiskFull { path: path(), reason: text() }, embank_status::DiskFull),
             (
-                Error::TableMismatch { name: text(), expected: text(), found: text() },
+                StoreError::TableMismatch { name: text(), expected: text(), found: text() },
                 embank_status::TableMismatch,
             ),
-            (Error::NoSuchTable(text()), embank_status::NoSuchTable),
-            (Error::Poisoned { reason: text() }, embank_status::Poisoned),
-            (Error::Inconsistent { what: text() }, embank_status::Inconsistent),
+            (StoreError::NoSuchTable(text()), embank_status::NoSuchTable),
+            (StoreError::Poisoned { reason: text() }, embank_status::Poisoned),
+            (StoreError::Inconsistent { what: text() }, embank_status::Inconsistent),
             (
-                Error::DeviceUnavailable { device: "io_uring", reason: text() },
+                StoreError::DeviceUnavailable { device: "io_uring", reason: text() },
                 embank_status::DeviceUnavailable,
             ),
         ];
+        let of_the_store = of_the_store.map(|(error, status)| (Error::Store(error), status));
         for (error, status) in of_tables.into_iter().chain(of_the_store) {
             let text = error.to_string();
             assert_eq!(call(|| Err(error.into())), status, "{text}");
@@ -534,16 +543,23 @@ mod tests {
     fn refused_arguments_have_one_status() {
         let path = || PathBuf::from("p");
         let text = String::new;
-        let refused = [
-            Error::NotABank { path: path(), why: text() },
-            Error::NoSuchCheckpoint { path: path(), number: Some(1), kept: Vec::new() },
-            Error::CheckpointInUse { path: path(), checkpoint: 1, why: "a delta has its number" },
-            Error::ChangedMeanwhile(text()),
-            Error::InvalidOption { option: "page_size_bytes", problem: text() },
-            Error::UnusableOutput { path: path(), why: text() },
-            Error::WrongKind { of: text(), why: text() },
-            Error::TooLong { what: text(), bytes: 2, bytes_max: 1, limit: "a name may have" },
-            Error::Exhausted(text()),
+        let of_the_store = [
+            StoreError::NotABank { path: path(), why: text() },
+            StoreError::NoSuchCheckpoint { path: path(), number: Some(1), kept: Vec::new() },
+            StoreError::CheckpointInUse {
+                path: path(),
+                checkpoint: 1,
+                why: "a delta has its number",
+            },
+            StoreError::ChangedMeanwhile(text()),
+            StoreError::InvalidOption { option: "page_size_bytes", problem: text() },
+            StoreError::UnusableOutput { path: path(), why: text() },
+            StoreError::WrongKind { of: text(), why: text() },
+            StoreError::TooLong { what: text(), bytes: 2, bytes_max: 1, limit: "a name may have" },
+            StoreError::Exhausted(text()),
+            StoreError::InvalidArgument(text()),
+        ];
+        let of_tables = [
             Error::LengthMismatch {
                 vocabulary: text(),
                 what: "ids",
@@ -552,9 +568,8 @@ mod tests {
                 found: 2,
             },
             Error::NotDense { table: text(), why: text() },
-            Error::InvalidArgument(text()),
         ];
-        for error in refused {
+        for error in of_the_store.map(Error::Store).into_iter().chain(of_tables) {
             assert_eq!(status_of(&error), embank_status::InvalidArgument, "{error}");
         }
     }

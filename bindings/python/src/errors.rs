@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::path::Path;
 
-use embank::{Error, LockHolders, Unsaved};
+use embank::{Error, LockHolders, StoreError, Unsaved};
 use pyo3::exceptions::{PyResourceWarning, PyRuntimeError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObjectExt, import_exception};
@@ -125,7 +125,7 @@ fn spec_in_names_of_python(text: &str) -> String {
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let text = in_names_of_python(error.to_string());
     match error {
-        Error::LookaheadFailed(cause) => store_to_python(py, cause, text),
+        Error::Store(cause) | Error::LookaheadFailed(cause) => store_to_python(py, cause, text),
         Error::StalenessTimeout { .. } | Error::SelfBlocked { .. } | Error::LeaseExpired { .. } => {
             lease_to_python(py, error, text)
         }
@@ -172,8 +172,10 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         | Error::NoOptimizer { .. }
         | Error::NonFiniteGradient { .. }
         | Error::NonFiniteRow { .. }
-        | Error::RowOverflow { .. } => PyValueError::new_err(text),
-        _ => store_to_python(py, error, text),
+        | Error::RowOverflow { .. }
+        | Error::LengthMismatch { .. }
+        | Error::NotDense { .. } => PyValueError::new_err(text),
+        _ => EmbankError::new_err(text),
     }
 }
 
@@ -249,20 +251,19 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
     }
 }
 
-/// The exception for an error of the store.
-fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
+/// The exception for an error of the store, with the message `text`.
+fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
     match error {
-        Error::Io { path, source, .. } | Error::TooManyOpenFiles { path, source, .. } => {
+        StoreError::Io { path, source, .. } | StoreError::TooManyOpenFiles { path, source, .. } => {
             io_error(source, text, Some(path.to_string_lossy().into_owned()))
         }
-        Error::DiskFull { path, .. } => {
+        StoreError::DiskFull { path, .. } => {
             let path = path.to_string_lossy().into_owned();
             DiskFull::new_err((rustix::io::Errno::NOSPC.raw_os_error(), text, path))
         }
-        Error::AddressSpaceRefused { source, .. } | Error::ThreadRefused { source, .. } => {
-            io_error(source, text, None)
-        }
-        Error::Truncated { path, offset, .. } | Error::Damaged { path, offset, .. } => {
+        StoreError::AddressSpaceRefused { source, .. }
+        | StoreError::ThreadRefused { source, .. } => io_error(source, text, None),
+        StoreError::Truncated { path, offset, .. } | StoreError::Damaged { path, offset, .. } => {
             with_attributes(
                 py,
                 Damaged::new_err(text),
@@ -272,7 +273,7 @@ fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
                 ],
             )
         }
-        Error::DirectoryMoved { path, replaced } => with_attributes(
+        StoreError::DirectoryMoved { path, replaced } => with_attributes(
             py,
             DirectoryMoved::new_err(text),
             [
@@ -280,9 +281,9 @@ fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
                 ("replaced", replaced.into_py_any(py)),
             ],
         ),
-        Error::Locked { path, holders } => Locked::new_err(locked(path, holders)),
-        Error::ReadOnly { .. } => ReadOnly::new_err(text),
-        Error::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
+        StoreError::Locked { path, holders } => Locked::new_err(locked(path, holders)),
+        StoreError::ReadOnly { .. } => ReadOnly::new_err(text),
+        StoreError::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
             py,
             BudgetTooSmall::new_err(match budget_bytes {
                 // A user who passes a number this small probably means MiB or GiB.
@@ -296,7 +297,7 @@ fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
                 ("needed_bytes", needed_bytes.into_py_any(py)),
             ],
         ),
-        Error::QuotaExceeded { quota_bytes, log_bytes, live_bytes, held_bytes, holders } => {
+        StoreError::QuotaExceeded { quota_bytes, log_bytes, live_bytes, held_bytes, holders } => {
             with_attributes(
                 py,
                 QuotaExceeded::new_err(text),
@@ -309,24 +310,22 @@ fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
                 ],
             )
         }
-        Error::SpaceWaitInterrupted { .. } => signals::take_raised(text),
-        Error::NotABank { .. }
-        | Error::NoSuchCheckpoint { .. }
-        | Error::CheckpointInUse { .. }
-        | Error::ChangedMeanwhile(_)
-        | Error::InvalidOption { .. }
-        | Error::UnusableOutput { .. }
-        | Error::WrongKind { .. }
-        | Error::TooLong { .. }
-        | Error::Exhausted(_)
-        | Error::LengthMismatch { .. }
-        | Error::NotDense { .. }
-        | Error::InvalidArgument(_) => PyValueError::new_err(text),
-        Error::TableMismatch { .. } => TableMismatch::new_err(text),
-        Error::NoSuchTable(_) => NoSuchTable::new_err(text),
-        Error::Poisoned { .. } => PoisonedError::new_err(text),
-        Error::DeltaMismatch { .. } => DeltaMismatch::new_err(text),
-        Error::DeviceUnavailable { .. } => DeviceUnavailable::new_err(text),
+        StoreError::Interrupted { .. } => signals::take_raised(text),
+        StoreError::NotABank { .. }
+        | StoreError::NoSuchCheckpoint { .. }
+        | StoreError::CheckpointInUse { .. }
+        | StoreError::ChangedMeanwhile(_)
+        | StoreError::InvalidOption { .. }
+        | StoreError::UnusableOutput { .. }
+        | StoreError::WrongKind { .. }
+        | StoreError::TooLong { .. }
+        | StoreError::Exhausted(_)
+        | StoreError::InvalidArgument(_) => PyValueError::new_err(text),
+        StoreError::TableMismatch { .. } => TableMismatch::new_err(text),
+        StoreError::NoSuchTable(_) => NoSuchTable::new_err(text),
+        StoreError::Poisoned { .. } => PoisonedError::new_err(text),
+        StoreError::DeltaMismatch { .. } => DeltaMismatch::new_err(text),
+        StoreError::DeviceUnavailable { .. } => DeviceUnavailable::new_err(text),
         _ => EmbankError::new_err(text),
     }
 }

@@ -14,7 +14,7 @@ impl Bank {
     /// Changes nothing and takes no lock, so another process may have the bank open.
     ///
     /// # Errors
-    /// [`NotABank`](crate::Error::NotABank), or a failed read.
+    /// [`NotABank`](crate::StoreError::NotABank), or a failed read.
     ///
     /// # Examples
     /// ```
@@ -39,8 +39,8 @@ impl Bank {
     /// checkpoint is pinned, the disk space of its rows is not freed.
     ///
     /// # Errors
-    /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint), [`ReadOnly`](crate::Error::ReadOnly),
-    /// or a failed write.
+    /// [`NoSuchCheckpoint`](crate::StoreError::NoSuchCheckpoint),
+    /// [`ReadOnly`](crate::StoreError::ReadOnly), or a failed write.
     ///
     /// # Examples
     /// ```
@@ -160,7 +160,7 @@ impl Bank {
     /// writing. Keeps the newest `checkpoints_kept` checkpoints.
     ///
     /// # Errors
-    /// [`DeltaMismatch`](crate::Error::DeltaMismatch) if the delta does not follow the bank's
+    /// [`DeltaMismatch`](crate::StoreError::DeltaMismatch) if the delta does not follow the bank's
     /// newest checkpoint. The call also fails if the bank is open, if the delta is damaged, or if a
     /// read or write fails. After an error the bank stays at its checkpoint. Only if the last sync
     /// failed, it may be at the new checkpoint.

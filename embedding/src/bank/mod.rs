@@ -80,10 +80,11 @@ impl Bank {
     /// completed checkpoint; changes after that checkpoint are lost.
     ///
     /// # Errors
-    /// Errors of the store: [`Locked`](crate::Error::Locked) if another process has the bank open
-    /// for writing, [`BudgetTooSmall`](crate::Error::BudgetTooSmall),
-    /// [`Damaged`](crate::Error::Damaged), and [`Error::InvalidOption`] if an option is out of
-    /// range. Also [`Error::NotABank`] and [`Error::UnreadableTable`].
+    /// Errors of the store: [`Locked`](crate::StoreError::Locked) if another process has the bank
+    /// open for writing, [`BudgetTooSmall`](crate::StoreError::BudgetTooSmall),
+    /// [`Damaged`](crate::StoreError::Damaged), and
+    /// [`InvalidOption`](crate::StoreError::InvalidOption) if an option is out of range. Also
+    /// [`NotABank`](crate::StoreError::NotABank) and [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {
         Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
     }
@@ -91,14 +92,16 @@ impl Bank {
     /// Opens the bank in the directory `path` read-only, at checkpoint `checkpoint`. `None` means
     /// the newest checkpoint. Another process may write the bank meanwhile. Changes no file. Tables
     /// can be opened, peeked at and scanned. Calls that would write fail with
-    /// [`ReadOnly`](crate::Error::ReadOnly), including a Get for training. Lookahead does nothing.
-    /// Of `options`, only the memory budget, the device and the threads have an effect.
+    /// [`ReadOnly`](crate::StoreError::ReadOnly), including a Get for training. Lookahead does
+    /// nothing. Of `options`, only the memory budget, the device and the threads have an effect.
     ///
     /// While this bank is at a checkpoint, the writing process keeps that checkpoint and its disk
     /// space.
     ///
     /// # Errors
-    /// [`Error::NotABank`], [`Error::NoSuchCheckpoint`], and the errors of [`open`](Self::open).
+    /// [`NotABank`](crate::StoreError::NotABank),
+    /// [`NoSuchCheckpoint`](crate::StoreError::NoSuchCheckpoint), and the errors of
+    /// [`open`](Self::open).
     ///
     /// # Examples
     /// ```
@@ -207,9 +210,9 @@ impl Bank {
     /// checkpoints are in memory.
     ///
     /// # Errors
-    /// [`Error::WrongKind`] if the bank is open for writing. Also the errors of
-    /// [`open_read_only`](Self::open_read_only). After an error, [`reading`](Self::reading) shows
-    /// the bank's checkpoint. Usually that is the old checkpoint. If only the tables or
+    /// [`WrongKind`](crate::StoreError::WrongKind) if the bank is open for writing. Also the errors
+    /// of [`open_read_only`](Self::open_read_only). After an error, [`reading`](Self::reading)
+    /// shows the bank's checkpoint. Usually that is the old checkpoint. If only the tables or
     /// vocabularies of the new checkpoint can't be read, the bank is at the new checkpoint, but
     /// handles and lists still show the old tables. A further refresh tries again.
     pub fn refresh(&self) -> Result<u64> {

@@ -7,7 +7,7 @@ use embank_kv::locks::Mutex;
 use embank_kv::{NewTable, Store, Width};
 
 use crate::bank::Bank;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::row::admission::Admission;
 use crate::row::config::TableConfig;
 use crate::row::descriptor::is_counts_descriptor;
@@ -114,8 +114,8 @@ impl Bank {
     /// have the values of the table's creation, unless this process has set others.
     ///
     /// # Errors
-    /// [`NoSuchTable`](crate::Error::NoSuchTable). [`Error::OtherVocabulary`] if the table's keys
-    /// are ids of a vocabulary that was dropped or renumbered.
+    /// [`NoSuchTable`](crate::StoreError::NoSuchTable). [`Error::OtherVocabulary`] if the table's
+    /// keys are ids of a vocabulary that was dropped or renumbered.
     pub fn open_table(&self, name: &str) -> Result<Table> {
         let tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(self.no_such_table(name, &tables)) };
@@ -149,7 +149,7 @@ impl Bank {
             Some(checkpoint) => format!("checkpoint {} of this bank", checkpoint.checkpoint),
             None => "this bank".to_owned(),
         };
-        Error::NoSuchTable(format!("{name:?} in {place}, which has {has}"))
+        StoreError::NoSuchTable(format!("{name:?} in {place}, which has {has}")).into()
     }
 
     /// Opens a table like [`open_table`](Self::open_table), but also if its vocabulary was dropped,
@@ -157,7 +157,7 @@ impl Bank {
     /// replacement, the keys are ids of the old numbering. The table then accepts every key.
     ///
     /// # Errors
-    /// [`NoSuchTable`](crate::Error::NoSuchTable) if the bank has no such table.
+    /// [`NoSuchTable`](crate::StoreError::NoSuchTable) if the bank has no such table.
     pub fn open_table_unchecked(&self, name: &str) -> Result<Table> {
         let tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(self.no_such_table(name, &tables)) };
@@ -177,8 +177,9 @@ impl Bank {
     /// make a new, independent table of this name at once.
     ///
     /// # Errors
-    /// [`NoSuchTable`](crate::Error::NoSuchTable), or [`Poisoned`](crate::Error::Poisoned) after a
-    /// failed write. In the second case the table still exists.
+    /// [`NoSuchTable`](crate::StoreError::NoSuchTable), or
+    /// [`Poisoned`](crate::StoreError::Poisoned) after a failed write. In the second case the table
+    /// still exists.
     ///
     /// # Examples
     /// ```

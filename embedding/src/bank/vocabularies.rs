@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::bank::Bank;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::row::numbering::VocabularyIdentity;
 use crate::vocabulary::config::VocabularyConfig;
 use crate::vocabulary::descriptor::Founding;
@@ -38,7 +38,7 @@ impl Bank {
     /// # Errors
     /// [`Error::VocabularyMismatch`] if the vocabulary exists with other settings, and
     /// [`Error::InvalidVocabulary`]. Also a failure of the store, such as
-    /// [`TooLong`](crate::Error::TooLong) if strings as long as `config` allows do not fit the
+    /// [`TooLong`](crate::StoreError::TooLong) if strings as long as `config` allows do not fit the
     /// bank's pages.
     ///
     /// # Examples
@@ -120,7 +120,8 @@ impl Bank {
     /// the vocabulary's space.
     ///
     /// # Errors
-    /// [`Error::NoSuchVocabulary`], or [`Poisoned`](crate::Error::Poisoned) after a failed write.
+    /// [`Error::NoSuchVocabulary`], or [`Poisoned`](crate::StoreError::Poisoned) after a failed
+    /// write.
     ///
     /// # Examples
     /// ```
@@ -138,7 +139,7 @@ impl Bank {
         let gone = || Error::NoSuchVocabulary { vocabulary: name.to_owned() };
         let store = &self.context().store;
         if store.is_read_only() {
-            return Err(embank_kv::Error::ReadOnly { path: store.path().into() }.into());
+            return Err(StoreError::ReadOnly { path: store.path().into() }.into());
         }
         let shared = self.shared.vocabularies.get(name);
         let shared = shared.ok_or_else(gone)?;

@@ -1,17 +1,16 @@
 //! The errors of banks and tables, and what a caller can do about them.
 
-mod from_store;
 mod wording;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use embank_kv::{FILES_ADVICE, LockHolders, SpaceHolder, THREADS_ADVICE, no_checkpoint};
+pub use embank_kv::Error as StoreError;
 
 use crate::dtype::Dtype;
 use crate::stats::lease_info::LeaseInfo;
 use crate::unknown_id::UNKNOWN_ID;
-use wording::{cure, others, quota_exceeded, why_it_waited};
+use wording::{cure, others, why_it_waited};
 
 /// The result of a fallible call on a bank or a table.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -23,10 +22,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 ///
 /// # Examples
 /// ```
-/// use embank::{Error, TableConfig};
+/// use embank::{Error, FileFormat, StoreError, TableConfig};
 ///
 /// let error = TableConfig::new(0).validate("user").unwrap_err();
 /// assert!(matches!(error, Error::InvalidConfig { .. }));
+///
+/// let error = FileFormat::of_path("rows.txt").unwrap_err();
+/// assert!(matches!(error, Error::Store(StoreError::InvalidOption { .. })));
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -437,258 +439,13 @@ pub enum Error {
     /// An earlier lookahead failed. Its rows stay on disk. A later Get reads them from disk, or
     /// fails with the error of that read.
     #[error("looking ahead failed earlier: {0}")]
-    LookaheadFailed(#[source] Box<Error>),
+    LookaheadFailed(#[source] StoreError),
     /// The lookahead thread panicked while it read this prefetch, which is a bug of this library.
     #[error(
         "the thread that reads ahead panicked before it had read these rows; peek at them instead, and please \
          report what it wrote to standard error"
     )]
     PrefetchAbandoned,
-    /// A system call on a file failed. After a failed write, the store accepts no more writes.
-    #[error("{operation} {path}: {source}")]
-    Io {
-        /// The attempted operation: "open", "read", "write", "sync", ...
-        operation: &'static str,
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// A file ends before the last byte that a checkpoint refers to.
-    #[error(
-        "{path} is cut short: {expected} bytes are wanted at offset {offset}, {found} are there; \
-         restore the file from a copy, or open an older checkpoint"
-    )]
-    Truncated {
-        /// The file's path.
-        path: PathBuf,
-        /// Byte offset at which the read began.
-        offset: u64,
-        /// Number of bytes that the read needed.
-        expected: u64,
-        /// Number of bytes that the file had.
-        found: u64,
-    },
-    /// Bytes on disk do not match their checksum or their format.
-    #[error("{path} is damaged at offset {offset}: {what}")]
-    Damaged {
-        /// The file's path.
-        path: PathBuf,
-        /// Byte offset of the damaged structure in the file.
-        offset: u64,
-        /// The failed check, with the expected and the found value.
-        what: String,
-    },
-    /// The bank is already open for writing, in this process or another.
-    #[error(
-        "bank {path:?} is open for writing in {holders}; close it there, or open it here read-only"
-    )]
-    Locked {
-        /// The bank's directory.
-        path: PathBuf,
-        /// The processes that have the bank open.
-        holders: LockHolders,
-    },
-    /// The path of a bank's directory, or of an output folder, no longer leads to the directory
-    /// that was opened.
-    #[error(
-        "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
-         again; or, if it is a bank, close it and open it where it lies now",
-        if *replaced { "replaced by another directory" } else { "moved or removed" }
-    )]
-    DirectoryMoved {
-        /// Path of the directory when it was opened.
-        path: PathBuf,
-        /// True if another directory now has the path; false if none has.
-        replaced: bool,
-    },
-    /// The bank was opened read-only.
-    #[error(
-        "{path} was opened read-only, so nothing can be written, got for training or compacted; open it for \
-         writing instead (in one process at a time)"
-    )]
-    ReadOnly {
-        /// The bank's directory.
-        path: PathBuf,
-    },
-    /// A process reads the checkpoint, so it can't be removed.
-    #[error(
-        "checkpoint {checkpoint} in {path} is being read by {readers}; close what was opened read-only at it first, or \
-         have it refresh"
-    )]
-    BeingRead {
-        /// The directory of the checkpoints.
-        path: PathBuf,
-        /// The checkpoint's number.
-        checkpoint: u64,
-        /// The processes that read the checkpoint.
-        readers: LockHolders,
-    },
-    /// A delta does not follow the bank's newest checkpoint.
-    #[error("{path} can't be applied here: {what}")]
-    DeltaMismatch {
-        /// Path of the delta.
-        path: PathBuf,
-        /// Names the checkpoint that the delta follows, and the bank's newest checkpoint.
-        what: String,
-    },
-    /// The memory budget is too small.
-    #[error(
-        "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"
-    )]
-    BudgetTooSmall {
-        /// The given budget in bytes.
-        budget_bytes: u64,
-        /// The smallest budget, in bytes, that is also enough for a scan. Opening the bank may
-        /// succeed with a third of this budget.
-        needed_bytes: u64,
-        /// The part of the bank that needs this budget.
-        what: String,
-    },
-    /// The system refuses the address space that a memory budget reserves.
-    #[error(
-        "the system refuses {bytes} bytes of address space: {source}; a store reserves about 2.5 times its memory \
-         budget and fills no more of it than the budget: lower the memory budget, or allow the process more address \
-         space (`ulimit -v`; under vm.overcommit_memory=2, vm.overcommit_ratio)"
-    )]
-    AddressSpaceRefused {
-        /// Number of bytes that the system refused.
-        bytes: u64,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The system refuses a thread that the bank needs.
-    #[error("the {thread} thread of bank {path:?} can't be started: {source}; {THREADS_ADVICE}")]
-    ThreadRefused {
-        /// The thread: "writer", "compactor" or "lookahead".
-        thread: &'static str,
-        /// The bank's directory.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The log has reached its quota, and compaction can't make room.
-    #[error("{}", quota_exceeded(*quota_bytes, *log_bytes, *live_bytes, *held_bytes, holders))]
-    QuotaExceeded {
-        /// The quota in bytes.
-        quota_bytes: u64,
-        /// Size of the log in bytes.
-        log_bytes: u64,
-        /// Bytes of current rows in the log.
-        live_bytes: u64,
-        /// Bytes of the log that hold no current rows and that only scans and kept checkpoints
-        /// keep.
-        held_bytes: u64,
-        /// The scans and checkpoints that keep these bytes, the largest holder first.
-        holders: Vec<SpaceHolder>,
-    },
-    /// The disk has no room for the call's data. The store still works: rows in memory can be read
-    /// and changed. The caller can repeat the call when there is room. A part of the batch may be
-    /// done.
-    #[error("{path} can't grow: {reason}, and call again")]
-    DiskFull {
-        /// Path of the file that could not be written, or of the log's folder.
-        path: PathBuf,
-        /// The system's reason, or the purpose that the remaining room is reserved for. Ends with
-        /// what the caller can do.
-        reason: String,
-    },
-    /// The process, or the whole system, can open no more files. The call has waited 2 seconds for
-    /// a free file descriptor. Nothing is lost, and the caller can repeat the call when a
-    /// descriptor is free. A part of the batch may be done.
-    #[error("{operation} {path}: {source}; {FILES_ADVICE}")]
-    TooManyOpenFiles {
-        /// The operation: "open", "create", "list", ...
-        operation: &'static str,
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// The system's error: `EMFILE` for the process's limit, `ENFILE` for the system's.
-        source: std::io::Error,
-    },
-    /// A call waited for compaction to make room on disk, and the program's check ended the wait.
-    /// The program sets the check with [`check_while_waiting`](crate::check_while_waiting). A part
-    /// of the batch may be done.
-    #[error(
-        "the program ended the wait for disk space after {waited:?}; part of the batch may be done"
-    )]
-    SpaceWaitInterrupted {
-        /// Duration of the wait.
-        waited: Duration,
-    },
-    /// The directory contains no bank.
-    #[error("{path} is not a bank: {why}")]
-    NotABank {
-        /// Path of the directory.
-        path: PathBuf,
-        /// Describes the content of the directory, and a remedy.
-        why: String,
-    },
-    /// The bank has no checkpoint with this number, or no checkpoint at all.
-    #[error("{path} has no checkpoint {}", no_checkpoint(*number, kept))]
-    NoSuchCheckpoint {
-        /// The directory of the bank.
-        path: PathBuf,
-        /// The requested number; `None` if the call asked for the newest checkpoint.
-        number: Option<u64>,
-        /// Numbers of the existing checkpoints.
-        kept: Vec<u64>,
-    },
-    /// The call must remove a checkpoint, but the checkpoint is pinned, or a process reads it.
-    #[error(
-        "checkpoint {checkpoint} in {path} is pinned or being read, and {why}: unpin it, close what reads it or have \
-         that refresh, then call again"
-    )]
-    CheckpointInUse {
-        /// The directory of the checkpoints.
-        path: PathBuf,
-        /// The checkpoint's number.
-        checkpoint: u64,
-        /// The reason why the call must remove the checkpoint.
-        why: &'static str,
-    },
-    /// While this call ran, another call changed or removed data that this call needs. The text
-    /// says whether to repeat the call.
-    #[error("{0}")]
-    ChangedMeanwhile(String),
-    /// An option is out of range, or does not fit the bank or another option.
-    #[error("{option} {problem}")]
-    InvalidOption {
-        /// Name of the option's field.
-        option: &'static str,
-        /// The allowed values and the given value.
-        problem: String,
-    },
-    /// A file or directory can't be written under this name.
-    #[error("{path} {why}")]
-    UnusableOutput {
-        /// The unusable path.
-        path: PathBuf,
-        /// Says why the path can't be written, and gives a remedy.
-        why: String,
-    },
-    /// The call does not apply to this kind of store or table.
-    #[error("{of} {why}")]
-    WrongKind {
-        /// Name of the store or table.
-        of: String,
-        /// Names the kind of the store or table, and the kind that the call needs.
-        why: String,
-    },
-    /// A name, a descriptor or a value is too long.
-    #[error("{what} of {bytes} bytes is longer than the {bytes_max} bytes that {limit}")]
-    TooLong {
-        /// Names the value that is too long, and its table.
-        what: String,
-        /// Length in bytes.
-        bytes: usize,
-        /// Largest allowed length in bytes.
-        bytes_max: usize,
-        /// Names the limit, and gives a remedy.
-        limit: &'static str,
-    },
-    /// All numbers or addresses of a kind are in use.
-    #[error("{0}")]
-    Exhausted(String),
     /// A list does not have the required length.
     #[error("vocabulary {vocabulary:?}: {expected} {of} need as many {what}, found {found}")]
     LengthMismatch {
@@ -711,68 +468,43 @@ pub enum Error {
         /// Names the missing or too large keys, and gives a remedy.
         why: String,
     },
-    /// An argument is invalid, and no other variant describes it. Examples: a batch of 2^32 values,
-    /// decreasing string offsets, an eviction without a condition, an import without a file, a
-    /// vocabulary merged into itself, or more rows than a safetensors file can hold. Also the error
-    /// for invalid arguments that the store finds ([`embank_kv::Error::InvalidArgument`]).
-    #[error("{0}")]
-    InvalidArgument(String),
-    /// The bank has a table of this name with another layout.
-    #[error("table {name:?} exists with {found}; it was asked for with {expected}")]
-    TableMismatch {
-        /// The table's name.
-        name: String,
-        /// The layout that the caller asked for.
-        expected: String,
-        /// The layout that the bank has.
-        found: String,
-    },
-    /// No table has this name or number. The text names the table, and where it is missing.
-    #[error("there is no table {0}")]
-    NoSuchTable(String),
-    /// An earlier write failed. The bank writes nothing more until it is reopened.
-    #[error(
-        "the store stopped taking writes after an earlier failure ({reason}); the last checkpoint \
-         is good: mend the cause and reopen the bank"
-    )]
-    Poisoned {
-        /// The first failure.
-        reason: String,
-    },
-    /// The store's own counts contradict each other. This is a bug in Embank.
-    #[error(
-        "the store contradicts itself, which is a mistake in Embank and should be reported: {what}. The last \
-         checkpoint stands; reopen the bank to go on from it"
-    )]
-    Inconsistent {
-        /// Describes the contradiction.
-        what: String,
-    },
-    /// The options name a device that this system does not support.
-    #[error("{device} can't be used here: {reason}; use DeviceChoice::Auto to fall back")]
-    DeviceUnavailable {
-        /// Name of the device.
-        device: &'static str,
-        /// The cause.
-        reason: String,
-    },
-    /// A failure of the store for which this version has no variant.
+    /// A failure of the store. Also a refusal of this crate for which the store has a variant, such
+    /// as an option out of range. The text and the cause are those of the [`StoreError`].
     #[error(transparent)]
-    OfStore(embank_kv::Error),
+    Store(#[from] StoreError),
 }
 
 impl Error {
-    /// Makes an [`Error::InvalidOption`].
+    /// Makes a [`StoreError::InvalidOption`].
     pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
-        Self::InvalidOption { option, problem: problem.into() }
+        StoreError::InvalidOption { option, problem: problem.into() }.into()
     }
 
+    /// Makes a [`StoreError::UnusableOutput`].
     pub(crate) fn unusable_output(path: &Path, why: impl Into<String>) -> Self {
-        Self::UnusableOutput { path: path.to_owned(), why: why.into() }
+        StoreError::UnusableOutput { path: path.to_owned(), why: why.into() }.into()
     }
 
-    /// Makes an [`Error::WrongKind`] for a table or vocabulary.
+    /// Makes a [`StoreError::WrongKind`] for a table or vocabulary.
     pub(crate) fn wrong_kind(kind: &str, name: &str, why: impl Into<String>) -> Self {
-        Self::WrongKind { of: format!("{kind} {name:?}"), why: why.into() }
+        StoreError::WrongKind { of: format!("{kind} {name:?}"), why: why.into() }.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_store_keeps_its_message_and_its_cause() {
+        let source = io::Error::other("refused");
+        let of_store = StoreError::Io { operation: "read", path: "bank".into(), source };
+        let message = of_store.to_string();
+        let error = Error::from(of_store);
+        assert_eq!(error.to_string(), message);
+        assert_eq!(error.source().unwrap().to_string(), "refused");
     }
 }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use embank_kv::SpaceHolder;
-
 use crate::stats::lease_info::LeaseInfo;
 use crate::unknown_id::UNKNOWN_ID;
 
@@ -60,17 +58,4 @@ pub(crate) fn why_it_waited(
              the end none held this row; get smaller batches, raise the bound, or raise the bank's wait_timeout"
         ),
     }
-}
-
-/// Returns the message of the store for a used-up disk quota.
-pub(crate) fn quota_exceeded(
-    quota_bytes: u64,
-    log_bytes: u64,
-    live_bytes: u64,
-    held_bytes: u64,
-    holders: &[SpaceHolder],
-) -> String {
-    let holders = holders.to_vec();
-    embank_kv::Error::QuotaExceeded { quota_bytes, log_bytes, live_bytes, held_bytes, holders }
-        .to_string()
 }

@@ -98,11 +98,12 @@ impl Table {
     /// remains. An npy export writes several files; docs/export.md describes how they appear.
     ///
     /// # Errors
-    /// The errors of [`scan`](Self::scan). [`InvalidOption`](crate::Error::InvalidOption) if the
-    /// suffix is unknown. [`NotDense`](crate::Error::NotDense) if the keys do not fit a dense file,
-    /// or the disk has no room for it. [`UnusableOutput`](crate::Error::UnusableOutput) if no file
-    /// can have the name, or if a later import would mistake an existing file for a part of an npy
-    /// export. [`Io`](crate::Error::Io) if a write fails, for example on a full disk.
+    /// The errors of [`scan`](Self::scan). [`InvalidOption`](crate::StoreError::InvalidOption) if
+    /// the suffix is unknown. [`NotDense`](crate::Error::NotDense) if the keys do not fit a dense
+    /// file, or the disk has no room for it. [`UnusableOutput`](crate::StoreError::UnusableOutput)
+    /// if no file can have the name, or if a later import would mistake an existing file for a part
+    /// of an npy export. [`Io`](crate::StoreError::Io) if a write fails, for example on a full
+    /// disk.
     ///
     /// # Examples
     /// ```
@@ -173,7 +174,7 @@ impl Table {
     ///
     /// # Errors
     /// The errors of [`export_with`](Self::export_with).
-    /// [`InvalidOption`](crate::Error::InvalidOption) unless `options.format` is Parquet.
+    /// [`InvalidOption`](crate::StoreError::InvalidOption) unless `options.format` is Parquet.
     ///
     /// # Examples
     /// ```no_run

@@ -104,8 +104,8 @@ impl Table {
     /// table's vocabulary. Also if the exported table used another vocabulary, or the same
     /// vocabulary with other values.
     ///
-    /// [`InvalidOption`](crate::Error::InvalidOption) if the suffix is unknown. Also any failure of
-    /// the store.
+    /// [`InvalidOption`](crate::StoreError::InvalidOption) if the suffix is unknown. Also any
+    /// failure of the store.
     ///
     /// # Examples
     /// See [`export`](Self::export).

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{FileFormat, io_error, unreadable};
-use crate::error::{Error, Result};
+use crate::error::{Result, StoreError};
 
 /// A file and its format.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) fn expand<P: AsRef<Path>>(
     }
     if sources.is_empty() {
         let what = "an import needs a file, and the list of files is empty".to_owned();
-        return Err(Error::InvalidArgument(what));
+        return Err(StoreError::InvalidArgument(what).into());
     }
     Ok(sources)
 }

@@ -46,7 +46,7 @@ pub(crate) mod tensors;
 use std::fs::File;
 use std::path::Path;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 
 /// File formats of exports and imports.
 ///
@@ -77,7 +77,7 @@ impl FileFormat {
     /// upper or lower case.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for any other suffix.
+    /// [`InvalidOption`](crate::StoreError::InvalidOption) for any other suffix.
     pub fn of_path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let suffix = path.extension().and_then(|suffix| suffix.to_str());
@@ -98,7 +98,7 @@ impl FileFormat {
 }
 
 pub(crate) fn io_error(operation: &'static str, path: &Path, source: std::io::Error) -> Error {
-    embank_kv::Error::io(operation, path, source).into()
+    StoreError::io(operation, path, source).into()
 }
 
 /// Makes the error for a file that is damaged or has unsuitable content.
@@ -129,5 +129,5 @@ pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
 pub(crate) fn no_parquet() -> Error {
     let why =
         "was built without Parquet; build it with the cargo feature `parquet`, or take safetensors";
-    Error::WrongKind { of: "this program".to_owned(), why: why.to_owned() }
+    StoreError::WrongKind { of: "this program".to_owned(), why: why.to_owned() }.into()
 }

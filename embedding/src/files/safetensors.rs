@@ -22,7 +22,7 @@ use super::selection::{
 };
 use super::tensors::{Arrays, Keys, Place, Tensor, TensorRows, TensorWriter, UsesArrays};
 use super::{io_error, open_to_read, unreadable};
-use crate::error::{Error, Result};
+use crate::error::{Result, StoreError};
 
 /// Longest header that is read, in bytes, as in the reference implementation. A longer header
 /// counts as damage.
@@ -38,9 +38,8 @@ pub(crate) fn create(
 ) -> Result<TensorWriter> {
     let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
     if rows.checked_mul(row_bytes as u64).is_none_or(|bytes| bytes > i64::MAX as u64) {
-        return Err(Error::InvalidArgument(format!(
-            "{rows} rows of {row_bytes} bytes are more than a file can hold"
-        )));
+        let what = format!("{rows} rows of {row_bytes} bytes are more than a file can hold");
+        return Err(StoreError::InvalidArgument(what).into());
     }
     let mut tensors = Vec::new();
     let mut places = Vec::new();

@@ -123,7 +123,7 @@ impl Table {
     /// Finds the distinct keys of a batch, for [`get_distinct`](Self::get_distinct).
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) if the batch has 2^32 or more keys.
+    /// [`InvalidArgument`](crate::StoreError::InvalidArgument) if the batch has 2^32 or more keys.
     pub fn unique_keys(&self, keys: &[u64]) -> Result<UniqueKeys> {
         // The threads that will share the batch wake up while this one searches.
         self.context().pool.rouse(keys.len());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use embank_kv::{Clock, Hints, RunningTime};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::registry::turnstile::Entered;
 use crate::registry::{LeaseRegistry, LeasedRows};
 use crate::table::Table;
@@ -75,14 +75,14 @@ impl Table {
         }
         let mut touch = TouchClocks { hints, reached: Reached::none_of(keys.len()) };
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
-        if matches!(first_error, Error::Poisoned { .. }) {
+        if matches!(first_error, Error::Store(StoreError::Poisoned { .. })) {
             // The store can't write any more, so the clocks stay raised. This call wakes the
             // waiting Gets, which then fail; otherwise they would wait until their deadline.
             self.context().store.wake_waiters();
             return Err(first_error);
         }
         let left = places_keys(keys, |place| !touch.reached.contains(place));
-        if matches!(first_error, Error::DiskFull { .. } | Error::TooManyOpenFiles { .. }) {
+        if matches!(&first_error, Error::Store(error) if error.is_shortage()) {
             self.shared.leases.owe(&left, entered);
             return Ok(());
         }

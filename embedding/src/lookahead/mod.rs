@@ -47,7 +47,7 @@ use std::time::Duration;
 use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{RunningTime, Store, StoreStats, TableId};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::keys::UniqueKeys;
 use crate::lookahead::pending::PendingSet;
 use crate::lookahead::queue::{
@@ -155,7 +155,7 @@ impl Lookahead {
     /// # Errors
     /// [`Error::LookaheadFailed`] if the worker failed since the last call. Each failure is
     /// reported once. The call that reports it queues no keys.
-    /// [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
+    /// [`ThreadRefused`](crate::StoreError::ThreadRefused) if the worker can't be started.
     pub(crate) fn announce(
         &self,
         table: TableId,
@@ -164,7 +164,7 @@ impl Lookahead {
     ) -> Result<LookaheadReceipt> {
         let shared = &*self.shared;
         if let Some(failure) = shared.queue.state.lock().failure.take() {
-            return Err(Error::LookaheadFailed(Box::new(failure.into())));
+            return Err(Error::LookaheadFailed(failure));
         }
         let unique = UniqueKeys::new(keys)?;
         let keys = unique.keys();
@@ -237,7 +237,7 @@ impl Lookahead {
     /// Queues a job for the worker that reads rows into a buffer.
     ///
     /// # Errors
-    /// [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
+    /// [`ThreadRefused`](crate::StoreError::ThreadRefused) if the worker can't be started.
     pub(crate) fn prefetch(&self, job: Box<dyn Job>) -> Result<()> {
         self.start_worker()?;
         self.shared.queue.state.lock().prefetches.push_back(job);
@@ -254,7 +254,7 @@ impl Lookahead {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("embank-lookahead".to_owned());
             let started = thread.spawn(move || shared.work());
-            *worker = Some(started.map_err(|source| embank_kv::Error::ThreadRefused {
+            *worker = Some(started.map_err(|source| StoreError::ThreadRefused {
                 thread: "lookahead",
                 path: self.shared.store.path().to_owned(),
                 source,

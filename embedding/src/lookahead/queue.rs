@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{RowMark, Store, TableId};
 
+use crate::error::StoreError;
 use crate::lookahead::pending::{Insertion, PendingSet};
 use crate::lookahead::requests::{Requests, number};
 use crate::lookahead::window::Window;
@@ -117,7 +118,7 @@ pub(crate) struct QueueState {
     pub(crate) prefetches: VecDeque<Box<dyn Job>>,
     pub(crate) burst_was_last: bool,
     pub(crate) stopping: bool,
-    pub(crate) failure: Option<embank_kv::Error>,
+    pub(crate) failure: Option<StoreError>,
 }
 
 impl QueueState {

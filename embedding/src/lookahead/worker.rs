@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use embank_kv::{Promoted, RowMark, TableId};
 
+use crate::error::StoreError;
 use crate::lookahead::queue::{Job, QueueState, Shared};
 use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, number};
 
@@ -88,11 +89,11 @@ impl Shared {
                 // If there is no room for the rows, they leave memory, and a Get reads them later.
                 Ok(())
                 | Err(
-                    embank_kv::Error::NoSuchTable(_)
-                    | embank_kv::Error::QuotaExceeded { .. }
-                    | embank_kv::Error::DiskFull { .. }
-                    | embank_kv::Error::TooManyOpenFiles { .. }
-                    | embank_kv::Error::Interrupted { .. },
+                    StoreError::NoSuchTable(_)
+                    | StoreError::QuotaExceeded { .. }
+                    | StoreError::DiskFull { .. }
+                    | StoreError::TooManyOpenFiles { .. }
+                    | StoreError::Interrupted { .. },
                 ) => {}
                 Err(failure) => {
                     state.failure.get_or_insert(failure);
@@ -183,13 +184,13 @@ impl Shared {
                 counters.missing.add(promoted.missing);
             }
             // A dropped table is not a failure.
-            Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
+            Err(StoreError::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
             // The next Get of these rows reports the error.
             Err(
-                embank_kv::Error::QuotaExceeded { .. }
-                | embank_kv::Error::DiskFull { .. }
-                | embank_kv::Error::TooManyOpenFiles { .. }
-                | embank_kv::Error::Interrupted { .. },
+                StoreError::QuotaExceeded { .. }
+                | StoreError::DiskFull { .. }
+                | StoreError::TooManyOpenFiles { .. }
+                | StoreError::Interrupted { .. },
             ) => {
                 counters.failed.add(burst.len() as u64);
             }

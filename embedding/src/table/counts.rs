@@ -31,7 +31,7 @@ use std::collections::HashMap;
 use embank_kv::locks::{RwLock, RwLockReadGuard};
 use embank_kv::{Access, Clock, Operation, TableId};
 
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::row::tracking::minutes_now;
 use crate::table::Table;
 use crate::table::count_tables::{Generations, create_generation};
@@ -161,7 +161,7 @@ impl Table {
             let in_generation = InGeneration { counts, generation, oldest_kept, dry_run };
             match self.forget_counts_in(&in_generation, &mut evicted) {
                 // This generation began after the checkpoint.
-                Err(embank_kv::Error::NoSuchTable(_)) => {}
+                Err(StoreError::NoSuchTable(_)) => {}
                 done => done?,
             }
         }

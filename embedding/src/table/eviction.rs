@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 use embank_kv::{Access, Clock, Operation};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::row::layout::RowLayout;
 use crate::row::tracking::{Tracker, Uses};
 use crate::table::Table;
@@ -92,7 +92,7 @@ impl Eviction {
         let tracked = self.unused_for.is_some() || self.used_fewer_than.is_some();
         if !tracked && self.norm_below.is_none() {
             let what = "an eviction needs a condition: age, uses or norm".to_owned();
-            return Err(Error::InvalidArgument(what));
+            return Err(StoreError::InvalidArgument(what).into());
         }
         if tracked && table.shared.layout().tracker().is_none() {
             let why = "does not track when and how often its rows are used; create it with tracking to evict by age or \
@@ -159,10 +159,11 @@ impl Table {
     /// and compaction frees the space.
     ///
     /// # Errors
-    /// The errors of [`scan`](Self::scan). [`Error::InvalidArgument`] if no condition is set.
-    /// [`Error::InvalidOption`] if the norm is not finite and above 0. [`Error::WrongKind`] if age
-    /// or uses are conditions and the table does not track them. A failure of the store, after
-    /// which some of the rows may be deleted.
+    /// The errors of [`scan`](Self::scan). [`InvalidArgument`](crate::StoreError::InvalidArgument)
+    /// if no condition is set. [`InvalidOption`](crate::StoreError::InvalidOption) if the norm is
+    /// not finite and above 0. [`WrongKind`](crate::StoreError::WrongKind) if age or uses are
+    /// conditions and the table does not track them. A failure of the store, after which some of
+    /// the rows may be deleted.
     ///
     /// # Examples
     /// ```

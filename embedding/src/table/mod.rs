@@ -26,7 +26,7 @@ use std::time::Duration;
 use embank_kv::{CallState, Clock, Operation, Outcome, TableId, check_batch};
 
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::row::config::TableConfig;
 use crate::stats::TableStats;
 use crate::stats::lease_info::LeaseInfo;
@@ -217,7 +217,9 @@ impl Table {
     #[cold]
     pub(crate) fn in_terms_of_the_table(&self, error: impl Into<Error>) -> Error {
         match error.into() {
-            Error::NoSuchTable(_) => Error::TableDropped { table: self.name().to_owned() },
+            Error::Store(StoreError::NoSuchTable(_)) => {
+                Error::TableDropped { table: self.name().to_owned() }
+            }
             other => other,
         }
     }

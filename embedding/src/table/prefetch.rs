@@ -20,7 +20,7 @@ use embank_kv::interrupt::Checks;
 use embank_kv::locks::{Condvar, Mutex, MutexGuard};
 use embank_kv::{Access, Clock, FloatState, Loan, Operation, Store};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::keys::UniqueKeys;
 use crate::lookahead::queue::{Job, LookaheadReceipt};
 use crate::table::Table;
@@ -88,7 +88,7 @@ enum Progress {
         rows: Vec<f32>,
         missing: Vec<u32>,
     },
-    Failed(embank_kv::Error),
+    Failed(StoreError),
     /// The lookahead thread dropped the job before its end.
     Abandoned,
 }
@@ -290,7 +290,7 @@ impl Table {
     /// # Errors
     /// [`Error::LookaheadFailed`] if the lookahead thread met an error since the last call. The
     /// call that reports the error queues no keys. Each error is reported once.
-    /// [`ThreadRefused`](crate::Error::ThreadRefused), or another failure of the store.
+    /// [`ThreadRefused`](crate::StoreError::ThreadRefused), or another failure of the store.
     pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
         let row_bytes = self.shared.layout().value_bytes() as u64;
         let announced = self.context().lookahead.announce(self.shared.id, row_bytes, keys);
@@ -312,11 +312,11 @@ impl Table {
     /// bank's memory budget, until the rows are fetched or the handle is dropped.
     ///
     /// # Errors
-    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if the buffer would leave the store too
-    /// little memory to work. In that case, wait for earlier prefetches first.
-    /// [`Error::TableDropped`] and [`ThreadRefused`](crate::Error::ThreadRefused). If a key is not
-    /// an id of the table's vocabulary, [`wait`](Prefetch::wait) fails, as a [`peek`](Self::peek)
-    /// does.
+    /// [`BudgetTooSmall`](crate::StoreError::BudgetTooSmall) if the buffer would leave the store
+    /// too little memory to work. In that case, wait for earlier prefetches first.
+    /// [`Error::TableDropped`] and [`ThreadRefused`](crate::StoreError::ThreadRefused). If a key is
+    /// not an id of the table's vocabulary, [`wait`](Prefetch::wait) fails, as a
+    /// [`peek`](Self::peek) does.
     pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
         self.check_numbering()?;
         let unique = UniqueKeys::new(keys)?;

@@ -108,10 +108,11 @@ impl Table {
     /// checkpoint needs, the scan takes two pages of the memory budget, and the bank stays open.
     ///
     /// # Errors
-    /// [`Error::TableDropped`] if the table was dropped. [`NoSuchTable`](crate::Error::NoSuchTable)
-    /// if the table was made after the newest checkpoint, and
-    /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint) if the bank has no checkpoint: take one
-    /// first. [`BudgetTooSmall`](crate::Error::BudgetTooSmall). A checkpoint that can't be read.
+    /// [`Error::TableDropped`] if the table was dropped.
+    /// [`NoSuchTable`](crate::StoreError::NoSuchTable) if the table was made after the newest
+    /// checkpoint, and [`NoSuchCheckpoint`](crate::StoreError::NoSuchCheckpoint) if the bank has no
+    /// checkpoint: take one first. [`BudgetTooSmall`](crate::StoreError::BudgetTooSmall). A
+    /// checkpoint that can't be read.
     ///
     /// # Examples
     /// ```

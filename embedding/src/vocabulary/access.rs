@@ -8,7 +8,7 @@ use super::Vocabulary;
 use super::descriptor::Header;
 use super::numbering::Numbering;
 use super::shared::{Writer, write_header};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 
 /// Limit of the ids: every id is below 2^63 - 1.
 const IDS_END_MAX: u64 = (1 << 63) - 1;
@@ -32,7 +32,7 @@ impl Vocabulary {
                 f(&numbering, len)
             };
             match result {
-                Err(Error::NoSuchTable(_))
+                Err(Error::Store(StoreError::NoSuchTable(_)))
                     if self.context().store.is_read_only()
                         && self.registry.reread(&self.shared)? => {}
                 Err(error) => return Err(self.in_terms_of_the_vocabulary(error)),
@@ -76,7 +76,7 @@ impl Vocabulary {
     #[cold]
     pub(crate) fn in_terms_of_the_vocabulary(&self, error: Error) -> Error {
         match error {
-            Error::NoSuchTable(_) => self.dropped(),
+            Error::Store(StoreError::NoSuchTable(_)) => self.dropped(),
             other => other,
         }
     }

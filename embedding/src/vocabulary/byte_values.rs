@@ -1,6 +1,6 @@
 //! The values that callers pass: a slice of numbers, or byte strings in one buffer.
 
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 
 /// Byte strings side by side, in Arrow's layout: string `i` is `bytes[offsets[i]..offsets[i + 1]]`.
 /// The first offset may be above 0, so a slice of an array works without a copy.
@@ -31,8 +31,8 @@ impl<'a> ByteValues<'a> {
     /// strings. An empty slice of offsets means an array without strings.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) if an offset is less than the one before
-    /// it, or lies beyond `bytes`.
+    /// [`InvalidArgument`](crate::StoreError::InvalidArgument) if an offset is less than the one
+    /// before it, or lies beyond `bytes`.
     pub fn new(offsets: &'a [u32], bytes: &'a [u8]) -> Result<Self> {
         let falls = offsets.windows(2).position(|pair| pair[0] > pair[1]);
         check(falls, offsets.last().map_or(0, |&last| u64::from(last)), bytes.len())?;
@@ -93,7 +93,7 @@ fn check(falls: Option<usize>, last: u64, bytes: usize) -> Result<()> {
         }
         None => return Ok(()),
     };
-    Err(crate::Error::InvalidArgument(what))
+    Err(StoreError::InvalidArgument(what).into())
 }
 
 /// Owned byte strings side by side: the result of a vocabulary's look-up, and a way to build a

@@ -23,7 +23,8 @@ impl<'v> Distinct<'v> {
     /// Finds the distinct values of a batch. `seed` seeds the hash of strings.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the batch has 2^32 or more values.
+    /// [`InvalidArgument`](crate::StoreError::InvalidArgument) if the batch has 2^32 or more
+    /// values.
     pub(crate) fn new(values: Values<'v>, seed: u64) -> Result<Self> {
         check_batch(values.len())?;
         Ok(match values {

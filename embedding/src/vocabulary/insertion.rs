@@ -29,7 +29,7 @@ use super::record::{Blocked, Entries, push_entry};
 use super::rows::PutVariable;
 use super::shared::Writer;
 use super::{Found, ValueKind, Values, Vocabulary};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::unknown_id::UNKNOWN_ID;
 use embank_kv::Clock;
 
@@ -83,9 +83,7 @@ impl Vocabulary {
             if self.is_frozen() {
                 return Ok(0);
             }
-            return Err(
-                embank_kv::Error::ReadOnly { path: self.context().store.path().into() }.into()
-            );
+            return Err(StoreError::ReadOnly { path: self.context().store.path().into() }.into());
         }
         let mut writer = self.writer();
         if found.numbering != self.shared.numbering().number || found.len != self.shared.len() {

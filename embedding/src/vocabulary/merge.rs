@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::Vocabulary;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 
 /// The ids that this vocabulary has for a chunk of the other vocabulary's values.
 /// [`Vocabulary::merge`] reports one `MergedIds` for each chunk.
@@ -48,10 +48,11 @@ impl Vocabulary {
     /// twice. Take no checkpoint during a merge if counts matter.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `other` is this vocabulary; [`Error::WrongKind`] if its values
-    /// are of another kind; [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`];
-    /// [`Error::Cancelled`]; [`Error::VocabularyDropped`]; a failure of one of the stores. Values
-    /// that were merged before the error stay.
+    /// [`InvalidArgument`](crate::StoreError::InvalidArgument) if `other` is this vocabulary;
+    /// [`WrongKind`](crate::StoreError::WrongKind) if its values are of another kind;
+    /// [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`]; [`Error::Cancelled`];
+    /// [`Error::VocabularyDropped`]; a failure of one of the stores. Values that were merged before
+    /// the error stay.
     ///
     /// # Examples
     /// ```
@@ -82,7 +83,7 @@ impl Vocabulary {
         if std::sync::Arc::ptr_eq(&self.shared, &other.shared) {
             let name = self.name();
             let what = format!("vocabulary {name:?} can't be merged into itself");
-            return Err(Error::InvalidArgument(what));
+            return Err(StoreError::InvalidArgument(what).into());
         }
         let own = self.config();
         let others = other.config();

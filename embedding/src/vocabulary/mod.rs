@@ -203,9 +203,9 @@ impl Vocabulary {
     /// and waits for no insertion.
     ///
     /// # Errors
-    /// [`Error::WrongKind`] if `values` are not of the vocabulary's kind. [`Error::LengthMismatch`]
-    /// if `ids` and `values` have different lengths. [`Error::VocabularyDropped`]. A failure of the
-    /// store.
+    /// [`WrongKind`](crate::StoreError::WrongKind) if `values` are not of the vocabulary's kind.
+    /// [`Error::LengthMismatch`] if `ids` and `values` have different lengths.
+    /// [`Error::VocabularyDropped`]. A failure of the store.
     ///
     /// # Examples
     /// ```

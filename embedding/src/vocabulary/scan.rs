@@ -2,7 +2,7 @@
 
 use super::Vocabulary;
 use super::byte_values::{OwnedValues, Values};
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 
 /// A chunk of the values that a [`VocabularyScan`] returns.
 ///
@@ -81,8 +81,8 @@ impl VocabularyScan {
     /// Returns the next values. `None` after the last chunk.
     ///
     /// # Errors
-    /// [`ChangedMeanwhile`](crate::Error::ChangedMeanwhile) if the vocabulary was renumbered during
-    /// the scan; [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
+    /// [`ChangedMeanwhile`](crate::StoreError::ChangedMeanwhile) if the vocabulary was renumbered
+    /// during the scan; [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
     /// [`Error::VocabularyDropped`](crate::Error::VocabularyDropped), or a failure of the store.
     pub fn next_chunk(&mut self) -> Result<Option<VocabularyChunk<'_>>> {
         let end = self.len.min(self.place + self.vocabulary.config().values_at_once());
@@ -96,7 +96,7 @@ impl VocabularyScan {
             if numbering.number != wanted || len < self.len {
                 let name = vocabulary.name();
                 let what = format!("vocabulary {name:?} was renumbered while it was scanned");
-                return Err(crate::Error::ChangedMeanwhile(what));
+                return Err(StoreError::ChangedMeanwhile(what).into());
             }
             let counts = match numbering.counts {
                 Some(_) => vocabulary.counts_at(numbering, &places)?,

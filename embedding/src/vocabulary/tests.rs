@@ -12,6 +12,7 @@ use super::numbering::Items;
 use super::rows::{PutFixed, PutVariable};
 use super::*;
 use crate::bank::Bank;
+use crate::error::StoreError;
 use crate::files::export::ExportOptions;
 use crate::files::import::options::ImportOptions;
 use crate::options::BankOptions;
@@ -347,7 +348,7 @@ fn an_insertion_that_fails_leaves_nothing() {
     let before = vocabulary.len();
     let clashing = ByteBuffer::from_iter((0..2000).map(|i| format!("{i}")));
     let failed = vocabulary.ids_or_insert(&clashing, &mut [0; 2000]);
-    assert!(matches!(failed, Err(Error::TooLong { .. })));
+    assert!(matches!(failed, Err(Error::Store(StoreError::TooLong { .. }))));
     assert_eq!(vocabulary.len(), before);
     assert_eq!(vocabulary.ids(&clashing, &mut [0; 2000]).unwrap().len(), 2000);
     assert_eq!(insert(&vocabulary, &many), (29..48).collect::<Vec<_>>());
@@ -446,7 +447,7 @@ fn every_refusal_says_what_is_wrong() {
     assert!(matches!(bank.open_vocabulary("x"), Err(Error::NoSuchVocabulary { .. })));
     assert!(matches!(bank.drop_vocabulary("x"), Err(Error::NoSuchVocabulary { .. })));
     let huge = bank.vocabulary("huge", VocabularyConfig::bytes().value_bytes_max(128 << 10));
-    assert!(matches!(huge, Err(Error::TooLong { .. })));
+    assert!(matches!(huge, Err(Error::Store(StoreError::TooLong { .. }))));
     // The failed attempt has left no tables, so the name is free.
     bank.vocabulary("huge", VocabularyConfig::bytes()).unwrap();
     let counting = bank.vocabulary("c", VocabularyConfig::u64().counts(true).first_id(2)).unwrap();

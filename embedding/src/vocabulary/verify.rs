@@ -17,7 +17,7 @@ use super::distinct::Distinct;
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with, key_of};
 use super::numbering::{Numbering, values_in};
 use super::record::Entries;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::unknown_id::UNKNOWN_ID;
 
 /// The progress of a verification.
@@ -147,7 +147,7 @@ impl Vocabulary {
         if moment() != began {
             let name = self.name();
             let what = format!("the bank was refreshed while vocabulary {name:?} was verified");
-            return Err(Error::ChangedMeanwhile(what));
+            return Err(StoreError::ChangedMeanwhile(what).into());
         }
         self.check_sums(header, &seen, rows, beyond)?;
         let counted = self.config().counts.then_some(seen.counted);

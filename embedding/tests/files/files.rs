@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::common::{new_bank, push_to_disk, rows_of, table};
 use embank::{
     Adagrad, Bank, DenseRows, Dtype, Error, ExportOptions, FileFormat, ImportOptions, Optimizer,
-    Sgd, Table, TableConfig, exported_config,
+    Sgd, StoreError, Table, TableConfig, exported_config,
 };
 use proptest::prelude::*;
 
@@ -618,8 +618,7 @@ fn damaged_files_are_refused_or_read_and_nothing_else() {
                     error,
                     Error::UnreadableFile { .. }
                         | Error::FileMismatch { .. }
-                        | Error::InvalidArgument(_)
-                        | Error::Io { .. }
+                        | Error::Store(StoreError::InvalidArgument(_) | StoreError::Io { .. })
                 ),
                 "{suffix} cut to {length}: {error}"
             );

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{TestBank, new_bank, rows_of, table};
-use embank::{Dtype, Error, ExportOptions, ImportOptions, Table, TableConfig};
+use embank::{Dtype, Error, ExportOptions, ImportOptions, StoreError, Table, TableConfig};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 /// A tensor of a safetensors file: name, dtype, shape and bytes.
@@ -62,10 +62,12 @@ fn refusal(result: embank::Result<embank::Imported>) -> String {
             format!("{}: {what}", path.display())
         }
         Err(
-            error @ (Error::InvalidArgument(_)
-            | Error::InvalidOption { .. }
-            | Error::WrongKind { .. }
-            | Error::Io { .. }),
+            error @ Error::Store(
+                StoreError::InvalidArgument(_)
+                | StoreError::InvalidOption { .. }
+                | StoreError::WrongKind { .. }
+                | StoreError::Io { .. },
+            ),
         ) => error.to_string(),
         other => panic!("{other:?}"),
     }

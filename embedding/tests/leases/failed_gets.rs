@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{TestBank, new_bank_with, small_options};
-use embank::{BankOptions, Error, Table, TableConfig};
+use embank::{BankOptions, Error, StoreError, Table, TableConfig};
 
 const KEYS: u64 = 4000;
 const DIM: usize = 64;
@@ -28,7 +28,7 @@ fn full_table(bound: Option<u32>) -> (TestBank, Table) {
         let keys: Vec<u64> = (0..100).map(|i| (100 * round + i) % KEYS).collect();
         match table.put(&keys, &rows) {
             Ok(()) => {}
-            Err(Error::QuotaExceeded { .. }) => break,
+            Err(Error::Store(StoreError::QuotaExceeded { .. })) => break,
             Err(other) => panic!("{other}"),
         }
     }
@@ -67,7 +67,7 @@ fn a_failed_get_gives_back_its_own_counts_alone() {
                             drop(lease);
                             got.fetch_add(1, Ordering::Relaxed);
                         }
-                        Err(Error::QuotaExceeded { .. }) => {
+                        Err(Error::Store(StoreError::QuotaExceeded { .. })) => {
                             refused.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(Error::StalenessTimeout { .. }) => {}

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{initial_of, new_bank, push_to_disk, small_options, table};
-use embank::{Bank, BankOptions, Error, Missing, Table, TableConfig};
+use embank::{Bank, BankOptions, Error, Missing, StoreError, Table, TableConfig};
 
 /// Makes a table whose rows' values are their keys. Rows of even keys are in memory, and rows of
 /// odd keys on disk.
@@ -107,7 +107,7 @@ fn buffers_come_out_of_the_budget_and_go_back() {
         assert!(held.len() < 100, "more than the budget is lent");
     };
     match refused {
-        Error::BudgetTooSmall { budget_bytes, .. } => {
+        Error::Store(StoreError::BudgetTooSmall { budget_bytes, .. }) => {
             assert_eq!(budget_bytes, small_options().memory_budget_bytes);
         }
         other => panic!("{other}"),
@@ -140,7 +140,7 @@ fn an_unreadable_row_is_the_waiters_error_and_nobody_elses() {
     let broken = table.prefetch(&keys).unwrap();
     let fine = table.prefetch(&even).unwrap();
     let error = broken.wait(&mut vec![0.0; 400], Missing::Error).unwrap_err();
-    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+    assert!(matches!(error, Error::Store(StoreError::Damaged { .. })), "{error}");
     fine.wait(&mut vec![0.0; 200], Missing::Error).unwrap();
     table.lookahead(&even).unwrap();
 }

@@ -2,8 +2,8 @@
 
 use bytemuck::Pod;
 use embank::{
-    Bags, Error, GradientPer, Initializer, Lease, Missing, Optimizer, Pooling, TableConfig,
-    TableGradients, UniqueKeys, VocabularyConfig,
+    Bags, Error, GradientPer, Initializer, Lease, Missing, Optimizer, Pooling, StoreError,
+    TableConfig, TableGradients, UniqueKeys, VocabularyConfig,
 };
 use memmap2::{MmapMut, MmapOptions};
 
@@ -19,7 +19,7 @@ fn zeros<T: Pod>(count: usize) -> Option<MmapMut> {
 #[track_caller]
 fn refused<T>(result: Result<T, Error>) {
     match result.map(drop) {
-        Err(Error::InvalidArgument(why)) => {
+        Err(Error::Store(StoreError::InvalidArgument(why))) => {
             assert!(why.contains("holds at most 4,294,967,295"), "{why}");
             assert!(why.contains("4294967296"), "{why}");
         }
@@ -95,7 +95,9 @@ fn a_batch_of_too_many_bags_is_refused() {
         for refusal in refusals {
             match refusal {
                 Err(Error::BadBags { what, .. }) => assert!(what.contains("4,294,967,295 bags")),
-                Err(Error::InvalidArgument(what)) => assert!(what.contains("4,294,967,295")),
+                Err(Error::Store(StoreError::InvalidArgument(what))) => {
+                    assert!(what.contains("4,294,967,295"))
+                }
                 other => panic!("{other:?}"),
             }
         }

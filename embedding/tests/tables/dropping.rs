@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{
     initial_of, new_bank, new_bank_with, push_to_disk, rows_of, small_options, table,
 };
-use embank::{Admission, Bank, Error, Missing, Optimizer, TableConfig};
+use embank::{Admission, Bank, Error, Missing, Optimizer, StoreError, TableConfig};
 
 fn sgd(dim: u32) -> TableConfig {
     TableConfig::new(dim).optimizer(Optimizer::sgd(1.0))
@@ -50,7 +50,7 @@ fn every_call_on_a_dropped_table_says_so() {
     assert!(test.bank.tables().iter().all(|info| info.name == "other"));
     for error in [test.bank.drop_table("t"), test.bank.open_table("t").map(drop)] {
         assert!(
-            matches!(error, Err(Error::NoSuchTable(name)) if name == "\"t\" in this bank, which has \"other\"")
+            matches!(error, Err(Error::Store(StoreError::NoSuchTable(name))) if name == "\"t\" in this bank, which has \"other\"")
         );
     }
     assert_eq!(rows_of(&other, &[1]), [5.0; 2], "another table's row of the same key");

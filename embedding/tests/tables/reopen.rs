@@ -6,7 +6,8 @@ use std::collections::HashMap;
 
 use crate::common::{initial_of, new_bank, rows_of, small_options, table};
 use embank::{
-    Adagrad, Bank, BankOptions, Error, Initializer, Missing, Optimizer, Table, TableConfig,
+    Adagrad, Bank, BankOptions, Error, Initializer, Missing, Optimizer, StoreError, Table,
+    TableConfig,
 };
 use proptest::prelude::*;
 
@@ -47,7 +48,7 @@ fn tables_settings_and_blob_come_back() {
 fn a_bank_is_open_once() {
     let test = new_bank();
     let error = Bank::open(test.bank.path(), small_options()).unwrap_err();
-    assert!(matches!(error, Error::Locked { .. }), "{error}");
+    assert!(matches!(error, Error::Store(StoreError::Locked { .. })), "{error}");
 }
 
 #[test]
@@ -308,7 +309,7 @@ fn a_bank_that_is_read_shows_checkpoints_beside_the_writer() {
 
     let read_only = |result: embank::Result<()>| {
         let error = result.unwrap_err();
-        assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+        assert!(matches!(error, Error::Store(StoreError::ReadOnly { .. })), "{error}");
     };
     let mut rows = [0.0; 2];
     read_only(table.put(&[1], &[0.0, 0.0]));

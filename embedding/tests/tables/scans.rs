@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use crate::common::{new_bank, push_to_disk, small_options, table};
-use embank::{Adagrad, Bank, Error, Optimizer, Scan, TableConfig};
+use embank::{Adagrad, Bank, Error, Optimizer, Scan, StoreError, TableConfig};
 
 const DIM: usize = 3;
 
@@ -90,7 +90,7 @@ fn a_scan_outlives_changes_checkpoints_its_table_and_its_bank_handle() {
     let path = test.bank.path().to_owned();
     drop((scanned, test.bank));
     assert!(
-        matches!(Bank::open(&path, small_options()), Err(Error::Locked { .. })),
+        matches!(Bank::open(&path, small_options()), Err(Error::Store(StoreError::Locked { .. }))),
         "the scan keeps the bank open"
     );
     let mut found = collect(&mut scan, 512);
@@ -105,14 +105,16 @@ fn a_scan_outlives_changes_checkpoints_its_table_and_its_bank_handle() {
 fn a_scan_without_a_checkpoint_of_its_table_says_what_to_do() {
     let test = new_bank();
     let scanned = table(&test.bank, config());
-    let Err(error @ Error::NoSuchCheckpoint { number: None, .. }) = scanned.scan() else {
+    let Err(error @ Error::Store(StoreError::NoSuchCheckpoint { number: None, .. })) =
+        scanned.scan()
+    else {
         panic!("there is no checkpoint")
     };
     assert!(error.to_string().contains("take one first"), "{error}");
     test.bank.checkpoint(b"").unwrap();
     assert!(scanned.scan().unwrap().next_row().unwrap().is_none());
     let later = test.bank.table("later", config()).unwrap();
-    let Err(Error::NoSuchTable(text)) = later.scan() else {
+    let Err(Error::Store(StoreError::NoSuchTable(text))) = later.scan() else {
         panic!("it is younger than the checkpoint")
     };
     assert!(text.contains("\"later\" in checkpoint 1"), "{text}");
@@ -131,7 +133,8 @@ fn a_budget_without_room_for_a_scan_is_named_as_the_banks() {
         }
         Err(error) => Some(error),
     });
-    let Some(Error::BudgetTooSmall { budget_bytes, needed_bytes, .. }) = refusal else {
+    let Some(Error::Store(StoreError::BudgetTooSmall { budget_bytes, needed_bytes, .. })) = refusal
+    else {
         panic!("{refusal:?}")
     };
     assert_eq!(budget_bytes, small_options().memory_budget_bytes);

@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::common::{new_bank_with, rows_of, small_options, table};
-use embank::{Bank, BankOptions, CompactionOptions, Error, Optimizer, Table, TableConfig};
+use embank::{
+    Bank, BankOptions, CompactionOptions, Error, Optimizer, StoreError, Table, TableConfig,
+};
 
 const DIM: u32 = 16;
 
@@ -39,7 +41,7 @@ fn options_out_of_their_range_are_refused_by_name() {
     ] {
         let path = dir.path().join(name);
         match Bank::open(&path, options).unwrap_err() {
-            Error::InvalidOption { option, problem } => {
+            Error::Store(StoreError::InvalidOption { option, problem }) => {
                 assert_eq!(option, name, "{problem}");
             }
             other => panic!("{name}: {other}"),
@@ -91,7 +93,9 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
         .unwrap();
     let text = refusal.to_string();
     assert!(text.contains("raise the quota"), "the cure: {text}");
-    let Error::QuotaExceeded { quota_bytes, log_bytes, live_bytes, .. } = refusal else {
+    let Error::Store(StoreError::QuotaExceeded { quota_bytes, log_bytes, live_bytes, .. }) =
+        refusal
+    else {
         panic!("{text}")
     };
     assert_eq!(quota_bytes, QUOTA);
@@ -131,7 +135,7 @@ fn at_the_quota_counts_come_back() {
     for keys in refused {
         match rows.get(&keys, &mut vec![0.0; keys.len() * DIM as usize]) {
             Ok(lease) => held.push(lease),
-            Err(Error::QuotaExceeded { .. }) => {
+            Err(Error::Store(StoreError::QuotaExceeded { .. })) => {
                 for key in keys {
                     assert!(matches!(rows.outstanding(key), Ok(None | Some(0))), "key {key}");
                 }

@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::common::{new_bank_with, small_options};
-use embank::{Bank, BankOptions, CompactionOptions, Error, SpaceHolder, Table, TableConfig};
+use embank::{
+    Bank, BankOptions, CompactionOptions, Error, SpaceHolder, StoreError, Table, TableConfig,
+};
 
 const QUOTA_BYTES: u64 = 8 << 20;
 const ROWS: u64 = 2_000;
@@ -35,9 +37,11 @@ fn fill(bank: &Bank, table: &Table) -> (Vec<SpaceHolder>, String) {
     for _ in 0..10_000 {
         match write_all(table) {
             Ok(()) => drop(bank.checkpoint(b"").unwrap()),
-            Err(error @ Error::QuotaExceeded { .. }) => {
+            Err(error @ Error::Store(StoreError::QuotaExceeded { .. })) => {
                 let text = error.to_string();
-                let Error::QuotaExceeded { holders, .. } = error else { unreachable!() };
+                let Error::Store(StoreError::QuotaExceeded { holders, .. }) = error else {
+                    unreachable!()
+                };
                 return (holders, text);
             }
             Err(other) => panic!("{other}"),

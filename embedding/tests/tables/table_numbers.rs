@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::{initial_of, new_bank_with, rows_of, small_options};
 use embank::{
     Bank, BankOptions, CompactionOptions, Error, Eviction, ExportOptions, Missing, Optimizer,
-    OwnedValues, Table, TableConfig, Tracking, VocabularyConfig,
+    OwnedValues, StoreError, Table, TableConfig, Tracking, VocabularyConfig,
 };
 
 /// Options without background compaction, and with one kept checkpoint.
@@ -39,7 +39,7 @@ fn make(bank: &Bank, name: &str, config: &TableConfig) -> Table {
     loop {
         match bank.table(name, config.clone()) {
             Ok(table) => return table,
-            Err(Error::Exhausted(what)) => {
+            Err(Error::Store(StoreError::Exhausted(what))) => {
                 assert!(what.contains("numbers of tables are taken"), "{what}");
                 clear(bank);
             }

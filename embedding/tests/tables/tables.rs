@@ -2,7 +2,8 @@
 
 use crate::common::{initial_of, new_bank, new_bank_with, rows_of, small_options, table};
 use embank::{
-    Adagrad, BankOptions, Error, Initializer, Missing, Optimizer, TableConfig, UniqueKeys,
+    Adagrad, BankOptions, Error, Initializer, Missing, Optimizer, StoreError, TableConfig,
+    UniqueKeys,
 };
 
 #[test]
@@ -249,7 +250,7 @@ fn a_name_stands_for_one_table() {
     assert!(message.contains("dim 2") && message.contains("dim 3"), "{message}");
     assert!(matches!(bank.table("new", TableConfig::new(0)), Err(Error::InvalidConfig { .. })));
     let error = bank.open_table("new").unwrap_err();
-    assert!(matches!(error, Error::NoSuchTable(_)), "{error}");
+    assert!(matches!(error, Error::Store(StoreError::NoSuchTable(_))), "{error}");
     let listed = "there is no table \"new\" in this bank, which has \"item\", \"user\"";
     assert_eq!(error.to_string(), listed);
     let names: Vec<_> = bank.tables().into_iter().map(|info| info.name).collect();
@@ -314,7 +315,7 @@ fn a_budget_that_is_too_small_is_refused_with_one_that_does() {
         embank::Bank::open(dir.path().join("bank"), options)
     };
     match open(4096).unwrap_err() {
-        Error::BudgetTooSmall { budget_bytes, needed_bytes, .. } => {
+        Error::Store(StoreError::BudgetTooSmall { budget_bytes, needed_bytes, .. }) => {
             assert_eq!(budget_bytes, 4096);
             assert!(open(needed_bytes).is_ok());
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::common::{TestBank, new_bank_with, rows_of, small_options, table};
 use embank::{
     Admission, Bags, Bank, BankOptions, Error, Lease, Missing, Optimizer, Pooling, RowWiseAdagrad,
-    Table, TableConfig,
+    StoreError, Table, TableConfig,
 };
 use fastrand::Rng;
 
@@ -233,7 +233,10 @@ fn a_number_of_threads_out_of_range_is_refused() {
     let opened =
         |threads| Bank::open(dir.path().join("bank"), BankOptions { threads, ..small_options() });
     let refused = opened(1025).unwrap_err();
-    assert!(matches!(refused, Error::InvalidOption { option: "threads", .. }), "{refused}");
+    assert!(
+        matches!(refused, Error::Store(StoreError::InvalidOption { option: "threads", .. })),
+        "{refused}"
+    );
     assert!(refused.to_string().contains("from 1 to 1024, not 1025"), "{refused}");
     opened(1024).unwrap();
     opened(0).unwrap();

@@ -1,5 +1,6 @@
 //! Methods that take, pin and restore the checkpoints of an open bank.
 
+use embank::StoreError;
 use pyo3::prelude::*;
 
 use super::recovered::PyRecovered;
@@ -136,8 +137,7 @@ impl PyBank {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
         let Some(options) = &self.options else {
             let path = self.cell.path().to_owned();
-            let error = embank::Error::ReadOnly { path };
-            return Err(errors::to_python(py, &error));
+            return Err(errors::to_python(py, &StoreError::ReadOnly { path }.into()));
         };
         let gone = self.cell.roll_back(py, options, checkpoint);
         if self.cell.is_closed()? {

@@ -4,7 +4,7 @@
 //! vocabulary objects stay usable, because models refer to them. Leases, prefetches, scans and
 //! pipelines end, because their rows may be gone.
 
-use embank::{Bank, BankOptions, Error, Table, TableConfig, Vocabulary};
+use embank::{Bank, BankOptions, StoreError, Table, TableConfig, Vocabulary};
 use pyo3::prelude::*;
 
 use super::bank_cell::{BankCell, InFlight, detached};
@@ -113,11 +113,12 @@ impl BankCell {
             Bank::checkpoints(self.path())?.into_iter().map(|of| of.number).collect();
         if !there.contains(&checkpoint) {
             let path = self.path().to_owned();
-            return Err(Error::NoSuchCheckpoint { path, number: Some(checkpoint), kept: there });
+            let number = Some(checkpoint);
+            return Err(StoreError::NoSuchCheckpoint { path, number, kept: there }.into());
         }
         let Some(open) = self.take_open() else {
             let closed = "the bank is closed, or another thread takes it back to a checkpoint";
-            return Err(Error::InvalidArgument(closed.to_owned()));
+            return Err(StoreError::InvalidArgument(closed.to_owned()).into());
         };
         let reopening = InFlight::of(self);
         let kept = Kept::of(&open);
