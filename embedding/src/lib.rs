@@ -109,7 +109,8 @@ pub use files::import::options::ImportOptions;
 pub use files::import::{Imported, exported_config};
 pub use keys::UniqueKeys;
 pub use lease::Lease;
-pub use lease::step::{GradientPer, TableGradients};
+pub use lease::request::Request;
+pub use lease::step::TableGradients;
 pub use lookahead::queue::LookaheadReceipt;
 pub use optimizer::*; // `Optimizer` and the struct of each kind
 pub use options::{BankOptions, WAIT_TIMEOUT_DEFAULT};

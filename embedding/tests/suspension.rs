@@ -38,8 +38,8 @@ fn a_suspension_makes_no_lease_expire() {
         let table = test.bank.table(name, config().staleness_bound(bound)).unwrap();
         let lease = table.get(&[1, 2], &mut [0.0; 2]).unwrap();
         suspend_for(HOUR);
-        let impatient = table.with_wait_timeout(Duration::ZERO);
-        let got = elsewhere(|| impatient.get(&[1], &mut [0.0]).map(drop));
+        let impatient = || table.request(&[1]).unwrap().within(Duration::ZERO);
+        let got = elsewhere(|| table.get_rows(impatient(), &mut [0.0]).map(drop));
         match bound {
             Some(_) => assert!(matches!(got, Err(Error::StalenessTimeout { .. })), "{got:?}"),
             None => got.unwrap(),

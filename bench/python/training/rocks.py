@@ -218,7 +218,9 @@ def pieces(rows: NDArray[Any]) -> list[bytes]:
 
 
 class RocksLease:
-    """Replaces `embank.DistinctLease`."""
+    """Replaces an `embank.Lease` on distinct keys."""
+
+    per = "distinct"
 
     def __init__(self, table: RocksTable, found: Found, inverse: NDArray[np.int64]) -> None:
         self._table, self._found, self.inverse = table, found, inverse

@@ -275,6 +275,16 @@ typedef enum embank_pooling {
   EMBANK_POOLING_MEAN = 1,
 } embank_pooling;
 
+// What a row of a request stands for.
+typedef enum embank_row_per {
+  // A key of the batch. The rows of repeated keys repeat too.
+  EMBANK_ROW_PER_KEY = 0,
+  // A distinct key, in order of first appearance. embank_lease_distinct lists the distinct keys.
+  EMBANK_ROW_PER_DISTINCT = 1,
+  // A bag: the rows of its keys, pooled into one.
+  EMBANK_ROW_PER_BAG = 2,
+} embank_row_per;
+
 // The file formats of exports and imports. docs/export.md describes their content.
 typedef enum embank_file_format {
   // The format of the path's suffix: .safetensors, .npy or .parquet.
@@ -517,6 +527,28 @@ typedef struct embank_bags {
   // Must be 0.
   uint32_t reserved;
 } embank_bags;
+
+// Says what the rows of a get stand for, and how long it may wait. Call embank_request_init, then
+// change fields.
+typedef struct embank_request {
+  // Set by embank_request_init.
+  size_t size;
+  // The longest wait for rows whose clocks are above the table's staleness bound, in
+  // milliseconds. With 0, if a clock is above the bound, the get fails at once with
+  // EMBANK_STATUS_STALENESS_TIMEOUT. Negative for the bank's wait timeout. Default: -1.
+  int64_t timeout_ms;
+  // The bags, for EMBANK_ROW_PER_BAG. The lease keeps a copy. Default: NULL.
+  const struct embank_bags *bags;
+  // Keys whose rows this training step has got before, for example for another part of the
+  // model. Admission counts both gets of such a key as one. Default: NULL.
+  const uint64_t *earlier;
+  // The number of keys in `earlier`. Default: 0.
+  size_t earlier_count;
+  // One of embank_row_per. Default: EMBANK_ROW_PER_KEY.
+  uint32_t per;
+  // Must be 0.
+  uint32_t reserved;
+} embank_request;
 
 // A callback for keys. The library calls it with the keys of a batch of rows. `keys` is valid
 // until the callback returns. A result other than 0 ends the call of the library.
@@ -1088,29 +1120,6 @@ enum embank_status embank_table_get(const struct embank_table *table,
                                     size_t rows_len,
                                     struct embank_lease **lease);
 
-// Works as embank_table_get, but waits at most `timeout_ms` milliseconds, whatever the bank's wait
-// timeout is. With 0, if a clock is above the bound, the call fails at once with
-// EMBANK_STATUS_STALENESS_TIMEOUT.
-enum embank_status embank_table_get_within(const struct embank_table *table,
-                                           const uint64_t *keys,
-                                           size_t key_count,
-                                           float *rows,
-                                           size_t rows_len,
-                                           uint64_t timeout_ms,
-                                           struct embank_lease **lease);
-
-// Gets one row per distinct key for training, in order of first appearance. `rows` needs room for
-// one row per distinct key, and may be longer; key_count * dim values are always enough.
-// `distinct_count` gets the number of distinct keys, and may be NULL. embank_lease_distinct lists
-// the distinct keys. In all else, works as embank_table_get.
-enum embank_status embank_table_get_distinct(const struct embank_table *table,
-                                             const uint64_t *keys,
-                                             size_t key_count,
-                                             float *rows,
-                                             size_t rows_len,
-                                             size_t *distinct_count,
-                                             struct embank_lease **lease);
-
 // Reads rows for evaluation, one per key. Changes no staleness clock, waits for no clock, and
 // writes nothing. `missing` is one of embank_missing. `present` has key_count bytes: 1 for each
 // key that has a row, and 0 for each key that has none. It may be NULL.
@@ -1273,28 +1282,21 @@ const char *embank_byte_strings_at(const struct embank_byte_strings *strings,
 // Frees the byte strings.
 void embank_byte_strings_free(struct embank_byte_strings *strings);
 
-// Ends the lease: applies one gradient per key of the batch with the table's optimizer. Sums the
-// gradients of equal keys first. The next checkpoint makes the update durable.
+// Ends the lease: applies one gradient per row of the get, that is per key of the batch, per
+// distinct key, or per bag, with the table's optimizer. Sums the gradients of equal keys first. A
+// bag's gradient goes to the rows of its keys, once for each place of a key: times the weight, or
+// with EMBANK_POOLING_MEAN divided by the bag's number of keys. The next checkpoint makes the
+// update durable.
 enum embank_status embank_lease_apply(const struct embank_lease *lease,
                                       const float *gradients,
                                       size_t gradients_len);
 
-// Ends the lease: applies one gradient per distinct key, in the order of embank_lease_distinct.
-enum embank_status embank_lease_apply_distinct(const struct embank_lease *lease,
-                                               const float *gradients,
-                                               size_t gradients_len);
-
-// Ends the lease: replaces the rows. `rows` has one row per key of the batch. If a key repeats,
-// its last row wins. The optimizer state of the rows stays.
+// Ends the lease: replaces the rows. `rows` has one row per row of the get. If a key repeats, its
+// last row wins. The optimizer state of the rows stays. Fails for a lease on bags, which then
+// ends.
 enum embank_status embank_lease_put(const struct embank_lease *lease,
                                     const float *rows,
                                     size_t rows_len);
-
-// Ends the lease: replaces the rows. `rows` has one row per distinct key, in the order of
-// embank_lease_distinct.
-enum embank_status embank_lease_put_distinct(const struct embank_lease *lease,
-                                             const float *rows,
-                                             size_t rows_len);
 
 // Ends the lease without an update: lowers the staleness clocks of its rows again. Returns an
 // error if that fails. Does nothing if the lease has ended already.
@@ -1321,18 +1323,6 @@ enum embank_status embank_lease_distinct(const struct embank_lease *lease,
 // Releases the lease if it has not ended, then frees the handle.
 void embank_lease_free(struct embank_lease *lease);
 
-// Gets rows for training, and pools the rows of each bag into one row of `pooled`. `pooled` has
-// room for one row for each bag, that is, number of bags * dim values. The call does not return
-// the single rows. The caller ends the lease with one gradient for each bag
-// (embank_lease_apply_bags). In all else, works as embank_table_get.
-enum embank_status embank_table_get_bags(const struct embank_table *table,
-                                         const uint64_t *keys,
-                                         size_t key_count,
-                                         const struct embank_bags *bags,
-                                         float *pooled,
-                                         size_t pooled_len,
-                                         struct embank_lease **lease);
-
 // Reads rows for evaluation, and pools the rows of each bag into one row of `pooled`. `pooled` has
 // room for number of bags * dim values. For a key without a row, the pooling takes the row's
 // initial values. Changes no staleness clock, waits for no clock, and writes nothing.
@@ -1343,15 +1333,22 @@ enum embank_status embank_table_peek_bags(const struct embank_table *table,
                                           float *pooled,
                                           size_t pooled_len);
 
-// Ends the lease: applies one gradient for each bag with the table's optimizer. `gradients` has
-// number of bags * dim values. `bags` must be the bags of the get. A row's gradient is the sum of
-// its bags' gradients, one for each place of its key in the batch: times the weight, or with
-// EMBANK_POOLING_MEAN divided by the bag's number of keys. The next checkpoint makes the update
-// durable.
-enum embank_status embank_lease_apply_bags(const struct embank_lease *lease,
-                                           const struct embank_bags *bags,
-                                           const float *gradients,
-                                           size_t gradients_len);
+// Sets every field to its default. `size` is sizeof(embank_request).
+enum embank_status embank_request_init(struct embank_request *request, size_t size);
+
+// Gets rows for training, as `request` says; NULL stands for the defaults. `rows` needs room for
+// one row of dim values per key, distinct key or bag. For distinct keys it may be longer: room for
+// a row per key is always enough. `row_count` gets the number of rows, and may be NULL. The caller
+// ends the lease with as many gradients or rows (embank_lease_apply, embank_lease_put). In all
+// else, works as embank_table_get.
+enum embank_status embank_table_get_rows(const struct embank_table *table,
+                                         const uint64_t *keys,
+                                         size_t key_count,
+                                         const struct embank_request *request,
+                                         float *rows,
+                                         size_t rows_len,
+                                         size_t *row_count,
+                                         struct embank_lease **lease);
 
 // Fills `keys` and `rows` with the next rows of the scan. `keys` has room for `capacity` keys, and
 // `rows` for capacity * dim values. `count` gets the number of rows. It is less than `capacity`

@@ -2,8 +2,7 @@
 
 use embank::{Bags, Pooling};
 
-use crate::lease::{embank_lease, end_with_bags};
-use crate::memory::{HandlePlace, Lent};
+use crate::memory::Lent;
 use crate::status::{Failure, call, embank_status};
 use crate::table::{embank_table, table_of};
 
@@ -71,7 +70,7 @@ impl LentBags {
     }
 
     /// Fails if `written` overlaps the offsets or the weights.
-    fn check_apart(&self, written: &Lent<f32>) -> Result<(), Failure> {
+    pub(crate) fn check_apart(&self, written: &Lent<f32>) -> Result<(), Failure> {
         written.check_apart(&self.offsets)?;
         self.weights.as_ref().map_or(Ok(()), |weights| written.check_apart(weights))
     }
@@ -89,38 +88,6 @@ impl LentBags {
             }
         }
     }
-}
-
-/// Gets rows for training, and pools the rows of each bag into one row of `pooled`. `pooled` has
-/// room for one row for each bag, that is, number of bags * dim values. The call does not return
-/// the single rows. The caller ends the lease with one gradient for each bag
-/// (embank_lease_apply_bags). In all else, works as embank_table_get.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn embank_table_get_bags(
-    table: *const embank_table,
-    keys: *const u64,
-    key_count: usize,
-    bags: *const embank_bags,
-    pooled: *mut f32,
-    pooled_len: usize,
-    lease: *mut *mut embank_lease,
-) -> embank_status {
-    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys`, `bags`,
-    // `pooled` and `lease` are each null or valid until the call returns.
-    call(|| unsafe {
-        let place = HandlePlace::cleared("lease", lease)?;
-        let table = table_of(table)?;
-        let keys = Lent::new("keys", keys, key_count)?;
-        let bags = LentBags::new(bags, key_count)?;
-        let pooled = Lent::new_mut("pooled", pooled, pooled_len)?;
-        pooled.check_apart(&keys)?;
-        bags.check_apart(&pooled)?;
-        // SAFETY: `check_apart` found that `pooled` overlaps no other buffer. By the rules of
-        // embank.h, no other code uses the buffers during the call.
-        let got = table.get_bags(keys.read(), bags.read(), pooled.write())?;
-        place.hand_over(embank_lease::new(got));
-        Ok(())
-    })
 }
 
 /// Reads rows for evaluation, and pools the rows of each bag into one row of `pooled`. `pooled` has
@@ -148,21 +115,4 @@ pub unsafe extern "C" fn embank_table_peek_bags(
         // embank.h, no other code uses the buffers during the call.
         Ok(table.peek_bags(keys.read(), bags.read(), pooled.write())?)
     })
-}
-
-/// Ends the lease: applies one gradient for each bag with the table's optimizer. `gradients` has
-/// number of bags * dim values. `bags` must be the bags of the get. A row's gradient is the sum of
-/// its bags' gradients, one for each place of its key in the batch: times the weight, or with
-/// EMBANK_POOLING_MEAN divided by the bag's number of keys. The next checkpoint makes the update
-/// durable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn embank_lease_apply_bags(
-    lease: *const embank_lease,
-    bags: *const embank_bags,
-    gradients: *const f32,
-    gradients_len: usize,
-) -> embank_status {
-    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `bags` and
-    // `gradients` are each null or valid until the call returns.
-    call(|| unsafe { end_with_bags(lease, bags, gradients, gradients_len) })
 }

@@ -6,7 +6,6 @@
 use embank::locks::Mutex;
 use embank::{Error, Lease};
 
-use crate::bags::{LentBags, embank_bags};
 use crate::handle::{self, Owned, borrowed};
 use crate::memory::{Lent, Place};
 use crate::status::{Failure, call, embank_status};
@@ -42,7 +41,7 @@ unsafe fn lease_of<'a>(lease: *const embank_lease) -> Result<&'a Mutex<Option<Le
 }
 
 /// Ends the lease: `end` applies or puts `values`. Fails, and leaves the lease as it was, unless
-/// `values` has `count(lease)` rows.
+/// there is one row of values per row of the get.
 ///
 /// # Safety
 /// `lease` must be null or a handle that the caller does not free during the call. `values` must
@@ -52,8 +51,7 @@ unsafe fn end_with(
     what: &'static str,
     values: *const f32,
     values_len: usize,
-    count: impl FnOnce(&Lease) -> usize,
-    end: impl FnOnce(Lease, &[f32]) -> embank::Result<()>,
+    end: fn(Lease, &[f32]) -> embank::Result<()>,
 ) -> embank_status {
     call(|| {
         // SAFETY: by this function's `# Safety`, `lease` is null or a live handle, and `values`
@@ -63,7 +61,7 @@ unsafe fn end_with(
         let taken = {
             let mut held = lease.lock();
             let lease = held.as_ref().ok_or_else(ended)?;
-            let expected = count(lease) * lease.table().dim();
+            let expected = lease.row_count() * lease.table().dim();
             if values.len() != expected {
                 let table = lease.table().name().to_owned();
                 let found = values.len();
@@ -75,99 +73,34 @@ unsafe fn end_with(
     })
 }
 
-/// Ends the lease with one gradient for each bag.
-///
-/// # Safety
-/// `lease` must be null or a handle that the caller does not free during the call. `bags` must be
-/// null or point to an initialised struct. The buffers of `bags` and `gradients` must have the
-/// stated lengths, and no other code may change them during the call.
-pub(crate) unsafe fn end_with_bags(
-    lease: *const embank_lease,
-    bags: *const embank_bags,
-    gradients: *const f32,
-    gradients_len: usize,
-) -> Result<(), Failure> {
-    // SAFETY: by this function's `# Safety`, `lease` is null or a live handle.
-    let lease = unsafe { lease_of(lease)? };
-    let gradients = Lent::new("gradients", gradients, gradients_len)?;
-    let mut held = lease.lock();
-    let held_lease = held.as_ref().ok_or_else(ended)?;
-    // SAFETY: by this function's `# Safety`, `bags` is null or an initialised struct, and its
-    // buffers stay valid and unchanged.
-    let bags = unsafe { LentBags::new(bags, held_lease.unique().batch_len())?.read() };
-    // SAFETY: by this function's `# Safety`, `gradients` holds `gradients_len` values.
-    let gradients = unsafe { gradients.read() };
-    // This check stands before `take`, so that a wrong argument does not end the lease.
-    held_lease.check_bag_gradients(bags, gradients)?;
-    let taken = held.take().ok_or_else(ended)?;
-    drop(held);
-    taken.apply_bags(bags, gradients)?;
-    Ok(())
-}
-
-/// Ends the lease: applies one gradient per key of the batch with the table's optimizer. Sums the
-/// gradients of equal keys first. The next checkpoint makes the update durable.
+/// Ends the lease: applies one gradient per row of the get, that is per key of the batch, per
+/// distinct key, or per bag, with the table's optimizer. Sums the gradients of equal keys first. A
+/// bag's gradient goes to the rows of its keys, once for each place of a key: times the weight, or
+/// with EMBANK_POOLING_MEAN divided by the bag's number of keys. The next checkpoint makes the
+/// update durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_apply(
     lease: *const embank_lease,
     gradients: *const f32,
     gradients_len: usize,
 ) -> embank_status {
-    let count = |lease: &Lease| lease.unique().batch_len();
     // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `gradients` is null
     // or valid until the call returns.
-    unsafe {
-        end_with(lease, "gradients", gradients, gradients_len, count, |lease, values| {
-            lease.apply(values)
-        })
-    }
+    unsafe { end_with(lease, "gradients", gradients, gradients_len, Lease::apply) }
 }
 
-/// Ends the lease: applies one gradient per distinct key, in the order of embank_lease_distinct.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn embank_lease_apply_distinct(
-    lease: *const embank_lease,
-    gradients: *const f32,
-    gradients_len: usize,
-) -> embank_status {
-    let count = |lease: &Lease| lease.unique().len();
-    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `gradients` is null
-    // or valid until the call returns.
-    unsafe {
-        end_with(lease, "gradients", gradients, gradients_len, count, |lease, values| {
-            lease.apply_distinct(values)
-        })
-    }
-}
-
-/// Ends the lease: replaces the rows. `rows` has one row per key of the batch. If a key repeats,
-/// its last row wins. The optimizer state of the rows stays.
+/// Ends the lease: replaces the rows. `rows` has one row per row of the get. If a key repeats, its
+/// last row wins. The optimizer state of the rows stays. Fails for a lease on bags, which then
+/// ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_put(
     lease: *const embank_lease,
     rows: *const f32,
     rows_len: usize,
 ) -> embank_status {
-    let count = |lease: &Lease| lease.unique().batch_len();
     // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `rows` is null or
     // valid until the call returns.
-    unsafe { end_with(lease, "rows", rows, rows_len, count, |lease, values| lease.put(values)) }
-}
-
-/// Ends the lease: replaces the rows. `rows` has one row per distinct key, in the order of
-/// embank_lease_distinct.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn embank_lease_put_distinct(
-    lease: *const embank_lease,
-    rows: *const f32,
-    rows_len: usize,
-) -> embank_status {
-    let count = |lease: &Lease| lease.unique().len();
-    // SAFETY: by the rules of embank.h, `lease` is null or a live handle, and `rows` is null or
-    // valid until the call returns.
-    unsafe {
-        end_with(lease, "rows", rows, rows_len, count, |lease, values| lease.put_distinct(values))
-    }
+    unsafe { end_with(lease, "rows", rows, rows_len, Lease::put) }
 }
 
 /// Ends the lease without an update: lowers the staleness clocks of its rows again. Returns an

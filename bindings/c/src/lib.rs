@@ -17,7 +17,8 @@
 //!
 //! Where to look:
 //!
-//! - `bank.rs`, `table.rs`, `lease.rs`, `scan.rs`, `vocabulary.rs`: functions on handles.
+//! - `bank.rs`, `table.rs`, `request.rs`, `lease.rs`, `scan.rs`, `vocabulary.rs`: functions on
+//!   handles.
 //! - `options.rs`, `settings.rs`, `optimizer.rs`, `initializer.rs`, `dtype.rs`, `admission.rs`:
 //!   structs and enums of settings.
 //! - `eviction.rs`, `files.rs`, `checkpoints.rs`, `stats.rs`, `counters.rs`: eviction, export and
@@ -69,6 +70,7 @@ mod memory;
 mod optimizer;
 mod options;
 mod refusals;
+mod request;
 mod scan;
 mod settings;
 mod sized;

@@ -1,7 +1,6 @@
 //! Functions on a table: they read, train, put and delete batches of rows.
 
 use std::ffi::{CString, c_char};
-use std::time::Duration;
 
 use embank::{Missing, Table};
 
@@ -140,62 +139,6 @@ pub unsafe extern "C" fn embank_table_get(
         let table = table_of(table)?;
         let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
         let got = table.get(keys, rows)?;
-        place.hand_over(embank_lease::new(got));
-        Ok(())
-    })
-}
-
-/// Works as embank_table_get, but waits at most `timeout_ms` milliseconds, whatever the bank's wait
-/// timeout is. With 0, if a clock is above the bound, the call fails at once with
-/// EMBANK_STATUS_STALENESS_TIMEOUT.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn embank_table_get_within(
-    table: *const embank_table,
-    keys: *const u64,
-    key_count: usize,
-    rows: *mut f32,
-    rows_len: usize,
-    timeout_ms: u64,
-    lease: *mut *mut embank_lease,
-) -> embank_status {
-    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys`, `rows` and
-    // `lease` are each null or valid until the call returns.
-    call(|| unsafe {
-        let place = HandlePlace::cleared("lease", lease)?;
-        let table = table_of(table)?.with_wait_timeout(Duration::from_millis(timeout_ms));
-        let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
-        let got = table.get(keys, rows)?;
-        place.hand_over(embank_lease::new(got));
-        Ok(())
-    })
-}
-
-/// Gets one row per distinct key for training, in order of first appearance. `rows` needs room for
-/// one row per distinct key, and may be longer; key_count * dim values are always enough.
-/// `distinct_count` gets the number of distinct keys, and may be NULL. embank_lease_distinct lists
-/// the distinct keys. In all else, works as embank_table_get.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn embank_table_get_distinct(
-    table: *const embank_table,
-    keys: *const u64,
-    key_count: usize,
-    rows: *mut f32,
-    rows_len: usize,
-    distinct_count: *mut usize,
-    lease: *mut *mut embank_lease,
-) -> embank_status {
-    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys`, `rows`,
-    // `distinct_count` and `lease` are each null or valid until the call returns.
-    call(|| unsafe {
-        let place = HandlePlace::cleared("lease", lease)?;
-        let count = Place::optional("number of distinct keys", distinct_count)?;
-        let table = table_of(table)?;
-        let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
-        let unique = table.unique_keys(keys)?;
-        let distinct = unique.len();
-        let used = rows.len().min(distinct * table.dim());
-        let got = table.get_distinct(unique, &mut rows[..used])?;
-        count.set(distinct);
         place.hand_over(embank_lease::new(got));
         Ok(())
     })

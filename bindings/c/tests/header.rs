@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{env, fs};
 
 /// The source files, in the order in which their items stand in the header.
-const SOURCES: [&str; 20] = [
+const SOURCES: [&str; 21] = [
     "status.rs",
     "options.rs",
     "optimizer.rs",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 20] = [
     "vocabulary.rs",
     "lease.rs",
     "bags.rs",
+    "request.rs",
     "scan.rs",
     "callbacks.rs",
     "eviction.rs",

@@ -72,7 +72,7 @@ mod _embank {
         apply_delta, checkpoint_id, copy_checkpoint, export_delta, list_checkpoints, roll_back,
     };
     #[pymodule_export]
-    use crate::lease::{PyBagLease, PyDistinctLease, PyLease};
+    use crate::lease::PyLease;
     #[pymodule_export]
     use crate::pipeline::PyPipeline;
     #[pymodule_export]

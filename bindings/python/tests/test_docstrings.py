@@ -40,5 +40,5 @@ def test_the_compiled_classes_have_examples() -> None:
         for test in doctest.DocTestFinder().find(embank, "embank")
         if any(example.source for example in test.examples)
     }
-    for name in ("Bank", "Table", "Lease", "DistinctLease", "Scan", "SGD", "Adagrad", "Uniform"):
+    for name in ("Bank", "Table", "Lease", "Scan", "SGD", "Adagrad", "Uniform"):
         assert f"embank.{name}" in with_examples

@@ -103,11 +103,7 @@ impl Bank {
     }
 
     fn handle(&self, shared: &Arc<TableShared>) -> Table {
-        Table {
-            vocabularies: Arc::clone(&self.shared.vocabularies),
-            shared: Arc::clone(shared),
-            wait_timeout: self.context().wait_timeout,
-        }
+        Table { vocabularies: Arc::clone(&self.shared.vocabularies), shared: Arc::clone(shared) }
     }
 
     /// Opens the table `name` with its present settings. The learning rate, eps and staleness bound

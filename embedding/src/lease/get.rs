@@ -1,6 +1,6 @@
 //! Gets: calls that read rows for training and return a lease on them.
 //!
-//! Each public call ends in `get_into`, which makes the lease. `acquire` tries once to raise the
+//! Each public call ends in `serve`. `get_into` makes the lease. `acquire` tries once to raise the
 //! clocks of all rows. If a row is blocked, `acquire` calls the code in `waiting`, where the Get
 //! waits.
 
@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::keys::{Places, UniqueKeys};
 use crate::lease::Lease;
 use crate::lease::release::places_keys;
+use crate::lease::request::{Request, RowPer};
 use crate::lease::waiting::Obstacle;
 use crate::registry::part::KeyPart;
 use crate::registry::turnstile::Entered;
@@ -22,37 +23,58 @@ use crate::table::Table;
 use crate::table::gate::Decision;
 use crate::table::operations::{GetRows, GotRows};
 
-/// Says whether a Get waits for rows that are at their staleness bound.
+/// Says how long a Get waits for rows that are at their staleness bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    Yes,
+    Within(Duration),
     No,
 }
 
-/// Message of `expect`: a Get with `Waits::Yes` returns a lease or an error, and never `None`.
-const WAITED: &str = "a Get that waits ends with a lease or an error";
-
 impl Table {
-    /// Gets rows for training. `rows` holds keys * dim values and receives one row per key,
-    /// including duplicates. Missing rows are inserted with their initial values. The staleness
-    /// clock of each distinct key rises by one until the lease ends. If a clock is above the
-    /// table's bound, the call waits for at most the bank's `wait_timeout`.
+    /// Gets rows for training: [`get_rows`](Self::get_rows) with one row per key. `rows` holds keys
+    /// * dim values and receives one row per key, including duplicates.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`],
-    /// [`Error::SelfBlocked`], or a failure of the store. After an error, the call has raised no
-    /// clock, and the content of `rows` is unspecified. Missing rows that the call has inserted
-    /// before the error stay, with their initial values.
+    /// The errors of [`get_rows`](Self::get_rows).
     pub fn get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {
-        self.get_batch(keys, rows, Waits::Yes).map(|lease| lease.expect(WAITED))
+        self.get_rows(self.request(keys)?, rows)
     }
 
-    /// Gets rows like [`get`](Self::get), but never waits for a row. Returns `None` if a row is
-    /// above its staleness bound, or is reserved for a Get that has waited for a long time. The
-    /// call does wait for reads of rows on disk.
+    /// Gets rows like [`get`](Self::get), but never waits for a row: see
+    /// [`try_get_rows`](Self::try_get_rows).
     ///
     /// # Errors
-    /// The errors of [`get`](Self::get) except [`Error::StalenessTimeout`] and
+    /// The errors of [`try_get_rows`](Self::try_get_rows).
+    pub fn try_get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Option<Lease>> {
+        self.try_get_rows(self.request(keys)?, rows)
+    }
+
+    /// Gets rows for training. `rows` holds [`row_count`](Request::row_count) * dim values and
+    /// receives the rows of the request. Missing rows are inserted with their initial values. The
+    /// staleness clock of each distinct key rises by one until the lease ends. If a clock is above
+    /// the table's bound, the call waits, at most as long as the request says.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::BadBags`], [`Error::KeyIsNoId`],
+    /// [`Error::StalenessTimeout`], [`Error::SelfBlocked`], or a failure of the store. After an
+    /// error, the call has raised no clock, and the content of `rows` is unspecified. Missing rows
+    /// that the call has inserted before the error stay, with their initial values.
+    ///
+    /// # Examples
+    /// See [`Request`].
+    pub fn get_rows(&self, request: Request<'_>, rows: &mut [f32]) -> Result<Lease> {
+        let timeout = request.timeout.unwrap_or(self.context().wait_timeout);
+        let waits = Waits::Within(timeout);
+        let lease = self.serve(request, rows, waits)?;
+        Ok(lease.expect("a Get that waits ends with a lease or an error"))
+    }
+
+    /// Gets rows like [`get_rows`](Self::get_rows), but never waits for a row. Returns `None` if a
+    /// row is above its staleness bound, or is reserved for a Get that has waited for a long time.
+    /// The call does wait for reads of rows on disk.
+    ///
+    /// # Errors
+    /// The errors of [`get_rows`](Self::get_rows) except [`Error::StalenessTimeout`] and
     /// [`Error::SelfBlocked`].
     ///
     /// # Examples
@@ -69,114 +91,45 @@ impl Table {
     /// assert!(table.try_get(&[1], &mut row)?.is_some());
     /// # Ok::<(), embank::Error>(())
     /// ```
-    pub fn try_get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Option<Lease>> {
-        self.get_batch(keys, rows, Waits::No)
+    pub fn try_get_rows(&self, request: Request<'_>, rows: &mut [f32]) -> Result<Option<Lease>> {
+        self.serve(request, rows, Waits::No)
     }
 
-    /// Returns a handle of this table whose Gets wait at most `wait_timeout` for rows. This limit
-    /// replaces the bank's [`wait_timeout`](crate::BankOptions::wait_timeout). A handle is cheap
-    /// enough to make one for a single call.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// use std::time::Duration;
-    ///
-    /// use embank::{Bank, BankOptions, Error, TableConfig};
-    ///
-    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
-    /// let table = bank.table("user", TableConfig::new(1).staleness_bound(Some(0)))?;
-    /// let lease = table.get(&[1], &mut [0.0])?;
-    /// std::thread::scope(|scope| {
-    ///     scope.spawn(|| {
-    ///         let brief = table.with_wait_timeout(Duration::from_millis(1));
-    ///         let failed = brief.get(&[1], &mut [0.0]);
-    ///         assert!(matches!(failed, Err(Error::StalenessTimeout { .. })));
-    ///     });
-    /// });
-    /// lease.release()?;
-    /// # Ok::<(), embank::Error>(())
-    /// ```
-    #[must_use]
-    pub fn with_wait_timeout(&self, wait_timeout: Duration) -> Self {
-        Self { wait_timeout, ..self.clone() }
-    }
-
-    fn get_batch(&self, keys: &[u64], rows: &mut [f32], waits: Waits) -> Result<Option<Lease>> {
-        self.check_shape("rows", keys.len(), rows.len())?;
-        let unique = self.unique_keys(keys)?;
-        if unique.all_distinct() {
-            return self.get_into(unique, GotRows::InOrder(rows), None, waits);
+    /// Serves a request. The one path of all Gets.
+    fn serve(&self, request: Request<'_>, rows: &mut [f32], waits: Waits) -> Result<Option<Lease>> {
+        let count = request.row_count();
+        let Request { keys, unique, per, earlier, .. } = request;
+        if let RowPer::Bag(bags) = &per {
+            self.check_bags(keys.len(), bags)?;
         }
-        let Places { first, later } = unique.places();
-        let to = GotRows::To { places: &first, first: 0, rows };
-        let lease = self.get_into(unique, to, None, waits)?;
-        let Some(lease) = lease else { return Ok(None) };
-        let (dim, inverse) = (self.dim(), lease.unique().inverse());
-        for place in later {
-            let first = first[inverse[place as usize] as usize] as usize;
-            rows.copy_within(first * dim..(first + 1) * dim, place as usize * dim);
-        }
-        Ok(Some(lease))
-    }
-
-    /// Finds the distinct keys of a batch, for [`get_distinct`](Self::get_distinct).
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](crate::StoreError::InvalidArgument) if the batch has 2^32 or more keys.
-    pub fn unique_keys(&self, keys: &[u64]) -> Result<UniqueKeys> {
-        // The threads that will share the batch wake up while this one searches.
-        self.context().pool.rouse(keys.len());
-        UniqueKeys::new(keys)
-    }
-
-    /// Gets rows like [`get`](Self::get), with one row per distinct key: `rows` holds distinct keys
-    /// * dim values.
-    ///
-    /// # Errors
-    /// The errors of [`get`](Self::get).
-    pub fn get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Lease> {
-        self.get_distinct_again(unique, rows, &[])
-    }
-
-    /// Gets rows like [`get_distinct`](Self::get_distinct), as a further Get of one training step.
-    /// The step has already got the rows of the keys `earlier` from this table, for example for
-    /// another part of the model. [`Admission`](crate::Admission) counts both Gets of a key as one.
-    /// `earlier` may hold any keys and duplicates.
-    ///
-    /// # Errors
-    /// The errors of [`get`](Self::get).
-    pub fn get_distinct_again(
-        &self,
-        unique: UniqueKeys,
-        rows: &mut [f32],
-        earlier: &[u64],
-    ) -> Result<Lease> {
-        self.check_shape("rows", unique.len(), rows.len())?;
+        self.check_shape("rows", count, rows.len())?;
         let decisions = self.decided_earlier(unique.keys(), earlier);
-        let lease = self.get_into(unique, GotRows::InOrder(rows), decisions, Waits::Yes)?;
-        Ok(lease.expect(WAITED))
-    }
-
-    /// Gets rows like [`get_distinct`](Self::get_distinct), but copies no vectors.
-    pub(crate) fn get_unread(&self, unique: UniqueKeys) -> Result<Lease> {
-        let lease = self.get_into(unique, GotRows::Nowhere, None, Waits::Yes)?;
-        Ok(lease.expect(WAITED))
-    }
-
-    /// Gets rows like [`get_distinct`](Self::get_distinct), but never waits for a row, as in
-    /// [`try_get`](Self::try_get).
-    ///
-    /// # Errors
-    /// The errors of [`try_get`](Self::try_get).
-    pub fn try_get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Option<Lease>> {
-        self.check_shape("rows", unique.len(), rows.len())?;
-        self.get_into(unique, GotRows::InOrder(rows), None, Waits::No)
+        let get = |unique, to| self.get_into(unique, per, to, decisions, waits);
+        match per {
+            RowPer::Key if !unique.all_distinct() => {
+                let Places { first, later } = unique.places();
+                let to = GotRows::To { places: &first, first: 0, rows };
+                let Some(lease) = get(unique, to)? else { return Ok(None) };
+                let (dim, inverse) = (self.dim(), lease.unique().inverse());
+                for place in later {
+                    let first = first[inverse[place as usize] as usize] as usize;
+                    rows.copy_within(first * dim..(first + 1) * dim, place as usize * dim);
+                }
+                Ok(Some(lease))
+            }
+            RowPer::Key | RowPer::Distinct => get(unique, GotRows::InOrder(rows)),
+            RowPer::Bag(bags) => {
+                let Some(lease) = get(unique, GotRows::Nowhere)? else { return Ok(None) };
+                self.pool_bags(keys, Some(&lease), &bags, rows)?;
+                Ok(Some(lease))
+            }
+        }
     }
 
     fn get_into(
         &self,
         unique: UniqueKeys,
+        per: RowPer<'_>,
         rows: GotRows<'_>,
         decisions: Option<Vec<Decision>>,
         waits: Waits,
@@ -200,7 +153,7 @@ impl Table {
         counters.gets.add(1);
         counters.get_rows.add(unique.len() as u64);
         let part = (!refused.is_empty()).then(|| KeyPart::without(unique.keys(), &refused));
-        Ok(Some(Lease::new(self.clone(), unique, part, hints, &entered)))
+        Ok(Some(Lease::new(self.clone(), per.into(), unique, part, hints, &entered)))
     }
 
     /// Executes `get`, whose keys must be distinct, and raises the clocks of all its rows by one.
@@ -224,7 +177,7 @@ impl Table {
             },
         };
         match waits {
-            Waits::Yes => self.acquire_waiting(get, obstacle).map(Some),
+            Waits::Within(timeout) => self.acquire_waiting(get, obstacle, timeout).map(Some),
             Waits::No => Ok(None),
         }
     }

@@ -3,6 +3,7 @@
 
 mod get;
 mod release;
+pub(crate) mod request;
 pub(crate) mod step;
 mod waiting;
 
@@ -15,11 +16,12 @@ use embank_kv::{Clock, Leased, RowHints};
 
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
+use crate::lease::request::LeasedPer;
 use crate::registry::part::KeyPart;
 use crate::registry::turnstile::Entered;
 use crate::registry::{LeaseEntry, LeasedRows};
 use crate::table::Table;
-use crate::table::gradients::BatchGradients;
+use crate::table::gradients::{BatchGradients, Occurrences};
 
 /// A lease on the rows of a Get. The Get has raised the staleness clock of each distinct key's row
 /// by one, and the end of the lease lowers these clocks again.
@@ -32,8 +34,8 @@ use crate::table::gradients::BatchGradients;
 /// A lease that is older than [`lease_timeout`](crate::BankOptions::lease_timeout) may expire: a
 /// Get of the table then ends the lease, and a later update through the lease fails.
 ///
-/// In the source, `lease/mod.rs` has the methods for one lease, `table/bags.rs` the methods for
-/// bags, and `lease/step.rs` a step through several leases.
+/// In the source, `lease/mod.rs` has the methods for one lease, and `lease/step.rs` a step through
+/// several leases.
 ///
 /// # Examples
 /// ```
@@ -53,6 +55,7 @@ use crate::table::gradients::BatchGradients;
 #[must_use = "dropping a lease ends it without an update"]
 pub struct Lease {
     pub(crate) table: Table,
+    pub(crate) per: LeasedPer,
     pub(crate) entry: Arc<Leased<LeaseEntry>>,
 }
 
@@ -67,13 +70,14 @@ impl fmt::Debug for Lease {
 impl Lease {
     pub(crate) fn new(
         table: Table,
+        per: LeasedPer,
         unique: UniqueKeys,
         part: Option<KeyPart>,
         hints: RowHints,
         entered: &Entered<'_>,
     ) -> Self {
         let entry = table.shared.leases.register(unique, part, hints, entered);
-        Self { table, entry }
+        Self { table, per, entry }
     }
 
     /// The distinct keys of the Get, and for each key of the batch its index among the distinct
@@ -156,10 +160,10 @@ impl Lease {
         }
     }
 
-    /// Applies one gradient per key of the batch: `gradients` holds batch length * dim values. The
-    /// gradients of a repeated key are first summed in batch order, as torch does for a dense
-    /// embedding. A row that was deleted since the Get receives no gradient, even if it was made
-    /// again.
+    /// Applies one gradient per row of the Get: `gradients` holds [`row_count`](Self::row_count) *
+    /// dim values. The gradients of a repeated key are first summed in batch order, as torch does
+    /// for a dense embedding. The gradient of a bag goes to each of its places. A row that was
+    /// deleted since the Get receives no gradient, even if it was made again.
     ///
     /// When the call returns, the rows are changed in memory. The next checkpoint makes the change
     /// durable.
@@ -171,19 +175,40 @@ impl Lease {
     /// [`RowOverflow`](crate::Error::RowOverflow), after all other rows are changed. A failure of
     /// the store, after which some rows may be changed. After any error the lease has ended.
     pub fn apply(self, gradients: &[f32]) -> Result<()> {
-        let gradients = self.checked_gradients(None, gradients)?;
+        let gradients = self.checked_gradients(gradients)?;
         self.apply_checked(&gradients)
     }
 
-    /// Applies gradients like [`apply`](Self::apply), with one gradient per distinct key:
-    /// `gradients` holds distinct keys * dim values.
+    /// Sums the gradients of the Get's rows for each of the [distinct keys](UniqueKeys::keys).
+    /// Returns distinct keys * dim values. Serves callers that add up the gradients of several
+    /// leases before they apply the sums.
     ///
     /// # Errors
-    /// The errors of [`apply`](Self::apply).
-    pub fn apply_distinct(self, gradients: &[f32]) -> Result<()> {
-        self.table.check_shape("gradients", self.unique().len(), gradients.len())?;
-        let gradients = self.table.distinct_gradients(self.unique().keys(), gradients)?;
-        self.apply_checked(&gradients)
+    /// [`ShapeMismatch`](crate::Error::ShapeMismatch).
+    pub fn sum_gradients(&self, gradients: &[f32]) -> Result<Vec<f32>> {
+        self.table.check_shape("gradients", self.row_count(), gradients.len())?;
+        let sums = |bags| Occurrences::of(self.unique(), bags).sums(gradients, self.table.dim());
+        Ok(match &self.per {
+            LeasedPer::Distinct => gradients.to_vec(),
+            LeasedPer::Key => sums(None),
+            LeasedPer::Bag(bags) => sums(Some(&bags.as_bags())),
+        })
+    }
+
+    /// Checks the gradients of the Get's rows. Fails if a gradient or a row's sum is not finite.
+    pub(crate) fn checked_gradients<'g>(
+        &'g self,
+        gradients: &'g [f32],
+    ) -> Result<BatchGradients<'g>> {
+        self.table.check_shape("gradients", self.row_count(), gradients.len())?;
+        let unique = self.unique();
+        match &self.per {
+            LeasedPer::Distinct => self.table.distinct_gradients(unique.keys(), gradients),
+            LeasedPer::Key => self.table.batch_gradients(unique, None, gradients),
+            LeasedPer::Bag(bags) => {
+                self.table.batch_gradients(unique, Some(&bags.as_bags()), gradients)
+            }
+        }
     }
 
     /// Enters the turnstile, which keeps deletions away from the lease's rows. A call that ends the
@@ -208,36 +233,38 @@ impl Lease {
         applied
     }
 
-    /// Replaces the vectors: `rows` holds batch length * dim values. If a key repeats, its last row
-    /// wins. The optimizer's state stays. If a row was deleted since the Get, the call inserts it,
-    /// as a put without a lease does.
+    /// Replaces the vectors: `rows` holds [`row_count`](Self::row_count) * dim values. If a key
+    /// repeats, its last row wins. The optimizer's state stays. If a row was deleted since the Get,
+    /// the call inserts it, as a put without a lease does.
     ///
     /// When the call returns, the rows are changed in memory. The next checkpoint makes the change
     /// durable.
     ///
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow)
-    /// and [`LeaseExpired`](crate::Error::LeaseExpired), before any row is changed. A failure of
-    /// the store, after which some rows may be changed. After any error the lease has ended.
+    /// and [`LeaseExpired`](crate::Error::LeaseExpired), before any row is changed;
+    /// [`BadBags`](crate::Error::BadBags) for a lease on bags, which has no single rows. A failure
+    /// of the store, after which some rows may be changed. After any error the lease has ended.
     pub fn put(self, rows: &[f32]) -> Result<()> {
-        self.table.check_shape("rows", self.unique().batch_len(), rows.len())?;
-        self.check_rows(rows, |place| self.unique().inverse()[place] as usize)?;
-        if self.unique().all_distinct() {
-            return self.put_from(rows, None);
-        }
-        let sources = self.unique().last_places();
-        self.put_from(rows, Some(&sources))
-    }
-
-    /// Replaces the vectors like [`put`](Self::put), with one row per distinct key: `rows` holds
-    /// distinct keys * dim values.
-    ///
-    /// # Errors
-    /// The errors of [`put`](Self::put).
-    pub fn put_distinct(self, rows: &[f32]) -> Result<()> {
-        self.table.check_shape("rows", self.unique().len(), rows.len())?;
-        self.check_rows(rows, |place| place)?;
-        self.put_from(rows, None)
+        self.table.check_shape("rows", self.row_count(), rows.len())?;
+        let sources = match &self.per {
+            LeasedPer::Bag(_) => {
+                return Err(Error::BadBags {
+                    table: self.table.name().to_owned(),
+                    what: "a pooled row can't be put: get the rows per key or per distinct key"
+                        .to_owned(),
+                });
+            }
+            LeasedPer::Key if !self.unique().all_distinct() => {
+                self.check_rows(rows, |place| self.unique().inverse()[place] as usize)?;
+                Some(self.unique().last_places())
+            }
+            LeasedPer::Key | LeasedPer::Distinct => {
+                self.check_rows(rows, |place| place)?;
+                None
+            }
+        };
+        self.put_from(rows, sources.as_deref())
     }
 
     /// Writes vectors of rows that the lease holds, without ending the lease. A module that limits

@@ -21,38 +21,24 @@ use crate::keys::UniqueKeys;
 use crate::lease::Lease;
 use crate::registry::LeasedRows;
 use crate::table::Table;
-use crate::table::bags::Bags;
 use crate::table::gradients::BatchGradients;
-
-/// Says which gradients a part of a step has.
-#[derive(Debug, Clone, Copy)]
-pub enum GradientPer<'g> {
-    /// One gradient per entry of the part's `keys`. A key may repeat.
-    Key,
-    /// One gradient per place of the batch. The part must have one lease; `keys` is ignored.
-    Place,
-    /// One gradient per bag. The part must have one lease, and the bags must be the bags of its
-    /// Get; `keys` is ignored.
-    Bag(Bags<'g>),
-}
 
 /// One table's part of a step: gradients for rows that leases hold. See [`Lease::apply_many`].
 #[derive(Debug)]
 pub struct TableGradients<'g> {
     /// One or more leases of the same table.
     pub leases: Vec<Lease>,
-    /// The keys of the gradients, with [`GradientPer::Key`].
-    pub keys: &'g [u64],
-    /// One gradient of dim values per key, place or bag. The gradients of a repeated key are summed
-    /// in this order.
+    /// The keys of the gradients, which may repeat. `None` if the gradients are those of the only
+    /// lease's rows, as for [`Lease::apply`].
+    pub keys: Option<&'g [u64]>,
+    /// One gradient of dim values per key or row. The gradients of a repeated key are summed in
+    /// this order.
     pub gradients: &'g [f32],
-    /// Says which gradients the part has.
-    pub per: GradientPer<'g>,
 }
 
 /// A part of a step after its gradients were checked.
 struct Checked<'g> {
-    leases: Vec<Lease>,
+    leases: &'g [Lease],
     /// Keys of the gradients. `None` if the gradients are for the only lease's distinct keys.
     unique: Option<UniqueKeys>,
     gradients: BatchGradients<'g>,
@@ -72,7 +58,7 @@ impl Lease {
         if leases.is_empty() {
             return Ok(());
         }
-        Self::apply_many(vec![TableGradients { leases, keys, gradients, per: GradientPer::Key }])
+        Self::apply_many(vec![TableGradients { leases, keys: Some(keys), gradients }])
     }
 
     /// Applies the gradients of several tables as one step: if the check of any part fails, no row
@@ -83,21 +69,20 @@ impl Lease {
     /// after the rows have changed.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](Error::ShapeMismatch), [`BadBags`](Error::BadBags),
-    /// [`NoOptimizer`](Error::NoOptimizer), [`NonFiniteGradient`](Error::NonFiniteGradient) and
-    /// [`LeaseExpired`](Error::LeaseExpired), before any row is changed.
+    /// [`ShapeMismatch`](Error::ShapeMismatch), [`NoOptimizer`](Error::NoOptimizer),
+    /// [`NonFiniteGradient`](Error::NonFiniteGradient) and [`LeaseExpired`](Error::LeaseExpired),
+    /// before any row is changed.
     /// [`RowOverflow`](Error::RowOverflow), after all other rows are changed.
     /// [`StepIncomplete`](Error::StepIncomplete) if a table fails after other tables have changed;
     /// the error names the changed tables. After any error all leases have ended.
     ///
     /// # Panics
-    /// If a part has no lease, or leases of several tables. Also if a part with gradients per place
-    /// or bag has several leases.
+    /// If a part has no lease, leases of several tables, or several leases without `keys`.
     ///
     /// # Examples
     /// ```
     /// # let dir = tempfile::tempdir().unwrap();
-    /// use embank::{Bank, BankOptions, GradientPer, Lease, Optimizer, TableConfig, TableGradients};
+    /// use embank::{Bank, BankOptions, Lease, Optimizer, TableConfig, TableGradients};
     ///
     /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
     /// let config = TableConfig::new(1).optimizer(Optimizer::adagrad(0.5));
@@ -105,10 +90,9 @@ impl Lease {
     /// let mut rows = [0.0; 2];
     /// let of_users = vec![users.get(&[4, 9], &mut rows)?, users.get(&[4], &mut rows[..1])?];
     /// let of_items = vec![items.get(&[1], &mut rows[..1])?];
-    /// let per = GradientPer::Key;
     /// let refused = Lease::apply_many(vec![
-    ///     TableGradients { leases: of_users, keys: &[4, 9], gradients: &[2.0, 1.0], per },
-    ///     TableGradients { leases: of_items, keys: &[1], gradients: &[f32::NAN], per },
+    ///     TableGradients { leases: of_users, keys: Some(&[4, 9]), gradients: &[2.0, 1.0] },
+    ///     TableGradients { leases: of_items, keys: None, gradients: &[f32::NAN] },
     /// ]);
     /// assert!(refused.is_err());
     /// assert_eq!(users.stats().apply_rows, 0); // no table has moved
@@ -116,7 +100,7 @@ impl Lease {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn apply_many(parts: Vec<TableGradients<'_>>) -> Result<()> {
-        let checked = parts.into_iter().map(TableGradients::check).collect::<Result<Vec<_>>>()?;
+        let checked = parts.iter().map(TableGradients::check).collect::<Result<Vec<_>>>()?;
         let mut moved = Vec::with_capacity(checked.len());
         let mut overflow = None;
         for part in checked {
@@ -137,29 +121,24 @@ impl Lease {
     }
 }
 
-impl<'g> TableGradients<'g> {
+impl TableGradients<'_> {
     /// Sums the gradients of repeated keys. Fails if a gradient or a sum is not finite.
-    fn check(self) -> Result<Checked<'g>> {
-        let Self { leases, keys, gradients, per } = self;
+    fn check(&self) -> Result<Checked<'_>> {
+        let Self { leases, keys, gradients } = self;
         let [first, others @ ..] = &leases[..] else { panic!("a part of a step has no lease") };
         let table = &first.table;
         assert!(
             others.iter().all(|lease| Arc::ptr_eq(&lease.table.shared, &table.shared)),
             "leases that are answered together are of one table"
         );
-        for lease in &leases {
+        for lease in leases {
             lease.check()?;
         }
-        let bags = match per {
-            GradientPer::Key => None,
-            GradientPer::Place => Some(None),
-            GradientPer::Bag(bags) => Some(Some(bags)),
-        };
-        if let Some(bags) = bags {
-            assert!(others.is_empty(), "gradients for each place or bag go with one lease");
-            let gradients = first.checked_gradients(bags.as_ref(), gradients)?;
+        let Some(keys) = *keys else {
+            assert!(others.is_empty(), "the gradients of several leases come with their keys");
+            let gradients = first.checked_gradients(gradients)?;
             return Ok(Checked { leases, unique: None, gradients });
-        }
+        };
         table.check_shape("gradients", keys.len(), gradients.len())?;
         // If the keys are one lease's distinct keys in order, no sums are needed.
         let is_whole = others.is_empty() && first.unique().keys() == keys;
@@ -176,7 +155,7 @@ impl Checked<'_> {
     /// Applies the part's gradients to its table.
     fn apply(self) -> Result<()> {
         let Self { leases, unique, gradients } = self;
-        let first = &leases[0];
+        let [first, ..] = leases else { return Ok(()) };
         let Some(unique) = unique else { return first.apply_checked(&gradients) };
         let table: &Table = &first.table;
         // A thread must not enter a table's turnstile twice, so it enters once for all leases of

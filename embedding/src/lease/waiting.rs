@@ -34,7 +34,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use embank_kv::RunningTime;
 use embank_kv::interrupt::Checks;
@@ -50,19 +50,20 @@ use crate::table::operations::GetRows;
 
 impl Table {
     /// Waits for the obstacle `first`, and then attempts `get`. Waits and attempts again for each
-    /// further obstacle.
+    /// further obstacle, at most for `timeout` in all.
     #[cold]
     pub(super) fn acquire_waiting(
         &self,
         get: &mut GetRows<'_>,
         first: Obstacle,
+        timeout: Duration,
     ) -> Result<Entered<'_>> {
         let started = Instant::now();
         let now = RunningTime::now();
         let mut wait = Wait {
             started,
-            deadline: now + self.wait_timeout,
-            queues_until: now + self.wait_timeout / 4,
+            deadline: now + timeout,
+            queues_until: now + timeout / 4,
             reserves_at: now + PATIENCE,
             checks: Checks::new(),
             reserved: None,

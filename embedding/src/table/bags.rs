@@ -18,7 +18,6 @@ use embank_kv::{CallState, Clock, RowHints, check_batch};
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::table::Table;
-use crate::table::gradients::{BatchGradients, Occurrences};
 use crate::table::operations::{PeekRows, cut};
 use crate::table::peek::Missing;
 
@@ -53,9 +52,9 @@ pub enum Pooling {
 /// let genres = bank.table("genre", config.initializer(Initializer::Constant(1.0)))?;
 /// let bags = Bags { offsets: &[0, 2, 3], pooling: Pooling::Sum, weights: None };
 /// let mut pooled = [0.0; 4];
-/// let lease = genres.get_bags(&[5, 6, 5], bags, &mut pooled)?;
+/// let lease = genres.get_rows(genres.request(&[5, 6, 5])?.bags(bags), &mut pooled)?;
 /// assert_eq!(pooled, [2.0, 2.0, 1.0, 1.0]);
-/// lease.apply_bags(bags, &[1.0, 1.0, 2.0, 2.0])?; // key 5 is in both bags
+/// lease.apply(&[1.0, 1.0, 2.0, 2.0])?; // one gradient per bag; key 5 is in both bags
 /// let mut rows = [0.0; 4];
 /// genres.peek(&[5, 6], &mut rows, embank::Missing::Error)?;
 /// assert_eq!(rows, [-0.5, -0.5, 0.5, 0.5]);
@@ -72,6 +71,28 @@ pub struct Bags<'a> {
     /// One factor per key. The key's row is multiplied by it. Allowed only with [`Pooling::Sum`].
     /// `None` means 1 for each key.
     pub weights: Option<&'a [f32]>,
+}
+
+/// The bags of a lease. The lease needs them again for its gradients.
+#[derive(Debug)]
+pub(crate) struct OwnedBags {
+    offsets: Vec<u64>,
+    pooling: Pooling,
+    weights: Option<Vec<f32>>,
+}
+
+impl From<Bags<'_>> for OwnedBags {
+    fn from(bags: Bags<'_>) -> Self {
+        let Bags { offsets, pooling, weights } = bags;
+        Self { offsets: offsets.to_vec(), pooling, weights: weights.map(<[f32]>::to_vec) }
+    }
+}
+
+impl OwnedBags {
+    pub(crate) fn as_bags(&self) -> Bags<'_> {
+        let Self { offsets, pooling, weights } = self;
+        Bags { offsets, pooling: *pooling, weights: weights.as_deref() }
+    }
 }
 
 impl Bags<'_> {
@@ -126,25 +147,6 @@ impl Bags<'_> {
 }
 
 impl Table {
-    /// Gets rows for training and pools them. `pooled` holds bags * dim values and receives one
-    /// pooled row per bag of `keys`. The lease holds the rows as a lease of [`get`](Self::get)
-    /// does; [`Lease::apply_bags`] takes one gradient per bag. The call does not copy all rows out.
-    /// It needs memory for a few hundred rows per thread, 16 bytes per distinct key, and 4 bytes
-    /// per key of the batch.
-    ///
-    /// # Errors
-    /// [`Error::BadBags`], and the errors of [`get`](Self::get).
-    ///
-    /// # Examples
-    /// See [`Bags`].
-    pub fn get_bags(&self, keys: &[u64], bags: Bags<'_>, pooled: &mut [f32]) -> Result<Lease> {
-        self.check_bags(keys.len(), &bags)?;
-        self.check_shape("pooled", bags.len(), pooled.len())?;
-        let lease = self.get_unread(self.unique_keys(keys)?)?;
-        self.pool_bags(keys, Some(&lease), &bags, pooled)?;
-        Ok(lease)
-    }
-
     /// Reads rows for evaluation and pools them. `pooled` holds bags * dim values and receives one
     /// pooled row per bag of `keys`. For a key without a row, the pooling takes the initial values.
     /// Does not change or wait for any staleness clock, and writes nothing.
@@ -177,14 +179,15 @@ impl Table {
         Ok(())
     }
 
-    fn check_bags(&self, keys: usize, bags: &Bags<'_>) -> Result<()> {
+    /// Fails if `bags` do not fit a batch of `keys` keys.
+    pub(crate) fn check_bags(&self, keys: usize, bags: &Bags<'_>) -> Result<()> {
         check_batch(keys)?;
         bags.check(self.name(), keys)
     }
 
     /// Reads the rows of `keys` and pools them. `lease` is the lease on these keys, which has noted
     /// where their rows are in the store. `None` for an evaluation, which takes no lease.
-    fn pool_bags(
+    pub(crate) fn pool_bags(
         &self,
         keys: &[u64],
         lease: Option<&Lease>,
@@ -272,61 +275,5 @@ impl Table {
             }
         }
         Ok(())
-    }
-}
-
-impl Lease {
-    /// Applies one gradient per bag: `gradients` holds bags * dim values, and `bags` must be the
-    /// bags of the Get. A row's gradient is the sum of the gradients of its places, added in order.
-    /// Otherwise works like [`apply`](Self::apply).
-    ///
-    /// # Errors
-    /// [`Error::BadBags`], and the errors of [`apply`](Self::apply).
-    ///
-    /// # Examples
-    /// See [`Bags`].
-    pub fn apply_bags(self, bags: Bags<'_>, gradients: &[f32]) -> Result<()> {
-        let gradients = self.checked_gradients(Some(&bags), gradients)?;
-        self.apply_checked(&gradients)
-    }
-
-    /// Sums the gradients of the batch: one per place, or one per bag of the Get if `bags` are
-    /// given. Returns distinct keys * dim values, one row for each of the [distinct
-    /// keys](crate::UniqueKeys::keys). Serves callers that add up the gradients of several leases
-    /// before they apply the sums.
-    ///
-    /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::BadBags`].
-    pub fn sum_gradients(&self, bags: Option<Bags<'_>>, gradients: &[f32]) -> Result<Vec<f32>> {
-        self.check_gradients(bags.as_ref(), gradients)?;
-        Ok(Occurrences::of(self.unique(), bags.as_ref()).sums(gradients, self.table.dim()))
-    }
-
-    /// Fails if `bags` or `gradients` do not fit the batch. [`apply_bags`](Self::apply_bags) makes
-    /// this check too.
-    ///
-    /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::BadBags`].
-    pub fn check_bag_gradients(&self, bags: Bags<'_>, gradients: &[f32]) -> Result<()> {
-        self.check_gradients(Some(&bags), gradients)
-    }
-
-    /// Checks the gradients of the batch: one per place, or one per bag. Fails if a gradient or a
-    /// row's sum is not finite.
-    pub(crate) fn checked_gradients<'g>(
-        &self,
-        bags: Option<&Bags<'g>>,
-        gradients: &'g [f32],
-    ) -> Result<BatchGradients<'g>> {
-        self.check_gradients(bags, gradients)?;
-        self.table.batch_gradients(self.unique(), bags, gradients)
-    }
-
-    fn check_gradients(&self, bags: Option<&Bags<'_>>, gradients: &[f32]) -> Result<()> {
-        let places = self.unique().batch_len();
-        if let Some(bags) = bags {
-            self.table.check_bags(places, bags)?;
-        }
-        self.table.check_shape("gradients", bags.map_or(places, Bags::len), gradients.len())
     }
 }

@@ -21,7 +21,6 @@ pub(crate) mod updates;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use embank_kv::{CallState, Clock, Operation, Outcome, TableId, check_batch};
 
@@ -61,8 +60,6 @@ pub struct Table {
     /// The vocabularies of the bank, and through them the bank's shared context.
     pub(crate) vocabularies: Arc<Vocabularies>,
     pub(crate) shared: Arc<TableShared>,
-    /// The longest time that a Get waits for blocked rows. The Get then fails.
-    pub(crate) wait_timeout: Duration,
 }
 
 impl fmt::Debug for Table {

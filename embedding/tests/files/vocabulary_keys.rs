@@ -42,7 +42,7 @@ fn every_way_in_refuses_a_key_that_is_no_id() {
     for bad in [2, 1_000_000, u64::MAX >> 1, 1 << 63, UNKNOWN_ID - 1, UNKNOWN_ID] {
         let keys = [1, bad, 0];
         is_refused(table.get(&keys, &mut [0.0; 3]), bad);
-        is_refused(table.get_distinct(table.unique_keys(&keys).unwrap(), &mut [0.0; 3]), bad);
+        is_refused(table.get_rows(table.request(&keys).unwrap().distinct(), &mut [0.0; 3]), bad);
         is_refused(table.put(&keys, &[1.0; 3]), bad);
         is_refused(table.apply_gradients(&keys, &[1.0; 3]), bad);
         is_refused(table.initial(&keys, &mut [0.0; 3]), bad);

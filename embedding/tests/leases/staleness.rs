@@ -15,6 +15,12 @@ fn config() -> TableConfig {
     TableConfig::new(1).optimizer(Optimizer::sgd(1.0)).initializer(Initializer::Zeros)
 }
 
+fn get_distinct(table: &Table, keys: &[u64]) -> Lease {
+    let request = table.request(keys).unwrap().distinct();
+    let mut rows = vec![0.0; request.row_count()];
+    table.get_rows(request, &mut rows).unwrap()
+}
+
 fn get(table: &Table, keys: &[u64]) -> Lease {
     table.get(keys, &mut vec![0.0; keys.len()]).unwrap()
 }
@@ -81,9 +87,9 @@ fn every_way_of_ending_a_lease_gives_its_counts_back() {
     let table = table(&test.bank, config().staleness_bound(Some(0)));
     let keys = [1, 2, 1];
     get(&table, &keys).apply(&[1.0; 3]).unwrap();
-    get(&table, &keys).apply_distinct(&[1.0; 2]).unwrap();
+    get_distinct(&table, &keys).apply(&[1.0; 2]).unwrap();
     get(&table, &keys).put(&[1.0; 3]).unwrap();
-    get(&table, &keys).put_distinct(&[1.0; 2]).unwrap();
+    get_distinct(&table, &keys).put(&[1.0; 2]).unwrap();
     get(&table, &keys).release().unwrap();
     drop(get(&table, &keys));
     get(&table, &keys).apply(&[f32::NAN; 3]).unwrap_err();

@@ -84,7 +84,9 @@ fn train(
         }
         let keys: Vec<u64> = (0..BATCH).map(|_| dice.u64(..KEYS)).collect();
         let begun = recorder.now();
-        let lease = match table.get(&keys, &mut rows) {
+        let request = table.request(&keys).unwrap().distinct();
+        let rows = &mut rows[..request.row_count()];
+        let lease = match table.get_rows(request, rows) {
             Ok(lease) => lease,
             Err(Error::StalenessTimeout { .. }) => continue,
             Err(other) => panic!("seed {seed}: {other}"),
@@ -126,7 +128,7 @@ fn train(
 fn apply(lease: embank::Lease, recorder: &Recorder, steps: &[AtomicU64]) -> u64 {
     let now = recorder.now();
     let keys = lease.unique().keys().to_vec();
-    match lease.apply_distinct(&vec![-1.0; keys.len()]) {
+    match lease.apply(&vec![-1.0; keys.len()]) {
         Ok(()) => keys.iter().for_each(|&key| {
             steps[key as usize].fetch_add(1, Ordering::Relaxed);
         }),

@@ -31,8 +31,8 @@ fn a_get_that_would_wait_holds_nothing() {
     thread::scope(|scope| {
         scope.spawn(|| assert!(try_get(&table, &[1, 2, 3, 2]).is_none()));
     });
-    let unique = table.unique_keys(&[1, 2, 3, 2]).unwrap();
-    assert!(table.try_get_distinct(unique, &mut [0.0; 3]).unwrap().is_none());
+    let distinct = table.request(&[1, 2, 3, 2]).unwrap().distinct();
+    assert!(table.try_get_rows(distinct, &mut [0.0; 3]).unwrap().is_none());
     for key in [1, 3] {
         assert_eq!(table.outstanding(key).unwrap().unwrap_or(0), 0, "key {key}");
     }
@@ -45,18 +45,18 @@ fn a_get_that_would_wait_holds_nothing() {
     assert!(matches!(table.try_get(&[1], &mut []), Err(Error::ShapeMismatch { .. })));
 }
 
-/// Shows that a handle's own `wait_timeout` applies. The bank's `wait_timeout` is two minutes.
+/// Shows that a request's own timeout applies. The bank's `wait_timeout` is two minutes.
 #[test]
-fn a_handle_waits_as_long_as_it_is_told() {
+fn a_request_waits_as_long_as_it_is_told() {
     let test = new_bank();
     let table = table(&test.bank, config());
     let lease = table.get(&[2], &mut [0.0]).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
             for timeout in [Duration::ZERO, Duration::from_millis(30)] {
-                let brief = table.with_wait_timeout(timeout).clone();
+                let brief = table.request(&[1, 2]).unwrap().within(timeout);
                 let began = Instant::now();
-                let failed = brief.get(&[1, 2], &mut [0.0; 2]);
+                let failed = table.get_rows(brief, &mut [0.0; 2]);
                 assert!(
                     matches!(failed, Err(Error::StalenessTimeout { key: 2, .. })),
                     "{failed:?}"
@@ -67,8 +67,8 @@ fn a_handle_waits_as_long_as_it_is_told() {
     });
     assert_eq!((table.outstanding(1).unwrap().unwrap_or(0), test.bank.stats().timeouts), (0, 2));
     lease.release().unwrap();
-    let at_once = table.with_wait_timeout(Duration::ZERO).get(&[1, 2], &mut [0.0; 2]).unwrap();
-    at_once.release().unwrap();
+    let at_once = table.request(&[1, 2]).unwrap().within(Duration::ZERO);
+    table.get_rows(at_once, &mut [0.0; 2]).unwrap().release().unwrap();
 }
 
 /// Shows that `try_get` does not take a reserved row. Otherwise polling tasks would overtake a

@@ -229,10 +229,10 @@ fn threads_lose_no_gradient_and_no_count() {
                         let new = round * keys / rounds;
                         let batch: Vec<u64> =
                             (0..4).map(|i| (thread * 5 + i * 7 + round) % (new + 1)).collect();
-                        let mut rows = vec![0.0; batch.len()];
-                        let lease = table.get(&batch, &mut rows).unwrap();
-                        let distinct = lease.unique().len();
-                        lease.apply_distinct(&vec![-1.0; distinct]).unwrap();
+                        let request = table.request(&batch).unwrap().distinct();
+                        let mut rows = vec![0.0; request.row_count()];
+                        let lease = table.get_rows(request, &mut rows).unwrap();
+                        lease.apply(&vec![-1.0; rows.len()]).unwrap();
                         if round % 16 == 0 {
                             table.delete(&[1000 + round]).unwrap();
                         }
@@ -441,15 +441,15 @@ fn a_second_get_of_a_step_counts_no_key_again() {
         let test = new_bank();
         let table = table(&test.bank, TableConfig::new(1).admission(admission));
         let keys: Vec<u64> = (0..1_000).collect();
-        let unique = || embank::UniqueKeys::new(&keys).unwrap();
+        let request = || table.request(&keys).unwrap();
         let mut rows = vec![0.0; keys.len()];
         for step in 0..3 {
-            let first = table.get_distinct(unique(), &mut rows).unwrap();
+            let first = table.get_rows(request(), &mut rows).unwrap();
             let admitted = |table: &embank::Table| {
                 table.contains(&keys).unwrap().into_iter().filter(|&there| there).count()
             };
             let after_first = admitted(&table);
-            let second = table.get_distinct_again(unique(), &mut rows, &keys).unwrap();
+            let second = table.get_rows(request().earlier(&keys), &mut rows).unwrap();
             assert_eq!(admitted(&table), after_first, "{admission:?}, step {step}");
             drop((first, second));
         }

@@ -5,8 +5,8 @@
 
 use crate::common::{new_bank, new_bank_with, push_to_disk, rows_of, small_options, table};
 use embank::{
-    Admission, Bags, BankOptions, Dtype, Error, GradientPer, Initializer, Lease, Missing,
-    Optimizer, Pooling, Table, TableConfig, TableGradients,
+    Admission, Bags, BankOptions, Dtype, Error, Initializer, Lease, Missing, Optimizer, Pooling,
+    Table, TableConfig, TableGradients,
 };
 use fastrand::Rng;
 
@@ -108,19 +108,19 @@ fn random_batches_are_pooled_and_stepped_as_a_caller_would() {
                 b.peek(&batch.keys, &mut rows, Missing::Initial).unwrap();
                 assert_eq!(pooled, batch.pooled(&rows, dim), "step {step}");
             }
-            let lease = a.get_bags(&batch.keys, bags, &mut pooled).unwrap();
+            let lease = get_bags(&a, &batch.keys, bags, &mut pooled).unwrap();
             let twin = b.get(&batch.keys, &mut rows).unwrap();
             assert_eq!(pooled, batch.pooled(&rows, dim), "step {step}");
             let gradients: Vec<f32> = pooled.iter().map(|_| random.f32() - 0.5).collect();
             let of_places = batch.of_places(&gradients, dim);
-            let summed = lease.sum_gradients(Some(bags), &gradients).unwrap();
-            assert_eq!(summed, twin.sum_gradients(None, &of_places).unwrap());
+            let summed = lease.sum_gradients(&gradients).unwrap();
+            assert_eq!(summed, twin.sum_gradients(&of_places).unwrap());
             if step % 2 == 0 {
-                lease.apply_bags(bags, &gradients).unwrap();
+                lease.apply(&gradients).unwrap();
                 twin.apply(&of_places).unwrap();
             } else {
-                apply(lease, GradientPer::Bag(bags), &gradients);
-                apply(twin, GradientPer::Place, &of_places);
+                apply(lease, &gradients);
+                apply(twin, &of_places);
             }
             if step == 60 {
                 push_to_disk(&of_bags.bank);
@@ -132,9 +132,18 @@ fn random_batches_are_pooled_and_stepped_as_a_caller_would() {
     }
 }
 
-fn apply(lease: Lease, per: GradientPer<'_>, gradients: &[f32]) {
-    Lease::apply_many(vec![TableGradients { leases: vec![lease], keys: &[], gradients, per }])
-        .unwrap();
+fn get_bags(
+    table: &Table,
+    keys: &[u64],
+    bags: Bags<'_>,
+    pooled: &mut [f32],
+) -> embank::Result<Lease> {
+    table.get_rows(table.request(keys)?.bags(bags), pooled)
+}
+
+fn apply(lease: Lease, gradients: &[f32]) {
+    let part = TableGradients { leases: vec![lease], keys: None, gradients };
+    Lease::apply_many(vec![part]).unwrap();
 }
 
 /// Shows that the values of bags do not depend on which rows are in memory.
@@ -156,8 +165,8 @@ fn bags_of_rows_on_disk_are_those_of_rows_in_memory() {
         let keys: Vec<u64> = (0..3000).map(|_| random.u64(..20_000)).collect();
         let [of_small, of_large] = tables.each_ref().map(|table| {
             let mut pooled = vec![0.0; 300 * 64];
-            let lease = table.get_bags(&keys, bags, &mut pooled).unwrap();
-            lease.apply_bags(bags, &pooled).unwrap();
+            let lease = get_bags(table, &keys, bags, &mut pooled).unwrap();
+            lease.apply(&pooled).unwrap();
             pooled
         });
         assert_eq!(of_small, of_large);
@@ -175,9 +184,9 @@ fn keys_that_are_not_admitted_count_with_their_initial_values() {
     let bags = Bags { offsets: &[0, 2], pooling: Pooling::Sum, weights: None };
     let mut pooled = [0.0; 2];
     for admitted in [false, true] {
-        let lease = table.get_bags(&[7, 7], bags, &mut pooled).unwrap();
+        let lease = get_bags(&table, &[7, 7], bags, &mut pooled).unwrap();
         assert_eq!(pooled, [6.0, 6.0]);
-        lease.apply_bags(bags, &[1.0, 1.0]).unwrap();
+        lease.apply(&[1.0, 1.0]).unwrap();
         assert_eq!(table.contains(&[7]).unwrap(), [admitted]);
     }
     assert!(rows_of(&table, &[7])[0] < 3.0);
@@ -208,9 +217,8 @@ fn bags_that_do_not_fit_are_refused_and_nothing_is_held() {
     for (wanted, bags) in bad {
         let mut pooled = vec![0.0; bags.len()];
         for failed in [
-            table.get_bags(&keys, bags, &mut pooled).map(drop),
+            get_bags(&table, &keys, bags, &mut pooled).map(drop),
             table.peek_bags(&keys, bags, &mut pooled),
-            table.get(&keys, &mut [0.0; 3]).unwrap().apply_bags(bags, &vec![0.0; bags.len()]),
         ] {
             match failed {
                 Err(error @ Error::BadBags { .. }) => {
@@ -222,19 +230,21 @@ fn bags_that_do_not_fit_are_refused_and_nothing_is_held() {
         all_returned(&table);
     }
     let bags = sum(&[0, 3]);
-    let short = table.get_bags(&keys, bags, &mut []);
+    let short = get_bags(&table, &keys, bags, &mut []);
+    assert!(matches!(short, Err(Error::ShapeMismatch { what: "rows", expected: 1, found: 0, .. })));
+    let lease = get_bags(&table, &keys, bags, &mut [0.0]).unwrap();
     assert!(matches!(
-        short,
-        Err(Error::ShapeMismatch { what: "pooled", expected: 1, found: 0, .. })
-    ));
-    let lease = table.get_bags(&keys, bags, &mut [0.0]).unwrap();
-    assert!(matches!(
-        lease.apply_bags(bags, &[1.0, 2.0]),
+        lease.apply(&[1.0, 2.0]),
         Err(Error::ShapeMismatch { what: "gradients", expected: 1, found: 2, .. })
     ));
-    let lease = table.get_bags(&keys, bags, &mut [0.0]).unwrap();
+    let lease = get_bags(&table, &keys, bags, &mut [0.0]).unwrap();
+    match lease.put(&[1.0]) {
+        Err(Error::BadBags { what, .. }) => assert!(what.contains("can't be put"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+    let lease = get_bags(&table, &keys, bags, &mut [0.0]).unwrap();
     assert!(matches!(
-        lease.apply_bags(bags, &[f32::NAN]),
+        lease.apply(&[f32::NAN]),
         Err(Error::NonFiniteGradient { key: 4, column: 0, .. })
     ));
     all_returned(&table);
@@ -253,9 +263,9 @@ fn an_empty_batch_has_empty_bags() {
     let table = table(&bank.bank, config(2));
     let bags = Bags { offsets: &[0, 0, 0], pooling: Pooling::Mean, weights: None };
     let mut pooled = [7.0; 4];
-    table.get_bags(&[], bags, &mut pooled).unwrap().apply_bags(bags, &[1.0; 4]).unwrap();
+    get_bags(&table, &[], bags, &mut pooled).unwrap().apply(&[1.0; 4]).unwrap();
     assert_eq!(pooled, [0.0; 4]);
     let none = Bags { offsets: &[0], ..bags };
     assert!(none.is_empty());
-    table.get_bags(&[], none, &mut []).unwrap().release().unwrap();
+    get_bags(&table, &[], none, &mut []).unwrap().release().unwrap();
 }

@@ -2,8 +2,8 @@
 
 use bytemuck::Pod;
 use embank::{
-    Bags, Error, GradientPer, Initializer, Lease, Missing, Optimizer, Pooling, StoreError,
-    TableConfig, TableGradients, UniqueKeys, VocabularyConfig,
+    Bags, Error, Initializer, Lease, Missing, Optimizer, Pooling, StoreError, TableConfig,
+    TableGradients, UniqueKeys, VocabularyConfig,
 };
 use memmap2::{MmapMut, MmapOptions};
 
@@ -43,7 +43,7 @@ fn a_batch_of_too_many_keys_is_refused_by_every_call() {
         let config = TableConfig::new(1).optimizer(Optimizer::sgd(1.0));
         let table = bank.table("t", config.initializer(Initializer::Constant(1.0))).unwrap();
         refused(UniqueKeys::new(keys));
-        refused(table.unique_keys(keys));
+        refused(table.request(keys));
         refused(table.put(keys, rows));
         refused(table.get(keys, rows));
         refused(table.try_get(keys, rows));
@@ -55,12 +55,11 @@ fn a_batch_of_too_many_keys_is_refused_by_every_call() {
         refused(table.lookahead(keys));
         refused(table.prefetch(keys));
         let bags = Bags { offsets: &[0, TOO_MANY as u64], pooling: Pooling::Sum, weights: None };
-        refused(table.get_bags(keys, bags, &mut [0.0]));
         refused(table.peek_bags(keys, bags, &mut [0.0]));
         let lease = table.get(&[1], &mut [0.0]).unwrap();
         refused(Lease::apply_together(vec![lease], keys, rows));
         let leases = vec![table.get(&[1], &mut [0.0]).unwrap()];
-        let part = TableGradients { leases, keys, gradients: rows, per: GradientPer::Key };
+        let part = TableGradients { leases, keys: Some(keys), gradients: rows };
         refused(Lease::apply_many(vec![part]));
         assert_eq!(table.outstanding(1).unwrap(), Some(0));
         let vocabulary = bank.vocabulary("v", VocabularyConfig::u64()).unwrap();
@@ -88,9 +87,8 @@ fn a_batch_of_too_many_bags_is_refused() {
     for pooling in [Pooling::Sum, Pooling::Mean] {
         let bags = Bags { offsets, pooling, weights: None };
         let refusals = [
-            table.get_bags(&[], bags, pooled).map(drop),
+            table.get_rows(table.request(&[]).unwrap().bags(bags), pooled).map(drop),
             table.peek_bags(&[], bags, pooled),
-            table.get(&[], &mut []).unwrap().apply_bags(bags, pooled),
         ];
         for refusal in refusals {
             match refusal {

@@ -37,7 +37,7 @@ fn every_call_on_a_dropped_table_says_so() {
     test.bank.drop_table("t").unwrap();
 
     assert!(dropped(old.get(&[1], &mut [0.0; 2])));
-    assert!(dropped(old.get_distinct(old.unique_keys(&[1, 1]).unwrap(), &mut [0.0; 2])));
+    assert!(dropped(old.get_rows(old.request(&[1, 1]).unwrap().distinct(), &mut [0.0; 2])));
     assert!(dropped(old.peek(&[1, 2], &mut [0.0; 4], Missing::Initial)));
     assert!(dropped(old.put(&[1], &[0.0; 2])));
     assert!(dropped(old.apply_gradients(&[1], &[0.0; 2])));

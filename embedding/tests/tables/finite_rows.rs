@@ -168,8 +168,8 @@ fn a_put_refuses_what_an_import_refuses() {
             refused(table.put(&[1, 2], &rows), 2);
             let lease = table.get(&[1, 2], &mut [0.0; 4]).unwrap();
             refused(lease.put(&rows), 2);
-            let lease = table.get(&[2, 1], &mut [0.0; 4]).unwrap();
-            refused(lease.put_distinct(&rows), 1);
+            let request = table.request(&[2, 1]).unwrap().distinct();
+            refused(table.get_rows(request, &mut [0.0; 4]).unwrap().put(&rows), 1);
             assert_eq!([row(&table, 1), row(&table, 2)], before);
             assert_eq!(table.outstanding(1).unwrap(), Some(0));
         }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use crate::common::{new_bank, new_bank_with, small_options};
 use embank::{
-    Bank, BankOptions, Error, GradientPer, Initializer, Lease, Optimizer, Table, TableConfig,
-    TableGradients,
+    Bank, BankOptions, Error, Initializer, Lease, Optimizer, Table, TableConfig, TableGradients,
 };
 
 fn config() -> TableConfig {
@@ -30,7 +29,7 @@ fn row(table: &Table, key: u64) -> f32 {
 }
 
 fn part<'g>(leases: Vec<Lease>, keys: &'g [u64], gradients: &'g [f32]) -> TableGradients<'g> {
-    TableGradients { leases, keys, gradients, per: GradientPer::Key }
+    TableGradients { leases, keys: Some(keys), gradients }
 }
 
 fn nothing_moved(tables: &[Table]) {

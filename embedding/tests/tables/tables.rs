@@ -48,12 +48,13 @@ fn distinct_gets_hold_one_row_per_distinct_key() {
     let config = TableConfig::new(1).optimizer(Optimizer::sgd(1.0));
     let table = table(&test.bank, config.initializer(Initializer::Zeros));
     let mut rows = [f32::NAN; 2];
-    let lease = table.get_distinct(table.unique_keys(&[8, 7, 8]).unwrap(), &mut rows).unwrap();
+    let request = table.request(&[8, 7, 8]).unwrap().distinct();
+    let lease = table.get_rows(request, &mut rows).unwrap();
     assert_eq!(lease.unique(), &UniqueKeys::new(&[8, 7, 8]).unwrap());
-    lease.apply_distinct(&[-1.0, -2.0]).unwrap();
+    lease.apply(&[-1.0, -2.0]).unwrap();
     assert_eq!(rows_of(&table, &[8, 7]), [1.0, 2.0]);
-    let lease = table.get_distinct(UniqueKeys::new(&[7, 8]).unwrap(), &mut rows).unwrap();
-    lease.put_distinct(&[70.0, 80.0]).unwrap();
+    let request = table.request(&[7, 8, 7]).unwrap().distinct();
+    table.get_rows(request, &mut rows).unwrap().put(&[70.0, 80.0]).unwrap();
     assert_eq!(rows_of(&table, &[8, 7]), [80.0, 70.0]);
 }
 
@@ -161,7 +162,8 @@ fn slices_of_the_wrong_length_are_refused_and_change_nothing() {
         other => panic!("{other}"),
     };
     refused(table.get(&keys, &mut [0.0; 5]).unwrap_err(), 6);
-    refused(table.get_distinct(UniqueKeys::new(&keys).unwrap(), &mut [0.0; 6]).unwrap_err(), 4);
+    let distinct = || table.request(&keys).unwrap().distinct();
+    refused(table.get_rows(distinct(), &mut [0.0; 6]).unwrap_err(), 4);
     refused(table.put(&keys, &[0.0; 7]).unwrap_err(), 6);
     refused(table.apply_gradients(&keys, &[]).unwrap_err(), 6);
     refused(table.peek(&keys, &mut [0.0; 3], Missing::Initial).unwrap_err(), 6);
@@ -170,9 +172,9 @@ fn slices_of_the_wrong_length_are_refused_and_change_nothing() {
 
     let mut rows = [0.0; 6];
     refused(table.get(&keys, &mut rows).unwrap().apply(&[1.0; 4]).unwrap_err(), 6);
-    refused(table.get(&keys, &mut rows).unwrap().apply_distinct(&[1.0; 6]).unwrap_err(), 4);
+    refused(table.get_rows(distinct(), &mut rows[..4]).unwrap().apply(&[1.0; 6]).unwrap_err(), 4);
     refused(table.get(&keys, &mut rows).unwrap().put(&[1.0; 4]).unwrap_err(), 6);
-    refused(table.get(&keys, &mut rows).unwrap().put_distinct(&[1.0; 6]).unwrap_err(), 4);
+    refused(table.get_rows(distinct(), &mut rows[..4]).unwrap().put(&[1.0; 6]).unwrap_err(), 4);
     assert_eq!(rows_of(&table, &keys), initial_of(&table, &keys));
     assert_eq!(table.outstanding(1).unwrap(), Some(0));
 }

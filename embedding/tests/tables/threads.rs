@@ -36,17 +36,17 @@ fn train(table: &Table, seed: u64) -> Vec<f32> {
         match step % 4 {
             0 => table.get(&keys, &mut rows).unwrap().apply(&gradients).unwrap(),
             1 => {
-                let unique = table.unique_keys(&keys).unwrap();
-                let distinct = unique.len() * DIM;
-                let lease = table.get_distinct(unique, &mut rows[..distinct]).unwrap();
-                lease.apply_distinct(&gradients[..distinct]).unwrap();
+                let request = table.request(&keys).unwrap().distinct();
+                let distinct = request.row_count() * DIM;
+                let lease = table.get_rows(request, &mut rows[..distinct]).unwrap();
+                lease.apply(&gradients[..distinct]).unwrap();
                 rows.truncate(distinct);
             }
             2 => {
                 let offsets: Vec<u64> = (0..=places as u64).collect();
                 let bags = Bags { offsets: &offsets, pooling: Pooling::Mean, weights: None };
-                let lease = table.get_bags(&keys, bags, &mut rows).unwrap();
-                lease.apply_bags(bags, &gradients).unwrap();
+                let request = table.request(&keys).unwrap().bags(bags);
+                table.get_rows(request, &mut rows).unwrap().apply(&gradients).unwrap();
             }
             _ => {
                 table.put(&keys, &gradients).unwrap();

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
-use embank::{Adagrad, Bank, Lease, Missing, Optimizer, Table, TableConfig, UniqueKeys};
+use embank::{Adagrad, Bank, Lease, Missing, Optimizer, Request, Table, TableConfig};
 use tch::{Kind, Tensor, no_grad};
 
 /// Rows by key.
@@ -57,7 +57,8 @@ impl Embedding {
 
     /// Gets the rows of `keys`, which may repeat, for training.
     pub fn get(&self, keys: &[u64]) -> Result<Rows> {
-        let unique = UniqueKeys::new(keys)?;
+        let request = Request::new(keys)?.distinct();
+        let unique = request.unique();
         let places = (!unique.all_distinct()).then(|| {
             let places: Vec<i64> = unique.inverse().iter().map(|&place| place.into()).collect();
             Tensor::from_slice(&places)
@@ -65,7 +66,7 @@ impl Embedding {
         let (leaf, origin) = match self {
             Self::Bank(table) => {
                 let mut rows = vec![0.0; unique.len() * table.dim()];
-                let lease = table.get_distinct(unique, &mut rows)?;
+                let lease = table.get_rows(request, &mut rows)?;
                 (matrix(&rows, table.dim()), Origin::Bank(lease))
             }
             Self::Memory(twin) => {
@@ -118,7 +119,7 @@ impl Rows {
             Origin::Bank(lease) => {
                 let mut values = vec![0.0; gradient.numel()];
                 gradient.contiguous().copy_data(&mut values, gradient.numel());
-                lease.apply_distinct(&values)?;
+                lease.apply(&values)?;
             }
             Origin::Memory { twin, positions } => twin.step(&positions, &gradient),
         }
@@ -147,7 +148,7 @@ impl Twin {
     /// the keys.
     fn of(table: &Table, keys: impl Iterator<Item = u64>) -> Result<Self> {
         let keys: Vec<u64> = keys.collect();
-        let unique = UniqueKeys::new(&keys)?;
+        let unique = Request::new(&keys)?;
         let mut rows = vec![0.0; unique.len() * table.dim()];
         table.initial(unique.keys(), &mut rows)?;
         let weight = matrix(&rows, table.dim());

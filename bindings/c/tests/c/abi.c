@@ -107,7 +107,10 @@ static void rows_and_leases(void) {
     size_t count = 0;
     uint64_t distinct[2];
     uint32_t places[3];
-    GOOD(embank_table_get_distinct(table, keys, 3, rows, 6, &count, &lease));
+    embank_request request;
+    GOOD(embank_request_init(&request, sizeof request));
+    request.per = EMBANK_ROW_PER_DISTINCT;
+    GOOD(embank_table_get_rows(table, keys, 3, &request, rows, 6, &count, &lease));
     CHECK(count == 2 && rows[0] == 0.0f && rows[2] == 0.5f);
     GOOD(embank_lease_distinct(lease, distinct, 2, places, 3, &count));
     CHECK(count == 2 && distinct[0] == 7 && distinct[1] == UINT64_MAX);
@@ -115,17 +118,17 @@ static void rows_and_leases(void) {
     GOOD(embank_lease_distinct(lease, NULL, 0, NULL, 0, &count));
     BAD(EMBANK_STATUS_SHAPE_MISMATCH, "2", embank_lease_distinct(lease, distinct, 1, NULL, 0, &count));
     /* A wrong length leaves the lease as it was. */
-    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "gradients", embank_lease_apply_distinct(lease, ones, 6));
-    GOOD(embank_lease_apply_distinct(lease, ones, 4));
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "gradients", embank_lease_apply(lease, ones, 6));
+    GOOD(embank_lease_apply(lease, ones, 4));
     embank_lease_free(lease);
 
     GOOD(embank_table_get(table, keys, 3, rows, 6, &lease));
     const float last_wins[6] = {3, 3, 4, 4, 5, 5};
     GOOD(embank_lease_put(lease, last_wins, 6));
     embank_lease_free(lease);
-    GOOD(embank_table_get_distinct(table, keys, 3, rows, 4, NULL, &lease));
+    GOOD(embank_table_get_rows(table, keys, 3, &request, rows, 4, NULL, &lease));
     CHECK(rows[0] == 5.0f && rows[2] == 4.0f);
-    GOOD(embank_lease_put_distinct(lease, ones, 4));
+    GOOD(embank_lease_put(lease, ones, 4));
     embank_lease_free(lease);
 
     /* Freeing a lease gives its counts back. */
@@ -229,16 +232,30 @@ static void bags(void) {
     float pooled[6];
     embank_lease *lease;
 
-    GOOD(embank_table_get_bags(table, keys, 3, &of, pooled, 6, &lease));
+    embank_request request;
+    size_t count = 0;
+    GOOD(embank_request_init(&request, sizeof request));
+    request.per = EMBANK_ROW_PER_BAG;
+    request.bags = &of;
+    GOOD(embank_table_get_rows(table, keys, 3, &request, pooled, 6, &count, &lease));
+    CHECK(count == 3);
     CHECK(pooled[0] == 2 && pooled[1] == 2 && pooled[2] == 0 && pooled[4] == 1);
     const float gradients[6] = {1, 1, 9, 9, 2, 2};
-    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "gradients", embank_lease_apply_bags(lease, &of, gradients, 4));
-    of.offset_count = 3;
-    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "end with the number of keys", embank_lease_apply_bags(lease, &of, gradients, 4));
-    of.offset_count = 4;
-    GOOD(embank_lease_apply_bags(lease, &of, gradients, 6));
-    BAD(EMBANK_STATUS_LEASE_ENDED, "already", embank_lease_apply_bags(lease, &of, gradients, 6));
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "gradients", embank_lease_apply(lease, gradients, 4));
+    GOOD(embank_lease_apply(lease, gradients, 6));
+    BAD(EMBANK_STATUS_LEASE_ENDED, "already", embank_lease_apply(lease, gradients, 6));
     embank_lease_free(lease);
+    GOOD(embank_table_get_rows(table, keys, 3, &request, pooled, 6, NULL, &lease));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "a pooled row can't be put", embank_lease_put(lease, gradients, 6));
+    embank_lease_free(lease);
+    request.per = EMBANK_ROW_PER_KEY;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "EMBANK_ROW_PER_BAG only", embank_table_get_rows(table, keys, 3, &request, pooled, 6, NULL, &lease));
+    request.per = 3;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "embank_row_per 3", embank_table_get_rows(table, keys, 3, &request, pooled, 6, NULL, &lease));
+    request.per = EMBANK_ROW_PER_BAG;
+    request.reserved = 1;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "reserved", embank_table_get_rows(table, keys, 3, &request, pooled, 6, NULL, &lease));
+    request.reserved = 0;
     float rows[4];
     GOOD(embank_table_peek(table, keys, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
     CHECK(rows[0] == -0.5f && rows[1] == -0.5f && rows[2] == 0.5f && rows[3] == 0.5f);
@@ -262,7 +279,7 @@ static void bags(void) {
         of.offsets = i < 3 ? wrong[i] : NULL;
         of.offset_count = i < 3 ? 4 : 0;
         BAD(EMBANK_STATUS_INVALID_ARGUMENT, "offsets must begin with 0, never fall", embank_table_peek_bags(table, keys, 3, &of, pooled, 6));
-        BAD(EMBANK_STATUS_INVALID_ARGUMENT, "offsets must begin with 0, never fall", embank_table_get_bags(table, keys, 3, &of, pooled, 6, &lease));
+        BAD(EMBANK_STATUS_INVALID_ARGUMENT, "offsets must begin with 0, never fall", embank_table_get_rows(table, keys, 3, &request, pooled, 6, NULL, &lease));
         CHECK(lease == NULL);
     }
     of.offsets = offsets;
@@ -668,7 +685,15 @@ static void bad_arguments(void) {
     BAD(invalid, "staleness bound", embank_table_set_staleness_bound(table, INT64_MAX));
     BAD(invalid, "not a bank", embank_roll_back(in_folder("nothing here"), 1));
     BAD(EMBANK_STATUS_SHAPE_MISMATCH, "4", embank_table_get(table, keys, 2, rows, 3, &lease));
-    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "4", embank_table_get_distinct(table, keys, 2, rows, 3, NULL, &lease));
+    embank_request request;
+    GOOD(embank_request_init(&request, sizeof request));
+    request.per = EMBANK_ROW_PER_DISTINCT;
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "4", embank_table_get_rows(table, keys, 2, &request, rows, 3, NULL, &lease));
+    request.earlier = buffer;
+    request.earlier_count = 2;
+    BAD(invalid, "overlap", embank_table_get_rows(table, keys, 2, &request, (float *)(void *)buffer, 4, NULL, &lease));
+    request.size = 1;
+    BAD(invalid, "embank_request_init", embank_table_get_rows(table, keys, 2, &request, rows, 4, NULL, &lease));
     BAD(EMBANK_STATUS_MISSING_ROW, "key 1", embank_table_peek(table, keys, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
 
     /* Wrong structs: an uninitialised one, one with an invalid size, one with fields of a newer
@@ -752,8 +777,8 @@ static void handles_after_failures(void) {
     NO_HANDLE(bytes, embank_bank_prometheus(NULL, &bytes));
     NO_HANDLE(lease, embank_table_get(NULL, &key, 1, row, 2, &lease));
     NO_HANDLE(lease, embank_table_get(table, &key, 1, row, 3, &lease));
-    NO_HANDLE(lease, embank_table_get_distinct(NULL, &key, 1, row, 2, NULL, &lease));
-    NO_HANDLE(lease, embank_table_get_distinct(table, &key, 1, row, 2, no_count, &lease));
+    NO_HANDLE(lease, embank_table_get_rows(NULL, &key, 1, NULL, row, 2, NULL, &lease));
+    NO_HANDLE(lease, embank_table_get_rows(table, &key, 1, NULL, row, 2, no_count, &lease));
     NO_HANDLE(scan, embank_table_scan(NULL, &scan));
     GOOD(embank_bank_drop_table(bank, "user"));
     NO_HANDLE(scan, embank_table_scan(table, &scan));
@@ -1213,13 +1238,18 @@ static void waits_of_one_call(void) {
     float row[1];
     settings.staleness_bound = 0;
     GOOD(embank_bank_table(bank, "user", &settings, &table));
-    GOOD(embank_table_get_within(table, &key, 1, row, 1, 0, &held));
+    embank_request request;
+    GOOD(embank_request_init(&request, sizeof request));
+    request.timeout_ms = 0;
+    GOOD(embank_table_get_rows(table, &key, 1, &request, row, 1, NULL, &held));
     GOOD(embank_lease_hand_over(held));
-    BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "wait_timeout_ms", embank_table_get_within(table, &key, 1, row, 1, 0, &lease));
+    BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "wait_timeout_ms", embank_table_get_rows(table, &key, 1, &request, row, 1, NULL, &lease));
     CHECK(lease == NULL);
-    BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "user", embank_table_get_within(table, &key, 1, row, 1, 5, &lease));
+    request.timeout_ms = 5;
+    BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "user", embank_table_get_rows(table, &key, 1, &request, row, 1, NULL, &lease));
     GOOD(embank_lease_release(held));
-    GOOD(embank_table_get_within(table, &key, 1, row, 1, 0, &lease));
+    request.timeout_ms = 0;
+    GOOD(embank_table_get_rows(table, &key, 1, &request, row, 1, NULL, &lease));
     embank_lease_free(lease);
     embank_lease_free(held);
     embank_table_free(table);
@@ -1247,8 +1277,12 @@ static void batches_of_too_many_keys(void) {
     if (is_sparse && keys != MAP_FAILED && rows != MAP_FAILED) {
         GOOD(embank_bank_table(bank, "user", &settings, &table));
         BAD(refused, word, embank_table_get(table, keys, many, rows, many, &lease));
-        BAD(refused, word, embank_table_get_distinct(table, keys, many, rows, many, NULL, &lease));
-        BAD(refused, word, embank_table_get_bags(table, keys, many, &bags, row, 1, &lease));
+        embank_request request;
+        GOOD(embank_request_init(&request, sizeof request));
+        request.per = EMBANK_ROW_PER_BAG;
+        request.bags = &bags;
+        BAD(refused, word, embank_table_get_rows(table, keys, many, NULL, rows, many, NULL, &lease));
+        BAD(refused, word, embank_table_get_rows(table, keys, many, &request, row, 1, NULL, &lease));
         BAD(refused, word, embank_table_peek_bags(table, keys, many, &bags, row, 1));
         BAD(refused, word, embank_table_peek(table, keys, many, rows, many, EMBANK_MISSING_INITIAL, NULL));
         BAD(refused, word, embank_table_initial(table, keys, many, rows, many));

@@ -9,26 +9,8 @@ use super::handles::{LeaseId, OpenHandles, TableHandle};
 use crate::{errors, signals};
 
 impl BankCell {
-    /// Takes a lease with the GIL released and keeps it.
-    pub(crate) fn take_lease(
-        &self,
-        py: Python<'_>,
-        table: TableHandle,
-        call: impl FnOnce(&Table) -> embank::Result<Option<Lease>> + Send,
-    ) -> PyResult<Option<LeaseId>> {
-        let table = self.pick(|open| open.table(table))?;
-        let kept = self.run(py, move || {
-            let lease = call(&table)?;
-            // If a signal handler has raised, the caller gets an exception in place of the lease,
-            // so the lease ends here.
-            let lease = lease.filter(|_| !signals::has_raised());
-            Ok(lease.map(|lease| self.keep(lease)))
-        })?;
-        kept.map(|kept| kept.ok_or_else(errors::bank_closed)).transpose()
-    }
-
     /// Takes one lease on each table with the GIL released and keeps them. If one can't be taken,
-    /// no lease is kept.
+    /// no lease is kept. `None` if a call returns `None`.
     ///
     /// `calls` must be in the order of their tables' ids. Every call that takes several leases
     /// takes them in this order, so two calls that wait at staleness bounds never wait for each
@@ -37,9 +19,9 @@ impl BankCell {
         &self,
         py: Python<'_>,
         calls: Vec<(TableHandle, C)>,
-    ) -> PyResult<Vec<LeaseId>>
+    ) -> PyResult<Option<Vec<LeaseId>>>
     where
-        C: FnOnce(&Table) -> embank::Result<Lease> + Send,
+        C: FnOnce(&Table) -> embank::Result<Option<Lease>> + Send,
     {
         let tables = self.pick(|open| {
             calls.iter().map(|(id, _)| open.table(*id)).collect::<PyResult<Vec<_>>>()
@@ -51,12 +33,14 @@ impl BankCell {
                 .iter()
                 .zip(calls)
                 .map(|(table, (_, call))| call(table))
-                .collect::<embank::Result<Vec<_>>>()?;
-            if signals::has_raised() {
-                return Ok(Some(Vec::new()));
-            }
+                .collect::<embank::Result<Option<Vec<_>>>>()?;
+            // If a signal handler has raised, the caller gets an exception in place of the leases,
+            // so the leases end here.
+            let Some(leases) = leases.filter(|_| !signals::has_raised()) else {
+                return Ok(Some(None));
+            };
             Ok(self.store(leases, |open, leases| {
-                leases.into_iter().map(|lease| open.leases.keep(lease)).collect()
+                Some(leases.into_iter().map(|lease| open.leases.keep(lease)).collect())
             }))
         })?;
         kept.ok_or_else(errors::bank_closed)

@@ -1,57 +1,13 @@
 //! Bags: several rows that the store pools to one.
 
-use embank::{Bags, Pooling};
 use numpy::PyArray2;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::PyTable;
-use super::many::{check_bank, check_distinct};
-use super::training::within;
-use crate::arrays::{self, Keys, Rows};
-use crate::lease::PyBagLease;
+use super::request::{Given, GivenBags, GivenPer, check_bank, take_all, take_waiting};
+use crate::arrays::{Keys, Rows};
+use crate::lease::PyLease;
 use crate::scalars;
-
-/// A copy of the bags that Python passed. The lease needs them again for its gradients.
-#[derive(Debug)]
-pub(crate) struct GivenBags {
-    offsets: Vec<u64>,
-    pooling: Pooling,
-    weights: Option<Vec<f32>>,
-}
-
-impl GivenBags {
-    /// Reads the arguments of a call with `keys` keys.
-    ///
-    /// # Errors
-    /// `TypeError` or `ValueError` for an array of another dtype or shape, or an unknown `pooling`.
-    /// The store checks later whether the offsets fit the keys.
-    pub(crate) fn new(
-        keys: usize,
-        offsets: &Bound<'_, PyAny>,
-        pooling: &str,
-        weights: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        let pooling = match pooling {
-            "sum" => Pooling::Sum,
-            "mean" => Pooling::Mean,
-            other => {
-                return Err(PyValueError::new_err(format!(
-                    "pooling must be \"sum\" or \"mean\", not {other:?}"
-                )));
-            }
-        };
-        let offsets = Keys::numbers("offsets", offsets)?.as_slice()?.to_vec();
-        let weights = weights.map(|weights| arrays::weights(weights, keys)).transpose()?;
-        let weights = weights.map(|weights| weights.as_slice().map(<[f32]>::to_vec)).transpose()?;
-        Ok(Self { offsets, pooling, weights })
-    }
-
-    pub(crate) fn as_bags(&self) -> Bags<'_> {
-        let Self { offsets, pooling, weights } = self;
-        Bags { offsets, pooling: *pooling, weights: weights.as_deref() }
-    }
-}
 
 #[pymethods]
 impl PyTable {
@@ -72,7 +28,7 @@ impl PyTable {
     ///     timeout: The longest wait in seconds. Default: the bank's `wait_timeout`.
     ///
     /// Returns:
-    ///     A `BagLease` with `rows`, float32 `(bags, dim)`. The lease counts once on a row whose
+    ///     A `Lease` with `rows`, float32 `(bags, dim)`. The lease counts once on a row whose
     ///         key occurs several times.
     ///
     /// Raises: the errors of `get`; `ValueError` for offsets or weights that do not fit the keys.
@@ -87,18 +43,13 @@ impl PyTable {
         weights: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
         timeout: Option<f64>,
-    ) -> PyResult<PyBagLease> {
+    ) -> PyResult<PyLease> {
         let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
         let keys = Keys::new(keys)?;
-        let keys = keys.as_slice()?;
-        let bags = GivenBags::new(keys.len(), offsets, pooling, weights)?;
-        let mut rows = Rows::new(py, out, bags.as_bags().len(), self.key.dim)?;
-        let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.handle, |table| {
-            within(table, timeout).get_bags(keys, bags.as_bags(), values).map(Some)
-        })?;
-        let id = id.expect("a get that waits ends with a lease or an error");
-        Ok(PyBagLease { leased: self.leased(id, rows), bags })
+        let bags = GivenBags::new(keys.as_slice()?.len(), offsets, pooling, weights)?;
+        let request = Given::new(self, keys, GivenPer::Bag(bags));
+        let request = Given { out: out.cloned(), ..request };
+        take_waiting(py, request, timeout)
     }
 
     /// Reads rows for evaluation and pools the rows of each bag to one. It takes no lease, inserts
@@ -133,9 +84,10 @@ impl PyTable {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         let bags = GivenBags::new(keys.len(), offsets, pooling, weights)?;
-        let mut rows = Rows::new(py, out, bags.as_bags().len(), self.key.dim)?;
+        let bags = bags.as_bags()?;
+        let mut rows = Rows::new(py, out, bags.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
-        self.with(py, |table| table.peek_bags(keys, bags.as_bags(), values))?;
+        self.with(py, |table| table.peek_bags(keys, bags, values))?;
         Ok(rows.into_array())
     }
 }
@@ -143,15 +95,6 @@ impl PyTable {
 /// A table, its keys, offsets, pooling, and weights or None.
 type GivenRequest<'py> =
     (Bound<'py, PyTable>, Bound<'py, PyAny>, Bound<'py, PyAny>, String, Option<Bound<'py, PyAny>>);
-
-/// A request of `get_bags_many`: the bags of one table.
-struct Request<'py> {
-    table: Bound<'py, PyTable>,
-    keys: Keys<'py>,
-    bags: GivenBags,
-    /// The request's index among all requests.
-    place: usize,
-}
 
 /// Reads bags of several tables of one bank for training: `Table.get_bags` on each, in one call.
 ///
@@ -163,7 +106,7 @@ struct Request<'py> {
 ///         may be None. No table may occur twice.
 ///
 /// Returns:
-///     A list of `BagLease`, one for each request.
+///     A list of `Lease`, one for each request.
 ///
 /// Raises: the errors of `get_many`.
 ///
@@ -180,43 +123,17 @@ struct Request<'py> {
 pub(crate) fn get_bags_many(
     py: Python<'_>,
     requests: Vec<GivenRequest<'_>>,
-) -> PyResult<Vec<PyBagLease>> {
+) -> PyResult<Vec<PyLease>> {
     let Some((first, ..)) = requests.first() else { return Ok(Vec::new()) };
     let cell = first.get().cell.clone();
     check_bank(&cell, requests.iter().map(|(table, ..)| table.get()))?;
-    let mut requests = requests
-        .into_iter()
-        .enumerate()
-        .map(|(place, (table, keys, offsets, pooling, weights))| {
-            let keys = Keys::new(&keys)?;
-            let count = keys.as_slice()?.len();
-            let bags = GivenBags::new(count, &offsets, &pooling, weights.as_ref())?;
-            Ok(Request { table, keys, bags, place })
+    let requests = requests
+        .iter()
+        .map(|(table, keys, offsets, pooling, weights)| {
+            let keys = Keys::new(keys)?;
+            let bags = GivenBags::new(keys.as_slice()?.len(), offsets, pooling, weights.as_ref())?;
+            Ok(Given::new(table.get(), keys, GivenPer::Bag(bags)))
         })
         .collect::<PyResult<Vec<_>>>()?;
-    requests.sort_by_key(|request| request.table.get().key.id);
-    check_distinct(&cell, requests.iter().map(|request| request.table.get()))?;
-    let new_rows = |request: &Request<'_>| {
-        Rows::new(py, None, request.bags.as_bags().len(), request.table.get().key.dim)
-    };
-    let mut rows = requests.iter().map(new_rows).collect::<PyResult<Vec<_>>>()?;
-    let mut calls = Vec::with_capacity(requests.len());
-    for (request, rows) in requests.iter().zip(&mut rows) {
-        let keys = request.keys.as_slice()?;
-        let bags = request.bags.as_bags();
-        let values = rows.as_slice_mut()?;
-        let call = move |table: &embank::Table| table.get_bags(keys, bags, values);
-        calls.push((request.table.get().key.handle, call));
-    }
-    let ids = cell.take_leases(py, calls)?;
-    let mut leases: Vec<_> = requests
-        .into_iter()
-        .zip(ids.into_iter().zip(rows))
-        .map(|(request, (id, rows))| {
-            let leased = request.table.get().leased(id, rows);
-            (request.place, PyBagLease { leased, bags: request.bags })
-        })
-        .collect();
-    leases.sort_by_key(|(place, _)| *place);
-    Ok(leases.into_iter().map(|(_, lease)| lease).collect())
+    take_all(py, &cell, &requests, None)
 }

@@ -1,29 +1,16 @@
 //! Functions that get rows of several tables in one call, and apply their gradients.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use embank::{GradientPer, RunningTime, TableGradients, UniqueKeys};
+use embank::TableGradients;
 use numpy::PyReadonlyArray2;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::PyTable;
-use super::training::within;
-use crate::arrays::{self, Keys, Rows};
+use super::request::{Given, GivenPer, check_bank, take_all};
+use crate::arrays::{self, Keys};
 use crate::cell::BankCell;
-use crate::lease::{AnyLease, PyDistinctLease};
-use crate::{errors, scalars};
-
-/// A request of `get_many`: the keys of one table.
-struct Request<'py> {
-    table: Bound<'py, PyTable>,
-    keys: Keys<'py>,
-    /// Keys that this training step has got before.
-    earlier: Option<Keys<'py>>,
-    /// The request's index among all requests.
-    place: usize,
-}
+use crate::lease::PyLease;
+use crate::scalars;
 
 /// Reads rows of several tables of one bank for training: `Table.get_distinct` on each, in one
 /// call.
@@ -39,7 +26,7 @@ struct Request<'py> {
 ///         bank's `wait_timeout` for each table.
 ///
 /// Returns:
-///     A list of `DistinctLease`, one for each request.
+///     A list of `Lease`, one for each request.
 ///
 /// Raises:
 ///     StalenessTimeout: A row of one of the tables stayed over its bound; no lease is taken.
@@ -62,7 +49,7 @@ pub(crate) fn get_many<'py>(
     requests: Vec<(Bound<'py, PyTable>, Bound<'py, PyAny>)>,
     earlier: Option<Vec<Option<Bound<'py, PyAny>>>>,
     timeout: Option<f64>,
-) -> PyResult<Vec<PyDistinctLease>> {
+) -> PyResult<Vec<PyLease>> {
     let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
     let earlier = earlier.unwrap_or_else(|| requests.iter().map(|_| None).collect());
     if earlier.len() != requests.len() {
@@ -75,64 +62,25 @@ pub(crate) fn get_many<'py>(
     let Some((first, _)) = requests.first() else { return Ok(Vec::new()) };
     let cell = first.get().cell.clone();
     check_bank(&cell, requests.iter().map(|(table, _)| table.get()))?;
-    let mut requests: Vec<_> = requests.into_iter().zip(earlier).enumerate().collect();
-    requests.sort_by_key(|(_, ((table, _), _))| table.get().key.id);
-    check_distinct(&cell, requests.iter().map(|(_, ((table, _), _))| table.get()))?;
-    let in_order = requests
-        .into_iter()
-        .map(|(place, ((table, keys), earlier))| {
-            let earlier = earlier.as_ref().map(Keys::new).transpose()?;
-            Ok(Request { table, keys: Keys::new(&keys)?, earlier, place })
+    let requests = requests
+        .iter()
+        .zip(&earlier)
+        .map(|((table, keys), earlier)| {
+            let request = Given::new(table.get(), Keys::new(keys)?, GivenPer::Distinct);
+            Ok(Given { earlier: earlier.as_ref().map(Keys::new).transpose()?, ..request })
         })
         .collect::<PyResult<Vec<_>>>()?;
-    let taken = take(py, &cell, &in_order, timeout)?;
-    let mut leases: Vec<_> = in_order.iter().map(|request| request.place).zip(taken).collect();
-    leases.sort_by_key(|(place, _)| *place);
-    Ok(leases.into_iter().map(|(_, lease)| lease).collect())
-}
-
-/// Fails if a table occurs twice in `tables`, which are in the order of their ids.
-pub(super) fn check_distinct<'t>(
-    cell: &BankCell,
-    tables: impl Iterator<Item = &'t PyTable>,
-) -> PyResult<()> {
-    let mut before: Option<&PyTable> = None;
-    for table in tables {
-        let key = &table.key;
-        if let Some(before) = before.replace(table)
-            && cell.is_one_table(&before.key, key)?
-        {
-            return Err(PyValueError::new_err(format!(
-                "table {:?} comes twice: join its keys into one request",
-                &*key.name
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Fails if a table belongs to another bank than `cell`.
-pub(super) fn check_bank<'t>(
-    cell: &Arc<BankCell>,
-    mut tables: impl Iterator<Item = &'t PyTable>,
-) -> PyResult<()> {
-    let Some(other) = tables.find(|table| !Arc::ptr_eq(&table.cell, cell)) else { return Ok(()) };
-    Err(PyValueError::new_err(format!(
-        "table {:?} of {} and the first one, of {}, are of two banks: make one call for each bank",
-        &*other.key.name,
-        other.cell.path().display(),
-        cell.path().display()
-    )))
+    take_all(py, &cell, &requests, timeout)
 }
 
 /// A table, leases of it, their keys and gradients.
 type GivenPart<'py> =
-    (Bound<'py, PyTable>, Vec<AnyLease<'py>>, Option<Bound<'py, PyAny>>, Bound<'py, PyAny>);
+    (Bound<'py, PyTable>, Vec<Bound<'py, PyLease>>, Option<Bound<'py, PyAny>>, Bound<'py, PyAny>);
 
 /// A part of `apply_many`: the step of one table.
 struct Part<'py> {
     table: Bound<'py, PyTable>,
-    leases: Vec<AnyLease<'py>>,
+    leases: Vec<Bound<'py, PyLease>>,
     /// `None` if the part has one lease and the gradients have the shape of its rows.
     keys: Option<Bound<'py, PyAny>>,
     grads: Bound<'py, PyAny>,
@@ -156,18 +104,13 @@ impl<'py> Part<'py> {
             let grads = arrays::values("grads", &self.grads, keys.as_slice()?.len(), key.dim)?;
             return Ok(PartArrays { keys: Some(keys), grads });
         }
-        if let ([], AnyLease::Distinct(lease)) = (others, lease) {
-            let keys = Keys::new(lease.get().keys.bind(lease.py()).as_any())?;
-            let grads = arrays::values("grads", &self.grads, keys.as_slice()?.len(), key.dim)?;
-            return Ok(PartArrays { keys: Some(keys), grads });
-        }
         if !others.is_empty() {
             return Err(PyValueError::new_err(format!(
                 "table {:?} comes with several leases, so its part needs the keys of the gradients",
                 &*key.name
             )));
         }
-        let [rows, dim] = lease.leased().shape();
+        let [rows, dim] = lease.get().shape();
         Ok(PartArrays { keys: None, grads: arrays::values("grads", &self.grads, rows, dim)? })
     }
 }
@@ -210,17 +153,11 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<GivenPart<'_>>) -> PyResult<
     check_bank(&cell, parts.iter().map(|part| part.table.get()))?;
     check_once(&cell, &parts)?;
     let arrays = parts.iter().map(Part::arrays).collect::<PyResult<Vec<_>>>()?;
-    let mut slices = Vec::with_capacity(arrays.len());
-    for (part, arrays) in parts.iter().zip(&arrays) {
-        let (keys, per) = match (&arrays.keys, &part.leases[0]) {
-            (Some(keys), _) => (keys.as_slice()?, GradientPer::Key),
-            (None, AnyLease::Distinct(_) | AnyLease::Each(_)) => (&[][..], GradientPer::Place),
-            (None, AnyLease::Bags(lease)) => {
-                (&[][..], GradientPer::Bag(lease.get().bags.as_bags()))
-            }
-        };
-        slices.push((keys, arrays.grads.as_slice()?, per));
-    }
+    let slices = arrays.iter().map(|PartArrays { keys, grads }| {
+        let keys = keys.as_ref().map(Keys::as_slice).transpose()?;
+        Ok((keys, grads.as_slice()?))
+    });
+    let slices = slices.collect::<PyResult<Vec<_>>>()?;
     let ids = parts
         .iter()
         .map(|part| {
@@ -231,7 +168,7 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<GivenPart<'_>>) -> PyResult<
     cell.with_leases(py, &ids, |leases| {
         let parts = leases.into_iter().zip(slices);
         let parts = parts
-            .map(|(leases, (keys, gradients, per))| TableGradients { leases, keys, gradients, per })
+            .map(|(leases, (keys, gradients))| TableGradients { leases, keys, gradients })
             .collect();
         embank::Lease::apply_many(parts)
     })
@@ -253,51 +190,4 @@ fn check_once(cell: &BankCell, parts: &[Part<'_>]) -> PyResult<()> {
         }
     }
     Ok(())
-}
-
-/// One lease for each request, in their order.
-fn take(
-    py: Python<'_>,
-    cell: &Arc<BankCell>,
-    requests: &[Request<'_>],
-    timeout: Option<Duration>,
-) -> PyResult<Vec<PyDistinctLease>> {
-    let keys =
-        requests.iter().map(|request| request.keys.as_slice()).collect::<PyResult<Vec<_>>>()?;
-    let earlier = requests
-        .iter()
-        .map(|request| request.earlier.as_ref().map_or(Ok(&[][..]), Keys::as_slice))
-        .collect::<PyResult<Vec<_>>>()?;
-    let distinct: embank::Result<Vec<UniqueKeys>> =
-        py.detach(|| keys.into_iter().map(UniqueKeys::new).collect());
-    let distinct = distinct.map_err(|error| errors::to_python(py, &error))?;
-    let names: Vec<_> = distinct.iter().map(|unique| arrays::unique(py, unique)).collect();
-    let mut rows = requests
-        .iter()
-        .zip(&distinct)
-        .map(|(request, unique)| Rows::new(py, None, unique.len(), request.table.get().key.dim))
-        .collect::<PyResult<Vec<_>>>()?;
-    let values = rows.iter_mut().map(Rows::as_slice_mut).collect::<PyResult<Vec<_>>>()?;
-    let began = RunningTime::now();
-    let calls = requests
-        .iter()
-        .zip(distinct.into_iter().zip(values).zip(earlier))
-        .map(|(request, ((unique, values), earlier))| {
-            (request.table.get().key.handle, move |table: &embank::Table| {
-                let left =
-                    timeout.map(|timeout| timeout.saturating_sub(RunningTime::now().since(began)));
-                within(table, left).get_distinct_again(unique, values, earlier)
-            })
-        })
-        .collect();
-    let ids = cell.take_leases(py, calls)?;
-    let mut leases = Vec::with_capacity(requests.len());
-    for (((request, id), rows), (keys, inverse)) in requests.iter().zip(ids).zip(rows).zip(names) {
-        leases.push(PyDistinctLease {
-            leased: request.table.get().leased(id, rows),
-            keys: keys.unbind(),
-            inverse: inverse.unbind(),
-        });
-    }
-    Ok(leases)
 }

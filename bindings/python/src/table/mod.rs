@@ -21,6 +21,7 @@ pub(crate) mod many;
 pub(crate) mod prefetch;
 mod progress;
 mod reading;
+mod request;
 mod row_count;
 pub(crate) mod scan;
 mod training;

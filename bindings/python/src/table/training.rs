@@ -1,21 +1,18 @@
 //! The methods of a training step: gets under a lease, puts, gradients.
 
-use std::borrow::Cow;
-use std::time::Duration;
-
-use embank::UniqueKeys;
 use pyo3::prelude::*;
 
 use super::PyTable;
-use crate::arrays::{self, Keys, Rows};
+use super::request::{Given, GivenPer, Waits, take, take_waiting};
+use crate::arrays::{self, Keys};
 use crate::cell::{LeaseId, lease_of_another_table};
-use crate::lease::{AnyLease, LeasedRows, PyDistinctLease, PyLease};
-use crate::{errors, scalars};
+use crate::lease::PyLease;
+use crate::scalars;
 
 impl PyTable {
     /// The ids of leases of this bank within its cell.
-    pub(crate) fn lease_ids(&self, leases: &[AnyLease<'_>]) -> PyResult<Vec<LeaseId>> {
-        let ids = leases.iter().map(|lease| lease.leased().id_in(&self.cell));
+    pub(crate) fn lease_ids(&self, leases: &[Bound<'_, PyLease>]) -> PyResult<Vec<LeaseId>> {
+        let ids = leases.iter().map(|lease| lease.get().id_in(&self.cell));
         ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)
     }
 
@@ -32,20 +29,6 @@ impl PyTable {
         let values = arrays::values(name, values, keys.len(), self.key.dim)?;
         let values = values.as_slice()?;
         self.with(py, |table| call(table, keys, values))
-    }
-
-    /// The rows of the lease with this id.
-    pub(super) fn leased(&self, id: LeaseId, rows: Rows<'_>) -> LeasedRows {
-        LeasedRows::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone())
-    }
-}
-
-/// A handle of the table. Its gets wait at most for `timeout`, or with `None` for the bank's
-/// `wait_timeout`.
-pub(super) fn within(table: &embank::Table, timeout: Option<Duration>) -> Cow<'_, embank::Table> {
-    match timeout {
-        Some(timeout) => Cow::Owned(table.with_wait_timeout(timeout)),
-        None => Cow::Borrowed(table),
     }
 }
 
@@ -80,16 +63,9 @@ impl PyTable {
         out: Option<&Bound<'py, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<PyLease> {
-        let keys = Keys::new(keys)?;
-        let keys = keys.as_slice()?;
         let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
-        let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
-        let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.handle, |table| {
-            within(table, timeout).get(keys, values).map(Some)
-        })?;
-        let id = id.expect("a get that waits ends with a lease or an error");
-        Ok(PyLease(self.leased(id, rows)))
+        let request = Given::new(self, Keys::new(keys)?, GivenPer::Key);
+        take_waiting(py, Given { out: out.cloned(), ..request }, timeout)
     }
 
     /// Works as `get`, but returns None if the staleness bound would make it wait. Like `get`, it
@@ -120,12 +96,10 @@ impl PyTable {
         keys: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<PyLease>> {
-        let keys = Keys::new(keys)?;
-        let keys = keys.as_slice()?;
-        let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
-        let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.handle, |table| table.try_get(keys, values))?;
-        Ok(id.map(|id| PyLease(self.leased(id, rows))))
+        let request = Given::new(self, Keys::new(keys)?, GivenPer::Key);
+        let request = Given { out: out.cloned(), ..request };
+        let taken = take(py, &self.cell, &[request], Waits::No)?;
+        Ok(taken.and_then(|mut leases| leases.pop()))
     }
 
     /// Works as `get`, with one row for each distinct key.
@@ -140,7 +114,7 @@ impl PyTable {
     ///     timeout: The longest wait in seconds. Default: the bank's `wait_timeout`.
     ///
     /// Returns:
-    ///     A `DistinctLease` with `rows`, float32 `(u, dim)`, `keys` and `inverse`.
+    ///     A `Lease` with `rows`, float32 `(u, dim)`, `keys` and `inverse`.
     ///
     /// Raises: the errors of `get`.
     #[pyo3(signature = (keys, *, out = None, earlier = None, timeout = None))]
@@ -151,26 +125,11 @@ impl PyTable {
         out: Option<&Bound<'py, PyAny>>,
         earlier: Option<&Bound<'py, PyAny>>,
         timeout: Option<f64>,
-    ) -> PyResult<PyDistinctLease> {
+    ) -> PyResult<PyLease> {
         let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
-        let keys = Keys::new(keys)?;
-        let keys = keys.as_slice()?;
         let earlier = earlier.map(Keys::new).transpose()?;
-        let earlier = earlier.as_ref().map_or(Ok(&[][..]), Keys::as_slice)?;
-        let unique = py.detach(|| UniqueKeys::new(keys));
-        let unique = unique.map_err(|error| errors::to_python(py, &error))?;
-        let (distinct, inverse) = arrays::unique(py, &unique);
-        let mut rows = Rows::first_of(py, out, unique.len(), self.key.dim)?;
-        let values = rows.as_slice_mut()?;
-        let id = self.cell.take_lease(py, self.key.handle, |table| {
-            within(table, timeout).get_distinct_again(unique, values, earlier).map(Some)
-        })?;
-        let id = id.expect("a get that waits ends with a lease or an error");
-        Ok(PyDistinctLease {
-            leased: self.leased(id, rows),
-            keys: distinct.unbind(),
-            inverse: inverse.unbind(),
-        })
+        let request = Given::new(self, Keys::new(keys)?, GivenPer::Distinct);
+        take_waiting(py, Given { earlier, out: out.cloned(), ..request }, timeout)
     }
 
     /// Writes rows, without a lease.
@@ -220,7 +179,7 @@ impl PyTable {
     /// holds get no row.
     ///
     /// Args:
-    ///     leases: `DistinctLease`, `Lease` or `BagLease` objects of this table.
+    ///     leases: `Lease` objects of this table.
     ///     keys: Integers `(n,)`: the keys of the leases.
     ///     grads: float32 `(n, dim)`. The gradients of equal keys are summed first.
     ///
@@ -245,7 +204,7 @@ impl PyTable {
     fn apply_leases(
         &self,
         py: Python<'_>,
-        leases: Vec<AnyLease<'_>>,
+        leases: Vec<Bound<'_, PyLease>>,
         keys: &Bound<'_, PyAny>,
         grads: &Bound<'_, PyAny>,
     ) -> PyResult<()> {

@@ -44,7 +44,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -60,13 +60,12 @@ from .sinks import Identity, identity, sink_of
 from .stand_in import link_output
 
 if TYPE_CHECKING:
-    from embank import BagLease, DistinctLease, Lease, Table
+    from embank import Lease, Table
 
 
-AnyLease = Union["DistinctLease", "Lease", "BagLease"]
 # A table, leases of it, their keys `(n,)`, and gradients `(n, dim)`. With one lease, the keys may
 # be None: the gradients then have the shape of its rows.
-Part = tuple["Table", Sequence[AnyLease], Optional[NDArray[np.uint64]], NDArray[np.float32]]
+Part = tuple["Table", Sequence["Lease"], Optional[NDArray[np.uint64]], NDArray[np.float32]]
 
 
 class Norm(NamedTuple):
@@ -90,7 +89,7 @@ class OnGradient:
     detached after the forward pass.
     """
 
-    def __init__(self, table: Table, lease: DistinctLease) -> None:
+    def __init__(self, table: Table, lease: Lease) -> None:
         self._table = table
         self.lease = lease
         # True until the backward pass of these rows.
@@ -171,7 +170,7 @@ class _Gathered(NamedTuple):
     """The leases and gradients of a table in a backward pass."""
 
     table: Table
-    leases: list[AnyLease]
+    leases: list[Lease]
     gradients: list[Tensor]
 
     def part(self) -> Part:
@@ -181,7 +180,7 @@ class _Gathered(NamedTuple):
             return self.table, self.leases, None, arrays[0]
         keys = np.concatenate([lease.keys for lease in self.leases])
         sums = [
-            gradient if isinstance(lease, embank.DistinctLease) else lease.sum_gradients(gradient)
+            gradient if lease.per == "distinct" else lease.sum_gradients(gradient)
             for lease, gradient in zip(self.leases, arrays)
         ]
         return self.table, self.leases, keys, np.concatenate(sums)
@@ -210,7 +209,7 @@ class _Backward:
                 engine.queue_callback(running)
         return running
 
-    def gather(self, table: Table, lease: AnyLease, gradient: Tensor) -> None:
+    def gather(self, table: Table, lease: Lease, gradient: Tensor) -> None:
         with self._lock:
             found = self._of_table.setdefault(identity(table), _Gathered(table, [], []))
             found.leases.append(lease)
@@ -254,7 +253,7 @@ def apply_step(parts: Sequence[Part]) -> None:
 
 def _check_finite(
     table: Table,
-    lease: AnyLease,
+    lease: Lease,
     keys: Optional[NDArray[np.uint64]],
     gradients: NDArray[np.float32],
 ) -> None:
@@ -262,7 +261,7 @@ def _check_finite(
         return
     if keys is None:
         keys = lease.keys
-        if not isinstance(lease, embank.DistinctLease):
+        if lease.per != "distinct":
             gradients = lease.sum_gradients(gradients)
     bad = np.argwhere(~np.isfinite(gradients))
     if len(bad) == 0:
@@ -332,7 +331,7 @@ class LeasedOutput(torch.autograd.Function):
         ctx: Any,
         anchor: Tensor,
         table: Table,
-        lease: Union[Lease, BagLease],
+        lease: Lease,
         counts: Sequence[int],
     ) -> tuple[Tensor, ...]:
         ctx.table, ctx.lease = table, lease
@@ -356,7 +355,7 @@ class LeasedOutput(torch.autograd.Function):
 
 
 def leased_outputs(
-    stand_in: Tensor, table: Table, lease: Union[Lease, BagLease], counts: Sequence[int]
+    stand_in: Tensor, table: Table, lease: Lease, counts: Sequence[int]
 ) -> tuple[Tensor, ...]:
     """Returns the rows of a lease in the graph: for each of `counts` a float32 tensor with this
     number of rows. The stand-in has a node of its own on each of them.
@@ -366,7 +365,7 @@ def leased_outputs(
     return tuple(link_output(rows, stand_in) for rows in apply(anchor, table, lease, counts))
 
 
-def leased_output(stand_in: Tensor, table: Table, lease: Union[Lease, BagLease]) -> Tensor:
+def leased_output(stand_in: Tensor, table: Table, lease: Lease) -> Tensor:
     """Returns the rows of a lease in the graph: float32 in the shape of `lease.rows`."""
     (output,) = leased_outputs(stand_in, table, lease, [len(lease.rows)])
     return output
@@ -458,7 +457,7 @@ def shorten(rows: Tensor, norm: Norm) -> Tensor:
     return too_long
 
 
-def raise_unless_held(lease: AnyLease) -> None:
+def raise_unless_held(lease: Lease) -> None:
     """Raises `RuntimeError` for a lease that has ended, `embank.LeaseExpired` for one that has
     expired, and `ValueError` for one whose bank is closed.
     """

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .caller import runs_inside
-from .leaf import AnyLease, Part, apply_step, to_host
+from .leaf import Part, apply_step, to_host
 from .modules import TableModule
 from .sinks import Awaited, Identity, give_back, identity, take_over
 
 if TYPE_CHECKING:
-    from embank import DistinctLease, Table
+    from embank import Lease, Table
 
 
 class _Pending:
@@ -42,7 +42,7 @@ class _Pending:
     ) -> None:
         self.table = table
         self.keys = keys
-        self.leases: list[AnyLease] = []
+        self.leases: list[Lease] = []
         self.rows = _with_gradient(rows, gradient)
 
     @property
@@ -176,7 +176,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         with self._lock:
             return [rows for pending in self._pending.values() for rows in pending.parameters()]
 
-    def collect(self, table: Table, lease: AnyLease, rows: Tensor, gradient: Tensor) -> None:
+    def collect(self, table: Table, lease: Lease, rows: Tensor, gradient: Tensor) -> None:
         """Takes a gradient from the backward pass."""
         at = identity(table)
         if at not in self._group:

@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from embank import DistinctLease, Table
-
-    from .leaf import AnyLease
+    from embank import Lease, Table
 
 Identity = tuple[int, str]
 
@@ -32,13 +30,13 @@ Identity = tuple[int, str]
 class Awaited(Protocol):
     """Stands for the gradient of a lease's rows, which a later backward pass will provide."""
 
-    lease: DistinctLease
+    lease: Lease
 
 
 class Sink(Protocol):
     """An object that keeps the gradients of a table until its step."""
 
-    def collect(self, table: Table, lease: AnyLease, rows: Tensor, gradient: Tensor) -> None:
+    def collect(self, table: Table, lease: Lease, rows: Tensor, gradient: Tensor) -> None:
         """Takes the gradient of a lease's rows; both have the shape `(u, dim)`."""
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
