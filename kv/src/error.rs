@@ -21,7 +21,7 @@ pub const THREADS_ADVICE: &str = "the process is at a limit of threads (or of me
                                   fewer threads beside it";
 
 /// Advice for the user if the process can open no more files.
-const FILES_ADVICE: &str = "nothing is lost: close files, or raise the limit of open files (`ulimit -n`;                                 fs.file-max for the whole system), and call again";
+const FILES_ADVICE: &str = "nothing is lost: close files, or raise the limit of open files (`ulimit -n`; fs.file-max for the whole system), and call again";
 
 /// Every refusal and failure of a store call. A missing row is not an error: the result of the call
 /// reports it.
