@@ -1,33 +1,37 @@
 //! Handles: the targets of C pointers to opaque types.
 //!
-//! A handle points to a box that the caller owns. The box stores the id of the process that made
-//! it. A child made by `fork` shares the parent's open files, but only the thread that called
-//! `fork` runs in it. In the child, every call on a handle of the parent fails. Freeing such a
-//! handle leaks its content, because dropping the content would write to the parent's files and
-//! wait for threads that do not exist.
+//! A handle points to a box that the caller owns. The box knows the process that made it. A child
+//! made by `fork` shares the parent's open files, but only the thread that called `fork` runs in
+//! it. In the child, every call on a handle of the parent fails. Freeing such a handle leaks its
+//! content, because dropping the content would write to the parent's files and wait for threads
+//! that do not exist.
 
 use std::mem;
 use std::process;
+
+use embank::Home;
 
 use crate::status::{Failure, embank_status};
 
 /// The content of a handle.
 #[derive(Debug)]
 pub(crate) struct Owned<T> {
+    /// Number of the process that made the handle, for messages.
     process: u32,
+    home: Home,
     /// Always present until the handle is dropped.
     content: Option<T>,
 }
 
 impl<T> Owned<T> {
     pub(crate) fn new(content: T) -> Self {
-        Self { process: process::id(), content: Some(content) }
+        Self { process: process::id(), home: Home::here(), content: Some(content) }
     }
 
     /// Returns the content. Fails in a forked child of the process that made the handle.
     pub(crate) fn get(&self) -> Result<&T, Failure> {
-        let here = process::id();
-        if here != self.process {
+        if !self.home.is_here() {
+            let here = process::id();
             return Err(Failure {
                 status: embank_status::Forked,
                 message: format!(
@@ -44,7 +48,7 @@ impl<T> Owned<T> {
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         let content = self.content.take();
-        if process::id() != self.process {
+        if !self.home.is_here() {
             mem::forget(content);
         }
     }

@@ -276,18 +276,22 @@ impl PyLease {
         places: &Bound<'_, PyAny>,
         rows: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let distinct = self.keys(py)?.bind(py).len();
         let places = Keys::numbers("places", places)?;
         let places = places.as_slice()?;
-        if let Some(beyond) = places.iter().find(|&&place| place >= distinct as u64) {
-            return Err(PyValueError::new_err(format!(
-                "place {beyond} is beyond the {distinct} distinct keys of the lease"
-            )));
-        }
         let rows = arrays::values("rows", rows, places.len(), self.shape[1])?;
         let rows = rows.as_slice()?;
-        let places: Vec<u32> = places.iter().map(|&place| place as u32).collect();
-        self.cell.with_kept_lease(py, self.id, |lease| lease.rewrite(&places, rows))
+        let beyond = self.cell.with_kept_lease(py, self.id, |lease| {
+            let distinct = lease.unique().len();
+            if let Some(&beyond) = places.iter().find(|&&place| place >= distinct as u64) {
+                return Ok(Some((beyond, distinct)));
+            }
+            let places: Vec<u32> = places.iter().map(|&place| place as u32).collect();
+            lease.rewrite(&places, rows).map(|()| None)
+        })?;
+        let Some((beyond, distinct)) = beyond else { return Ok(()) };
+        Err(PyValueError::new_err(format!(
+            "place {beyond} is beyond the {distinct} distinct keys of the lease"
+        )))
     }
 
     /// Says that another thread will end this lease: apply, put or release it, or let it be garbage

@@ -382,3 +382,21 @@ def test_try_get_and_a_timeout_of_one_call(tmp_path: Path) -> None:
         for wrong in (-1.0, float("nan")):
             with pytest.raises(ValueError, match="timeout must be a number of seconds"):
                 table.get([1], timeout=wrong)
+
+
+def test_a_lease_says_what_its_rows_stand_for(table: embank.Table) -> None:
+    leases = [table.get([5, 6, 5]), table.get_distinct([5, 6, 5]), table.get_bags([5, 6, 5], [0, 3])]
+    assert [lease.per for lease in leases] == ["key", "distinct", "bag"]
+    assert [len(lease) for lease in leases] == [3, 2, 1]
+    for lease in leases:
+        assert lease.keys.tolist() == [5, 6] and lease.inverse.tolist() == [0, 1, 0]
+        lease.rewrite([1], np.full((1, table.dim), 7, np.float32))
+        assert table.peek([6]).tolist() == [[7.0] * table.dim]
+        with pytest.raises(ValueError, match="place 2 is beyond the 2 distinct keys"):
+            lease.rewrite([2], np.ones((1, table.dim), np.float32))
+        lease.rewrite([1], table.initial([6]))
+    with pytest.raises(ValueError, match="a pooled row can't be put"):
+        leases[2].put(ones(1))
+    assert leases[2].held
+    for lease in leases:
+        lease.release()

@@ -71,7 +71,7 @@ impl Table {
 
     /// Gets rows like [`get_rows`](Self::get_rows), but never waits for a row. Returns `None` if a
     /// row is above its staleness bound, or is reserved for a Get that has waited for a long time.
-    /// The call does wait for reads of rows on disk.
+    /// The call does wait for reads of rows on disk. [`Request::within`] has no effect.
     ///
     /// # Errors
     /// The errors of [`get_rows`](Self::get_rows) except [`Error::StalenessTimeout`] and

@@ -177,9 +177,9 @@ impl Checkpoints {
     /// `DirectoryMoved` if the bank's path leads elsewhere. `Io` if the folder can't be listed.
     pub(crate) fn prune(&self, kept: usize, newest: u64, gone: &mut Vec<u64>) -> Result<()> {
         self.check_in_place()?;
-        let names = self.names()?;
-        self.clear(&names);
-        let numbers = self.numbers_in(&names)?;
+        self.clear(&self.names()?);
+        // Lists the names again: those that `clear` has removed must not count.
+        let numbers = self.numbers()?;
         for &number in numbers.iter().filter(|&&number| number > newest) {
             self.note(Err(self.no_checkpoint(number)), || self.dir_of(number).path());
         }

@@ -115,8 +115,6 @@ fn folders_with_numbers_for_names_end_no_checkpoint() {
     }
 }
 
-/// Regression test: a name of another program between the checkpoints counted as one of the newest
-/// that are kept, and kept all of the log.
 /// A dangling link under the name of the next checkpoint's mark once removed that checkpoint.
 #[test]
 fn names_like_marks_remove_no_checkpoint() {
@@ -168,6 +166,8 @@ fn a_mark_beside_a_link_changes_no_other_bank() {
     assert!(damage(&other).is_empty());
 }
 
+/// Regression test: a name of another program between the checkpoints counted as one of the newest
+/// that are kept, and kept all of the log.
 #[test]
 fn a_name_without_a_manifest_is_no_checkpoint_to_keep() {
     let dir = tempfile::tempdir().unwrap();

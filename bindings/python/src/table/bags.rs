@@ -84,7 +84,7 @@ impl PyTable {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         let bags = GivenBags::new(keys.len(), offsets, pooling, weights)?;
-        let bags = bags.as_bags()?;
+        let bags = bags.as_bags();
         let mut rows = Rows::new(py, out, bags.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
         self.with(py, |table| table.peek_bags(keys, bags, values))?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use embank::{Bags, Pooling, Request, RunningTime};
-use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -15,15 +14,15 @@ use crate::cell::BankCell;
 use crate::errors;
 use crate::lease::{PyLease, RowsPer};
 
-/// The bags that Python passed.
+/// A copy of the bags that Python passed. Another thread may change the arrays while a get waits.
 #[derive(Debug)]
-pub(super) struct GivenBags<'py> {
-    offsets: Keys<'py>,
+pub(super) struct GivenBags {
+    offsets: Vec<u64>,
     pooling: Pooling,
-    weights: Option<PyReadonlyArray1<'py, f32>>,
+    weights: Option<Vec<f32>>,
 }
 
-impl<'py> GivenBags<'py> {
+impl GivenBags {
     /// Reads the arguments of a call with `keys` keys.
     ///
     /// # Errors
@@ -31,9 +30,9 @@ impl<'py> GivenBags<'py> {
     /// The store checks later whether the offsets fit the keys.
     pub(super) fn new(
         keys: usize,
-        offsets: &Bound<'py, PyAny>,
+        offsets: &Bound<'_, PyAny>,
         pooling: &str,
-        weights: Option<&Bound<'py, PyAny>>,
+        weights: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let pooling = match pooling {
             "sum" => Pooling::Sum,
@@ -44,30 +43,31 @@ impl<'py> GivenBags<'py> {
                 )));
             }
         };
-        let offsets = Keys::numbers("offsets", offsets)?;
+        let offsets = Keys::numbers("offsets", offsets)?.as_slice()?.to_vec();
         let weights = weights.map(|weights| arrays::weights(weights, keys)).transpose()?;
+        let weights = weights.map(|weights| weights.as_slice().map(<[f32]>::to_vec)).transpose()?;
         Ok(Self { offsets, pooling, weights })
     }
 
-    pub(super) fn as_bags(&self) -> PyResult<Bags<'_>> {
-        let weights = self.weights.as_ref().map(|weights| weights.as_slice()).transpose()?;
-        Ok(Bags { offsets: self.offsets.as_slice()?, pooling: self.pooling, weights })
+    pub(super) fn as_bags(&self) -> Bags<'_> {
+        let Self { offsets, pooling, weights } = self;
+        Bags { offsets, pooling: *pooling, weights: weights.as_deref() }
     }
 }
 
 /// What the rows of a request stand for.
 #[derive(Debug)]
-pub(super) enum GivenPer<'py> {
+pub(super) enum GivenPer {
     Key,
     Distinct,
-    Bag(GivenBags<'py>),
+    Bag(GivenBags),
 }
 
 /// A request for rows of one table.
 pub(super) struct Given<'t, 'py> {
     pub(super) table: &'t PyTable,
     pub(super) keys: Keys<'py>,
-    pub(super) per: GivenPer<'py>,
+    pub(super) per: GivenPer,
     /// Keys that this training step has got before.
     pub(super) earlier: Option<Keys<'py>>,
     /// The array for the rows.
@@ -75,14 +75,14 @@ pub(super) struct Given<'t, 'py> {
 }
 
 impl<'t, 'py> Given<'t, 'py> {
-    pub(super) fn new(table: &'t PyTable, keys: Keys<'py>, per: GivenPer<'py>) -> Self {
+    pub(super) fn new(table: &'t PyTable, keys: Keys<'py>, per: GivenPer) -> Self {
         Self { table, keys, per, earlier: None, out: None }
     }
 
     fn rows(&self, py: Python<'py>, prepared: Option<&Request<'_>>) -> PyResult<Rows<'py>> {
         let (out, dim) = (self.out.as_ref(), self.table.key.dim);
         match (&self.per, prepared) {
-            (GivenPer::Bag(bags), _) => Rows::new(py, out, bags.as_bags()?.len(), dim),
+            (GivenPer::Bag(bags), _) => Rows::new(py, out, bags.as_bags().len(), dim),
             (_, Some(distinct)) => Rows::first_of(py, out, distinct.row_count(), dim),
             (_, None) => Rows::new(py, out, self.keys.as_slice()?.len(), dim),
         }
@@ -145,7 +145,7 @@ pub(super) fn take<'py>(
         }));
         rows.push(request.rows(py, prepared.as_ref())?);
         let bags = match &request.per {
-            GivenPer::Bag(bags) => Some(bags.as_bags()?),
+            GivenPer::Bag(bags) => Some(bags.as_bags()),
             GivenPer::Key | GivenPer::Distinct => None,
         };
         let earlier = request.earlier.as_ref().map_or(Ok(&[][..]), Keys::as_slice)?;
