@@ -131,15 +131,109 @@ def test_times_of_96_bits_in_nanoseconds(tmp_path: Path) -> None:
             rows(path, time_unit="ns")
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"use_deprecated_int96_timestamps": True, "row_group_size": 2},
+        {"use_deprecated_int96_timestamps": True, "flavor": "spark", "store_schema": False},
+        {"use_deprecated_int96_timestamps": True, "data_page_version": "2.0"},
+        {"version": "2.6"},
+        {"version": "2.6", "use_dictionary": False, "row_group_size": 3, "store_schema": False},
+    ],
+    ids=lambda settings: " ".join(settings),
+)
+@pytest.mark.parametrize("zone", [None, "UTC", "Asia/Tokyo"])
+def test_each_way_to_write_nanoseconds_keeps_them(
+    tmp_path: Path, settings: dict[str, Any], zone: Any
+) -> None:
+    largest = 2**63 - 1
+    times = of(pyarrow.timestamp("ns", zone), 1234567890123456789, None, -1, largest, -largest - 1)
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table({"b": range(5), "a": times}), path, **settings)
+    assert rows(path, time_unit="ns") == [1234567890123456789, 0, -1, largest, -largest - 1]
+    if zone is None:
+        # The other file counts microseconds.
+        other = files(parquet.write_table, tmp_path, of(pyarrow.timestamp("us"), 7, None))
+        assert rows([path, *other], time_unit="ns")[-3:] == [-largest - 1, 7000, 0]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_times_of_day_and_durations_in_nanoseconds(tmp_path: Path, write: Writer) -> None:
+    for kind in (pyarrow.time64("ns"), pyarrow.duration("ns"), pyarrow.timestamp("ns")):
+        paths = files(write, tmp_path, of(kind, 123456789, None, 1))
+        assert rows(paths, time_unit="ns") == [123456789, 0, 1]
+        assert rows(paths, time_unit="us") == [123456, 0, 0]
+
+
+def test_each_field_of_96_bit_times_has_its_unit(tmp_path: Path) -> None:
+    times = of(pyarrow.timestamp("ns"), 1234567890123456789)
+    parquet.write_table(
+        pyarrow.table({name: times for name in "abc"}),
+        tmp_path / "t.parquet",
+        use_deprecated_int96_timestamps=True,
+    )
+    units: Any = {"b": "ms", "a": "ns", "c": "us"}
+    spec = Spec(
+        [Field(name, "int64", time_unit=unit) for name, unit in units.items()],
+        [Column(name, fill_missing(0)) for name in units],
+        [Output("x", list(units), "i64")],
+    )
+    (batch,) = Pipeline(spec).feed(tmp_path / "t.parquet")
+    assert batch["x"].tolist() == [[1234567890123, 1234567890123456789, 1234567890123456]]
+
+
+def write_with_stored_schema(table: Any, path: Path, text: str, **settings: Any) -> None:
+    """Writes a Parquet file that has `text` as its Arrow schema."""
+    with parquet.ParquetWriter(path, table.schema, store_schema=False) as writer:
+        writer.write_table(table, **settings)
+        writer.add_key_value_metadata({"ARROW:schema": text})
+
+
 def test_a_stored_arrow_schema_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
     """Regression test: a program that changes columns and keeps the text `ARROW:schema` made files
     that were refused as incompatible."""
     table = pyarrow.table({"a": of(pyarrow.int32(), 1, 2), "b": of(None, "x", "y")})
     for fields in ([("a", pyarrow.string()), ("z", pyarrow.int64())], [("b", pyarrow.string())], None):
         text = "no schema" if fields is None else base64.b64encode(pyarrow.schema(fields).serialize()).decode()
-        with parquet.ParquetWriter(tmp_path / "t.parquet", table.schema, store_schema=False) as writer:
-            writer.write_table(table)
-            writer.add_key_value_metadata({"ARROW:schema": text})
+        write_with_stored_schema(table, tmp_path / "t.parquet", text)
+        assert rows(tmp_path / "t.parquet") == [1, 2]
+
+
+COLUMNS = {
+    "numbers": pyarrow.array([1, 2]),
+    "digits": pyarrow.array(["1", "2"]),
+    "floats": pyarrow.array([1.0, 2.0]),
+    "days": pyarrow.array([1, 2], pyarrow.date32()),
+    "times": pyarrow.array([1, 2], pyarrow.timestamp("us")),
+    "decimals": pyarrow.array([1, 2]).cast(pyarrow.decimal128(19)),
+}
+
+
+@pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
+def test_a_stored_arrow_schema_of_other_types_changes_no_value(tmp_path: Path, column: Any) -> None:
+    """Shows that columns of each kind are read by their own types if the text that another program
+    left in the file has a type that does not fit."""
+    table = pyarrow.table({"b": pyarrow.array([True, False]), "a": column})
+    path = tmp_path / "t.parquet"
+    for kind in (
+        pyarrow.string(), pyarrow.large_binary(), pyarrow.bool_(), pyarrow.null(),
+        pyarrow.list_(pyarrow.int64()), pyarrow.struct([("x", pyarrow.int64())]),
+        pyarrow.dictionary(pyarrow.int32(), pyarrow.string()), pyarrow.decimal128(10, 2),
+    ):
+        schema = pyarrow.schema([("b", pyarrow.bool_()), ("a", kind)])
+        text = base64.b64encode(schema.serialize()).decode()
+        write_with_stored_schema(table, path, text, row_group_size=1)
+        assert rows(path) == [1, 2]
+        # The files of a run may have texts of different types, or no text.
+        parquet.write_table(table, tmp_path / "other.parquet", store_schema=False)
+        assert rows([path, tmp_path / "other.parquet"]) == [1, 2, 1, 2]
+
+
+def test_a_stored_arrow_schema_that_is_cut_is_passed_over(tmp_path: Path) -> None:
+    table = pyarrow.table({"a": pyarrow.array([1, 2])})
+    whole = base64.b64encode(table.schema.serialize()).decode()
+    for text in (whole[: len(whole) // 2], whole[4:], "AAAA", "", whole + "=", whole):
+        write_with_stored_schema(table, tmp_path / "t.parquet", text)
         assert rows(tmp_path / "t.parquet") == [1, 2]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -87,6 +88,87 @@ def test_the_error_of_a_bank_that_is_still_referred_to_names_the_cure(tmp_path: 
         open_bank(tmp_path / "bank")
     del lease
     open_bank(tmp_path / "bank").close()
+
+
+def traceback_of(bank: embank.Bank) -> Any:
+    """Returns an exception whose traceback has a frame with the bank."""
+    try:
+        bank.open_table("no such table")
+    except embank.NoSuchTable as error:
+        return error
+
+
+def pipeline_of(bank: embank.Bank) -> Any:
+    from embank.pipeline import Column, Field, Output, Pipeline, Spec, vocabulary
+
+    field, column = Field("w", "bytes", required=True), Column("w", vocabulary("word"))
+    return Pipeline(Spec([field], [column], [Output("ids", ["w"], "i64")]), bank=bank)
+
+
+def module_of(bank: embank.Bank, kind: str = "Embedding") -> Any:
+    pytest.importorskip("torch")
+    import embank.torch
+
+    table = bank.table("item", dim=2, optimizer=embank.SGD(lr=1.0))
+    return getattr(embank.torch, kind)({"f": table} if "Collection" in kind else table)
+
+
+def optimizer_of(bank: embank.Bank) -> Any:
+    pytest.importorskip("torch")
+    import embank.torch
+
+    return embank.torch.SparseOptimizer(module_of(bank))
+
+
+def output_of(bank: embank.Bank) -> Any:
+    torch = pytest.importorskip("torch")
+    return module_of(bank)(torch.tensor([1]))
+
+
+HOLDERS: dict[str, Any] = {
+    "vocabulary": lambda bank: bank.vocabulary("word", "bytes"),
+    "pipeline": pipeline_of,
+    "feed": lambda bank: pipeline_of(bank).feed(b"a\nb\n", batch_rows=1),
+    "scan": lambda bank: bank.open_table("item").scan(),
+    "prefetch": lambda bank: bank.open_table("item").prefetch([1]),
+    "method": lambda bank: bank.checkpoint,
+    "traceback": traceback_of,
+    "module": module_of,
+    "collection": lambda bank: module_of(bank, "EmbeddingBagCollection"),
+    "optimizer": optimizer_of,
+    "output": output_of,
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
+def test_each_object_that_holds_a_bank_lets_it_go(tmp_path: Path, holder: Any) -> None:
+    """Shows that a bank stays open for each kind of object that refers to it, that the error names
+    the cure, and that the bank closes with the object."""
+    path = tmp_path / "bank"
+    bank = open_bank(path)
+    bank.table("item", dim=2, optimizer=embank.SGD(lr=1.0)).put([1], [[1.0, 2.0]])
+    bank.checkpoint()
+    held = holder(bank)
+    del bank
+    for use in (lambda: open_bank(path), lambda: embank.roll_back(path, 1)):
+        with pytest.raises(embank.Locked, match=r"is not closed.*bank\.close\(\)"):
+            use()
+    del held
+    gc.collect()
+    open_bank(path).close()
+
+
+@pytest.mark.parametrize("how", ["link", "relative", "longer"])
+def test_a_held_bank_is_found_by_each_of_its_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("bank")
+    path = {"link": tmp_path / "link", "relative": "bank", "longer": tmp_path / "bank/../bank"}[how]
+    with open_bank(tmp_path / "bank"):
+        with pytest.raises(embank.Locked, match="a Bank object of it is not closed"):
+            open_bank(path)
+    open_bank(path).close()
 
 
 def test_closing_gives_leases_back_and_refuses_what_comes_after(tmp_path: Path) -> None:

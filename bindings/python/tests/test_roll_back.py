@@ -4,6 +4,7 @@ epoch."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,12 @@ def test_scans_prefetches_and_feeds_end(bank: embank.Bank) -> None:
     assert table.scan() is not scan and len(list(table.scan())) == 1
 
 
-@pytest.mark.parametrize("use", ["feed", "run", "evaluation", "vocabularies", "under way"])
+USES = [
+    "feed", "run", "evaluation", "vocabularies", "generate", "save", "checkpoint", "under way",
+]
+
+
+@pytest.mark.parametrize("use", USES)
 def test_a_pipeline_that_ends_with_a_roll_back_says_so(bank: embank.Bank, use: str) -> None:
     """Regression test: the error was "bank is closed", and the bank was open."""
     from embank.pipeline import Column, Field, Output, Pipeline, Spec, modulus, vocabulary
@@ -159,6 +165,9 @@ def test_a_pipeline_that_ends_with_a_roll_back_says_so(bank: embank.Bank, use: s
         "run": lambda: pipeline.run(b"7\n"),
         "evaluation": lambda: pipeline.feed(b"7\n", learn=False),
         "vocabularies": pipeline.vocabularies,
+        "generate": lambda: pipeline.generate(b"7\n"),
+        "save": pipeline.save,
+        "checkpoint": pipeline.checkpoint,
     }
     feed = pipeline.feed(b"7\n8\n9\n", batch_rows=1) if use == "under way" else None
     bank.roll_back(first)
@@ -169,6 +178,72 @@ def test_a_pipeline_that_ends_with_a_roll_back_says_so(bank: embank.Bank, use: s
     bank.close()
     with pytest.raises(ValueError, match="bank is closed"):
         again.run(b"7\n")
+
+
+def words_pipeline(bank: embank.Bank) -> Any:
+    """Makes a pipeline over texts, whose vocabulary numbers values of any range."""
+    from embank.pipeline import Column, Field, Output, Pipeline, Spec, vocabulary
+
+    field, column = Field("word", "bytes", required=True), Column("word", vocabulary("word"))
+    return Pipeline(Spec([field], [column], [Output("ids", ["word"], "i64")]), bank=bank)
+
+
+def test_a_pipeline_of_a_bank_that_was_taken_back_ends_with_the_next_roll_back(
+    bank: embank.Bank,
+) -> None:
+    first = bank.checkpoint()
+    for words in (b"a\nb\nc\n", b"d\ne\nf\n"):
+        pipeline = words_pipeline(bank)
+        feed = pipeline.feed(words, batch_rows=1)
+        assert next(feed)["ids"].tolist() == [[0]]
+        bank.roll_back(first)
+        assert bank.vocabularies() == []
+        for use in (lambda: next(feed), lambda: pipeline.run(words)):
+            with pytest.raises(ValueError, match=r"taken back.*Pipeline\(spec, bank=bank\)"):
+                use()
+
+
+def test_a_stream_of_arrow_batches_that_ends_with_a_roll_back_says_so(bank: embank.Bank) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    first = bank.checkpoint()
+    feed = words_pipeline(bank).feed(b"a\nb\nc\n", batch_rows=1)
+    stream = pyarrow.RecordBatchReader.from_stream(feed)
+    assert stream.read_next_batch().num_rows == 1
+    bank.roll_back(first)
+    with pytest.raises(pyarrow.ArrowInvalid, match="taken back to a checkpoint"):
+        stream.read_all()
+
+
+def test_a_pipeline_that_ends_with_the_roll_back_of_a_model_says_so(bank: embank.Bank) -> None:
+    pytest.importorskip("torch")
+    import embank.torch
+
+    table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0))
+    model, pipeline = embank.torch.Embedding(table), words_pipeline(bank)
+    pipeline.run(b"a\n")
+    with embank.torch.reference.taking_checkpoint():
+        bank.checkpoint()
+        state = model.state_dict()
+    pipeline.run(b"b\n")
+    table.put([1], [[1.0]])
+    assert embank.torch.roll_back(bank, state) == []
+    assert not table.contains([1]).any()
+    with pytest.raises(ValueError, match=r"taken back.*Pipeline\(spec, bank=bank\)"):
+        pipeline.run(b"b\n")
+    assert next(words_pipeline(bank).feed(b"c\n"))["ids"].tolist() == [[1]]
+
+
+def test_a_pipeline_without_a_bank_goes_on_after_a_roll_back(bank: embank.Bank) -> None:
+    from embank.pipeline import Column, Field, Output, Pipeline, Spec
+
+    field = Field("n", "int64", required=True)
+    pipeline = Pipeline(Spec([field], [Column("n")], [Output("n", ["n"], "i64")]))
+    first = bank.checkpoint()
+    feed = pipeline.feed(b"7\n8\n", batch_rows=1)
+    assert next(feed)["n"].tolist() == [[7]]
+    bank.roll_back(first)
+    assert [batch["n"].tolist() for batch in feed] == [[[8]]]
+    assert pipeline.run(b"7\n8\n").rows == 2
 
 
 def test_a_model_goes_on_from_the_best_epoch(bank: embank.Bank) -> None:

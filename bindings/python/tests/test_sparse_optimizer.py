@@ -33,10 +33,15 @@ MODULES: dict[str, Any] = {
 }
 
 
+def output_of(module: Any, keys: Any) -> Any:
+    """Calls the module with `keys` in the form that the module takes, and returns the tensor."""
+    batch = torch.as_tensor(keys)
+    return module({"f": batch})["f"] if hasattr(module, "features") else module(batch)
+
+
 def looked_up(module: Any, keys: list[list[int]]) -> Any:
-    """Calls the module with `keys` in the form that the module takes."""
-    batch = torch.tensor(keys)
-    return rows_of(module({"f": batch} if hasattr(module, "features") else batch))
+    """Calls the module as `output_of` does, and sums the output."""
+    return output_of(module, keys).sum()
 
 
 class Model(torch.nn.Module):  # type: ignore[misc, unused-ignore]
@@ -177,6 +182,52 @@ def test_a_table_without_keys_is_no_parameter(bank: embank.Bank, norm: float) ->
     assert [table.outstanding_leases() for table in tables] == [[], []]
 
 
+NO_KEYS = {
+    "no row": torch.empty(0, 3, dtype=torch.int64),
+    "no column": torch.empty(2, 0, dtype=torch.int32),
+}
+
+
+@pytest.mark.parametrize("kind", list(MODULES))
+@pytest.mark.parametrize("no_keys", NO_KEYS.values(), ids=NO_KEYS)
+@pytest.mark.parametrize(
+    ("norm", "length"), [(float("inf"), 4.0), (float("-inf"), 4.0), (1.0, 16.0)]
+)
+def test_a_module_without_keys_has_no_parameter(
+    bank: embank.Bank, kind: str, no_keys: Any, norm: float, length: float
+) -> None:
+    """Regression test: clipping failed for all modules if one of them had no keys."""
+    options: Any = {"optimizer": embank.SGD(lr=1.0), "initializer": embank.Zeros()}
+    tables = [bank.table(name, dim=2, **options) for name in ("user", "coupon")]
+    user, coupon = modules = [MODULES[kind](table) for table in tables]
+    optimizer = embank.torch.SparseOptimizer(modules)
+    (output_of(user, [[1], [2]]).sum() + output_of(coupon, no_keys).sum()).mul(4.0).backward()
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 0]
+    found = torch.nn.utils.clip_grad_norm_(optimizer.parameters(), 1.0, norm_type=norm)
+    assert found == length
+    optimizer.step()
+    np.testing.assert_allclose(tables[0].peek([1, 2]), np.full((2, 2), -4.0 / length), rtol=1e-4)
+    assert len(tables[1]) == 0
+    assert not bank.outstanding_leases()
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_a_table_whose_keys_are_all_padding_is_no_parameter(bank: embank.Bank, mode: Any) -> None:
+    options: Any = {"optimizer": embank.SGD(lr=1.0), "initializer": embank.Zeros()}
+    tables = [bank.table(name, dim=2, **options) for name in ("user", "coupon")]
+    user, coupon = modules = [
+        embank.torch.EmbeddingBag(table, mode=mode, padding_idx=0) for table in tables
+    ]
+    optimizer = embank.torch.SparseOptimizer(modules)
+    (user(torch.tensor([[1, 0]])).sum() + coupon(torch.tensor([[0, 0]])).sum()).backward()
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 0]
+    torch.nn.utils.clip_grad_norm_(optimizer.parameters(), 0.5, norm_type=float("inf"))
+    optimizer.step()
+    np.testing.assert_allclose(tables[0].peek([1]), [[-0.5, -0.5]], rtol=1e-4)
+    assert len(tables[1]) == 0
+    assert not bank.outstanding_leases()
+
+
 def test_zero_grad_and_detach_give_leases_back(module: Any) -> None:
     tables = embank.torch.SparseOptimizer(module, lr=0.25)
     module(torch.tensor([1])).sum().backward()
@@ -227,6 +278,39 @@ def test_a_retained_graph_adds_up(module: Any) -> None:
     assert module.table.peek([9, 1])[:, 0].tolist() == [0.0, -1.0]
     with pytest.raises(RuntimeError, match="already applied"):
         loss.backward()
+
+
+@pytest.mark.parametrize("kind", list(MODULES))
+@pytest.mark.parametrize("cure", ["sum", "both at once", "SparseOptimizer"])
+def test_two_losses_over_one_output_are_one_step(bank: embank.Bank, kind: str, cure: str) -> None:
+    """Shows that a second backward pass is refused in each module, and that each cure of the error
+    is one step. Adagrad can tell one step from two."""
+    table = bank.table(
+        "adagrad", dim=2, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros()
+    )
+    module = MODULES[kind](table)
+
+    def losses(keys: list[list[int]]) -> tuple[Any, Any]:
+        out = output_of(module, keys)
+        return out[0].sum(), out.sum()
+
+    first, second = losses([[8], [9]])
+    first.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="one backward pass, .* sum of the losses, .*SparseOpt"):
+        second.backward()
+    assert table.peek([8, 9])[:, 0].tolist() == [-1.0, 0.0], "the second pass changed nothing"
+    first, second = losses([[1], [2]])
+    if cure == "sum":
+        (first + second).backward()
+    elif cure == "both at once":
+        torch.autograd.backward([first, second])
+    else:
+        optimizer = embank.torch.SparseOptimizer(module)
+        first.backward(retain_graph=True)
+        second.backward()
+        optimizer.step()
+    np.testing.assert_allclose(table.peek([1, 2]), [[-1.0, -1.0], [-1.0, -1.0]], rtol=1e-5)
+    assert not bank.outstanding_leases()
 
 
 def test_leases_count_for_the_bound_until_the_step(module: Any) -> None:

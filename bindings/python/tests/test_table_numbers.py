@@ -4,6 +4,7 @@ show new tables.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,59 @@ import numpy as np
 import pytest
 
 import embank
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_many_names_are_made_and_dropped_in_any_order(tmp_path: Path, seed: int) -> None:
+    """Shows that a bank with many tables and vocabularies has the right names after each part of a
+    random history, and after it is opened again."""
+    choose = random.Random(seed)
+    path, tables, vocabularies = tmp_path / "bank", set[str](), set[str]()
+    for _ in range(3):
+        with embank.Bank(path, memory_budget="8MiB", compaction=False) as bank:
+            assert bank.tables() == sorted(tables) and bank.vocabularies() == sorted(vocabularies)
+            for _ in range(1000):
+                name = f"{choose.randrange(1000)}"
+                if name in tables:
+                    bank.drop_table(name)
+                    with pytest.raises(embank.NoSuchTable):
+                        bank.open_table(name)
+                    if choose.random() < 0.5:
+                        tables.remove(name)
+                        continue
+                bank.table(name, dim=1)
+                tables.add(name)
+            for _ in range(300):
+                name = f"{choose.randrange(300)}"
+                if name in vocabularies:
+                    bank.drop_vocabulary(name)
+                    vocabularies.remove(name)
+                else:
+                    bank.vocabulary(name, choose.choice(["u64", "bytes"]))
+                    vocabularies.add(name)
+            assert bank.tables() == sorted(tables) and bank.vocabularies() == sorted(vocabularies)
+            bank.checkpoint()
+
+
+def test_many_tables_keep_their_own_rows(tmp_path: Path) -> None:
+    """Shows that each of many tables has its own rows after most of its neighbours were dropped."""
+    path, names = tmp_path / "bank", [f"{number * 7919 % 2000}" for number in range(2000)]
+    with embank.Bank(path, memory_budget="8MiB") as bank:
+        for name in names:
+            bank.table(name, dim=1).put([1], [[float(name)]])
+        for name in names:
+            if int(name) % 10:
+                bank.drop_table(name)
+        for name in names[::3]:
+            if int(name) % 10:
+                bank.table(name, dim=1).put([1], [[float(name) + 0.5]])
+        bank.checkpoint()
+    with embank.Bank(path, memory_budget="8MiB") as bank:
+        expected = {name: float(name) for name in names if int(name) % 10 == 0}
+        expected |= {name: float(name) + 0.5 for name in names[::3] if int(name) % 10}
+        assert bank.tables() == sorted(expected)
+        for name, value in expected.items():
+            assert bank.open_table(name).peek([1], missing="error").tolist() == [[value]]
 
 
 def test_objects_of_dropped_tables_stay_refused_when_their_number_is_used_again(

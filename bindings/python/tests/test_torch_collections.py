@@ -247,6 +247,25 @@ def test_losses_of_two_features_are_one_backward_pass(
     assert a.peek([1, 2]).tolist() == [[-0.5, -0.5], [0.0, 0.0]]
 
 
+@pytest.mark.parametrize("kind", ["EmbeddingCollection", "EmbeddingBagCollection"])
+def test_losses_of_features_of_two_tables_need_no_sum(
+    tables: list[embank.Table], kind: str
+) -> None:
+    """Shows that each table takes one step if two backward passes reach different tables. A second
+    pass to one of them is refused, and changes neither."""
+    a, b = tables
+    model = getattr(embank.torch, kind)({"one": a, "two": b})
+    out = model({"one": torch.tensor([[1]]), "two": torch.tensor([[2]])})
+    out["one"].sum().backward(retain_graph=True)
+    assert (a.peek([1])[0, 0], b.peek([2])[0, 0]) == (0.5, 1.0)
+    out["two"].sum().backward(retain_graph=True)
+    assert (a.peek([1])[0, 0], b.peek([2])[0, 0]) == (0.5, 0.5)
+    assert a.bank.outstanding_leases() == []
+    with pytest.raises(RuntimeError, match="one backward pass, .* sum of the losses, .*SparseOpt"):
+        (out["one"].sum() + out["two"].sum()).backward()
+    assert (a.peek([1])[0, 0], b.peek([2])[0, 0]) == (0.5, 0.5)
+
+
 @pytest.mark.skipif(not hasattr(torch, "uint64"), reason="this torch has no uint64")
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_features_of_one_table_may_have_keys_of_different_types(

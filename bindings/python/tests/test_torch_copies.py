@@ -69,7 +69,7 @@ def test_copies_that_no_training_tells_apart_say_nothing(bank: embank.Bank, mode
         assert copy.deepcopy(frozen).frozen
 
 
-@pytest.mark.parametrize("make", ["bank", "vocabulary", "pipeline", "table"])
+@pytest.mark.parametrize("make", ["bank", "vocabulary", "pipeline", "pipeline of a bank", "table"])
 def test_a_copy_shares_what_is_in_the_bank(bank: embank.Bank, table: embank.Table, make: str) -> None:
     """Shows that a model with a bank as an attribute can be copied. The copy once failed with
     "cannot pickle 'embank.Bank' object", which named no cure."""
@@ -80,6 +80,7 @@ def test_a_copy_shares_what_is_in_the_bank(bank: embank.Bank, table: embank.Tabl
         "bank": lambda: bank,
         "vocabulary": lambda: bank.vocabulary("word", "bytes"),
         "pipeline": lambda: Pipeline(spec),
+        "pipeline of a bank": lambda: Pipeline(spec, bank=bank),
         "table": lambda: table,
     }[make]()
     model = nn.Linear(1, 1)
@@ -89,6 +90,48 @@ def test_a_copy_shares_what_is_in_the_bank(bank: embank.Bank, table: embank.Tabl
         pickle.dumps(model)
     with pytest.raises(TypeError, match=rf"{make}.* can't be pickled"):
         torch.save(model, io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    "kind", ["Embedding", "EmbeddingBag", "EmbeddingCollection", "EmbeddingBagCollection"]
+)
+@pytest.mark.parametrize("state", ["trains", "frozen", "in a container"])
+def test_a_module_with_a_bank_as_an_attribute_is_copied(
+    bank: embank.Bank, table: embank.Table, kind: str, state: str
+) -> None:
+    """Regression test: `module.bank = bank` made the copy of the module fail."""
+    made: Any = getattr(embank.torch, kind)({"f": table} if "Collection" in kind else table)
+    words = bank.vocabulary("word", "bytes")
+    made.bank = bank
+    made.kept = {"banks": [bank], "others": (table, words)}
+    if state == "frozen":
+        made.freeze()
+    model = nn.ModuleDict({"rows": made}) if state == "in a container" else made
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", embank.torch.SharedRowsWarning)
+        copied = copy.deepcopy(model)
+    rows = copied["rows"] if state == "in a container" else copied
+    assert rows is not made and rows.bank is bank
+    assert rows.kept is not made.kept and rows.kept["banks"][0] is bank
+    assert rows.kept["others"][0] is table and rows.kept["others"][1] is words
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(TypeError, match="can't be pickled: .*process"):
+            pickle.dumps(model, protocol)
+
+
+@pytest.mark.parametrize("state", ["read-only", "closed"])
+def test_a_bank_that_does_not_train_is_shared_by_copies(tmp_path: Path, state: str) -> None:
+    with embank.Bank(tmp_path / "own", memory_budget="16MiB") as bank:
+        table = bank.table("t", dim=2)
+        bank.checkpoint()
+    if state == "read-only":
+        bank = embank.Bank(tmp_path / "own", memory_budget="16MiB", read_only=True)
+        table = bank.open_table("t")
+    for of, text in ((bank, "the bank .*own can't be pickled"), (table, '"t" can\'t be pickled')):
+        assert copy.deepcopy({"kept": [of]})["kept"][0] is of and copy.copy(of) is of
+        with pytest.raises(TypeError, match=text):
+            pickle.dumps({"kept": [of]})
+    bank.close()
 
 
 def test_an_average_of_rows_is_a_table(bank: embank.Bank, table: embank.Table) -> None:
