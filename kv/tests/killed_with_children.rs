@@ -9,6 +9,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,20 +64,24 @@ impl Drop for Forker {
     }
 }
 
-/// Forks a child that does nothing until its standard input is closed.
+/// Forks a child that does nothing until its standard input is closed. Returns when the fork has
+/// returned in the child: until then, the child has its parent's locks.
 fn fork_a_child() {
-    // SAFETY: the child has one thread. It only reads from a descriptor and then ends.
+    let (mut forked, tell) = std::io::pipe().unwrap();
+    // SAFETY: the child has one thread. It only uses descriptors and then ends.
     let id = unsafe { libc::fork() };
     assert!(id >= 0, "{}", std::io::Error::last_os_error());
     if id == 0 {
         let mut byte = 0u8;
-        // SAFETY: `read` gets a local variable of one byte. `_exit` ends the process without
-        // running code that may need the parent's threads.
+        // SAFETY: `write` and `read` get a local variable of one byte. `_exit` ends the process
+        // without running code that may need the parent's threads.
         unsafe {
+            libc::write(tell.as_raw_fd(), (&raw const byte).cast(), 1);
             libc::read(0, (&raw mut byte).cast(), 1);
             libc::_exit(0);
         }
     }
+    forked.read_exact(&mut [0]).unwrap();
 }
 
 /// Runs in the process that the tests kill. Does nothing in an ordinary run of the tests.

@@ -229,6 +229,50 @@ def test_a_stored_arrow_schema_of_other_types_changes_no_value(tmp_path: Path, c
         assert rows([path, tmp_path / "other.parquet"]) == [1, 2, 1, 2]
 
 
+CONVERTIBLE: list[tuple[Any, list[Any]]] = [
+    (
+        pyarrow.array([300, 2**40 + 1]),
+        [pyarrow.timestamp("ns"), pyarrow.timestamp("s"), pyarrow.date64(), pyarrow.time64("ns")],
+    ),
+    (
+        pyarrow.array([300, 86_399], pyarrow.int32()),
+        [pyarrow.timestamp("ms"), pyarrow.time32("s"), pyarrow.date32()],
+    ),
+    (
+        of(pyarrow.timestamp("ns"), 3000, 7001),
+        [pyarrow.timestamp("ms"), pyarrow.timestamp("s"), pyarrow.int64()],
+    ),
+]
+
+
+@pytest.mark.parametrize(("column", "kinds"), CONVERTIBLE, ids=["int64", "int32", "ns"])
+def test_a_stored_arrow_schema_of_a_related_type_changes_no_value(
+    tmp_path: Path, column: Any, kinds: list[Any]
+) -> None:
+    """Regression test: int64 numbers became other numbers if a program had left a text that says
+    nanoseconds."""
+    table = pyarrow.table({"a": column})
+    parquet.write_table(table, tmp_path / "plain.parquet", store_schema=False)
+    expected = rows(tmp_path / "plain.parquet")
+    for kind in kinds:
+        text = base64.b64encode(pyarrow.schema([("a", kind)]).serialize()).decode()
+        write_with_stored_schema(table, tmp_path / "t.parquet", text)
+        assert rows(tmp_path / "t.parquet") == expected, kind
+
+
+def test_an_import_passes_over_a_stored_arrow_schema_that_does_not_fit(tmp_path: Path) -> None:
+    vectors = pyarrow.array([[1.0, 2.0]], pyarrow.list_(pyarrow.float32(), 2))
+    table = pyarrow.table({"key": pyarrow.array([1], pyarrow.uint64()), "vector": vectors})
+    fields = [("key", pyarrow.uint64()), ("vector", pyarrow.string())]
+    for text in (base64.b64encode(pyarrow.schema(fields).serialize()).decode(), "no schema"):
+        write_with_stored_schema(table, tmp_path / "t.parquet", text)
+        with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
+            items = bank.table("item", dim=2)
+            items.import_from(tmp_path / "t.parquet")
+            assert items.peek([1]).tolist() == [[1.0, 2.0]]
+            bank.checkpoint()
+
+
 def test_a_stored_arrow_schema_that_is_cut_is_passed_over(tmp_path: Path) -> None:
     table = pyarrow.table({"a": pyarrow.array([1, 2])})
     whole = base64.b64encode(table.schema.serialize()).decode()

@@ -298,9 +298,10 @@ def test_a_killed_trainers_bank_opens_while_its_workers_live(tmp_path: Path) -> 
         "bank = embank.Bank(sys.argv[1], memory_budget='16MiB')\n"
         "bank.checkpoint()\n"
         "if os.fork() == 0:\n"
+        # The child says so itself: before its fork returns, it still has the bank's lock.
+        "    print('forked', flush=True)\n"
         "    sys.stdin.read()\n"
         "    os._exit(0)\n"
-        "print('forked', flush=True)\n"
         "sys.stdin.read()\n"
     )
     trainer = subprocess.Popen(

@@ -184,7 +184,13 @@ pub(crate) fn read_pairs(path: &Path) -> Result<HashMap<String, String>> {
 
 fn open(path: &Path) -> Result<(std::fs::File, ArrowReaderMetadata)> {
     let (file, _) = open_to_read(path)?;
-    let load = || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new());
+    // A later program may have changed the columns and kept the stored Arrow schema. Then the types
+    // of the Parquet schema count alone.
+    let alone = || ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+    let load = || {
+        let loaded = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new());
+        loaded.or_else(|_| ArrowReaderMetadata::load(&file, alone()))
+    };
     let metadata = caught(path, load)?.map_err(|error| read_error(path, error))?;
     Ok((file, metadata))
 }

@@ -120,7 +120,7 @@ impl Table {
             RowPer::Key | RowPer::Distinct => get(unique, GotRows::InOrder(rows)),
             RowPer::Bag(bags) => {
                 let Some(lease) = get(unique, GotRows::Nowhere)? else { return Ok(None) };
-                self.pool_bags(keys, Some(&lease), &bags, rows)?;
+                self.pool_bags(keys, Some(lease.entry.what()), &bags, rows)?;
                 Ok(Some(lease))
             }
         }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use embank_kv::{CallState, Clock, RowHints, check_batch};
 
 use crate::error::{Error, Result};
-use crate::lease::Lease;
+use crate::registry::LeaseEntry;
 use crate::table::Table;
 use crate::table::operations::{PeekRows, cut};
 use crate::table::peek::Missing;
@@ -185,12 +185,12 @@ impl Table {
         bags.check(self.name(), keys)
     }
 
-    /// Reads the rows of `keys` and pools them. `lease` is the lease on these keys, which has noted
-    /// where their rows are in the store. `None` for an evaluation, which takes no lease.
+    /// Reads the rows of `keys` and pools them. `entry` is that of the lease on these keys, which
+    /// has noted where their rows are in the store. `None` for an evaluation, which takes no lease.
     pub(crate) fn pool_bags(
         &self,
         keys: &[u64],
-        lease: Option<&Lease>,
+        entry: Option<&LeaseEntry>,
         bags: &Bags<'_>,
         pooled: &mut [f32],
     ) -> Result<()> {
@@ -198,7 +198,7 @@ impl Table {
         // bank is refreshed meanwhile.
         let state = &self.context().store.call_state();
         let Some(mut turn) = self.context().pool.turn(keys.len()) else {
-            return self.pool_some(state, keys, lease, bags, 0..bags.len(), pooled);
+            return self.pool_some(state, keys, entry, bags, 0..bags.len(), pooled);
         };
         // Each part gets about the same number of keys. A bag is never divided between two parts.
         let starts = turn.ranges(keys.len()).into_iter().map(|range| range.start as u64);
@@ -212,7 +212,7 @@ impl Table {
             .map(|(pooled, (&start, end))| (start..end, pooled, Ok(())))
             .collect();
         turn.run(&mut parts, |(some, pooled, done)| {
-            *done = self.pool_some(state, keys, lease, bags, some.clone(), pooled);
+            *done = self.pool_some(state, keys, entry, bags, some.clone(), pooled);
         });
         parts.into_iter().try_for_each(|(_, _, done)| done)
     }
@@ -222,7 +222,7 @@ impl Table {
         &self,
         state: &CallState<'_>,
         keys: &[u64],
-        lease: Option<&Lease>,
+        entry: Option<&LeaseEntry>,
         bags: &Bags<'_>,
         some: Range<usize>,
         pooled: &mut [f32],
@@ -243,9 +243,9 @@ impl Table {
             let places = place..end.min(place + rows_read);
             let keys = &keys[places.clone()];
             let rows = &mut buffer[..keys.len() * dim];
-            let hints = lease.map(|lease| {
-                let numbers = &lease.unique().inverse()[places];
-                hints.pick(lease.entry.what().hints(), numbers);
+            let hints = entry.map(|entry| {
+                let numbers = &entry.unique.inverse()[places];
+                hints.pick(entry.hints(), numbers);
                 hints.all()
             });
             let mut peek = PeekRows { layout, rows, hints };

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_schema::Schema;
+use arrow_schema::{DataType, FieldRef, Schema};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
 };
@@ -152,13 +152,28 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
     }
 }
 
-/// Derives the Arrow types of the columns. Writers of Arrow data store its schema in the file
-/// (`ARROW:schema`). If a later program has changed the columns and kept that text, it does not
-/// fit, and then the types of the Parquet schema count alone, as in a file of another writer.
+/// Derives the Arrow types of the columns from the Parquet schema. Writers of Arrow data also store
+/// its schema in the file (`ARROW:schema`). A later program may have changed the columns and kept
+/// that text. So it counts for durations alone, which Parquet does not have.
 fn arrow_metadata(metadata: &Arc<ParquetMetaData>) -> Result<ArrowReaderMetadata, String> {
     let of = |options| ArrowReaderMetadata::try_new(Arc::clone(metadata), options);
-    let alone = || of(ArrowReaderOptions::new().with_skip_arrow_metadata(true));
-    of(ArrowReaderOptions::new()).or_else(|_| alone()).map_err(told)
+    let alone = of(ArrowReaderOptions::new().with_skip_arrow_metadata(true)).map_err(told)?;
+    let Ok(stored) = of(ArrowReaderOptions::new()) else { return Ok(alone) };
+    let mut has_durations = false;
+    let fields = alone.schema().fields().iter().zip(stored.schema().fields());
+    let fields: Vec<FieldRef> = fields
+        .map(|(own, stored)| match (own.data_type(), stored.data_type()) {
+            (DataType::Int64, duration @ DataType::Duration(_)) => {
+                has_durations = true;
+                Arc::new(own.as_ref().clone().with_data_type(duration.clone()))
+            }
+            _ => Arc::clone(own),
+        })
+        .collect();
+    if !has_durations {
+        return Ok(alone);
+    }
+    of(ArrowReaderOptions::new().with_schema(Arc::new(Schema::new(fields)))).map_err(told)
 }
 
 /// The text of an error, without the names of the crates' error types before it.
