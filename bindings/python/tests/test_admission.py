@@ -50,7 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_a_table_is_dropped_with_its_counts(
     tmp_path: Path, before: str, after: str, saved: bool
 ) -> None:
-    """Shows that a table that is dropped and made again begins its counts anew, and that each
+    """Shows that a table that is dropped and made again begins its counts again, and that each
     checkpoint has a table and its counts, or has neither."""
     path, one = tmp_path / "bank", np.array([7])
 
