@@ -232,11 +232,11 @@ def test_a_stored_arrow_schema_of_other_types_changes_no_value(tmp_path: Path, c
 CONVERTIBLE: list[tuple[Any, list[Any]]] = [
     (
         pyarrow.array([300, 2**40 + 1]),
-        [pyarrow.timestamp("ns"), pyarrow.timestamp("s"), pyarrow.date64(), pyarrow.time64("ns")],
+        [pyarrow.timestamp("ns"), pyarrow.timestamp("us"), pyarrow.timestamp("ms"), pyarrow.time64("ns")],
     ),
     (
         pyarrow.array([300, 86_399], pyarrow.int32()),
-        [pyarrow.timestamp("ms"), pyarrow.time32("s"), pyarrow.date32()],
+        [pyarrow.timestamp("ms"), pyarrow.time32("ms"), pyarrow.date32()],
     ),
     (
         of(pyarrow.timestamp("ns"), 3000, 7001),

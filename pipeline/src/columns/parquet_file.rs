@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, FieldRef, Schema};
+use arrow_schema::{DataType, FieldRef, Schema, TimeUnit as FileUnit};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
 };
@@ -154,23 +154,30 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
 
 /// Derives the Arrow types of the columns from the Parquet schema. Writers of Arrow data also store
 /// its schema in the file (`ARROW:schema`). A later program may have changed the columns and kept
-/// that text. So it counts for durations alone, which Parquet does not have.
+/// that text. So it counts only for types that Parquet does not have, which writers store as plain
+/// numbers.
 fn arrow_metadata(metadata: &Arc<ParquetMetaData>) -> Result<ArrowReaderMetadata, String> {
     let of = |options| ArrowReaderMetadata::try_new(Arc::clone(metadata), options);
     let alone = of(ArrowReaderOptions::new().with_skip_arrow_metadata(true)).map_err(told)?;
     let Ok(stored) = of(ArrowReaderOptions::new()) else { return Ok(alone) };
-    let mut has_durations = false;
+    let mut is_hinted = false;
     let fields = alone.schema().fields().iter().zip(stored.schema().fields());
     let fields: Vec<FieldRef> = fields
         .map(|(own, stored)| match (own.data_type(), stored.data_type()) {
-            (DataType::Int64, duration @ DataType::Duration(_)) => {
-                has_durations = true;
-                Arc::new(own.as_ref().clone().with_data_type(duration.clone()))
+            (
+                DataType::Int64,
+                kind @ (DataType::Duration(_)
+                | DataType::Date64
+                | DataType::Timestamp(FileUnit::Second, _)),
+            )
+            | (DataType::Int32, kind @ DataType::Time32(FileUnit::Second)) => {
+                is_hinted = true;
+                Arc::new(own.as_ref().clone().with_data_type(kind.clone()))
             }
             _ => Arc::clone(own),
         })
         .collect();
-    if !has_durations {
+    if !is_hinted {
         return Ok(alone);
     }
     of(ArrowReaderOptions::new().with_schema(Arc::new(Schema::new(fields)))).map_err(told)
