@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
-use embank::{Adagrad, Bank, Lease, Missing, Optimizer, Request, Table, TableConfig};
+use embank::{Adagrad, Bank, Lease, Missing, Optimizer, Request, Table, TableConfig, UniqueKeys};
 use tch::{Kind, Tensor, no_grad};
 
 /// Rows by key.
@@ -148,7 +148,7 @@ impl Twin {
     /// the keys.
     fn of(table: &Table, keys: impl Iterator<Item = u64>) -> Result<Self> {
         let keys: Vec<u64> = keys.collect();
-        let unique = Request::new(&keys)?;
+        let unique = UniqueKeys::new(&keys)?;
         let mut rows = vec![0.0; unique.len() * table.dim()];
         table.initial(unique.keys(), &mut rows)?;
         let weight = matrix(&rows, table.dim());
