@@ -20,8 +20,6 @@ use fastrand::Rng;
 use super::report::{Row, publish, scratch, seed};
 
 /// Number of threads that train at the same time. Each has rows of its own.
-/// The descriptors that a bank may use under any limit: those that it can't work without.
-const NEEDED_MAX: u64 = 20;
 const CALLERS: u64 = 6;
 const DIM: usize = 256;
 /// Largest number of rows of a batch. The threads of a bank share batches of 2,048 rows or more.
@@ -126,8 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ];
     publish(&figures, args.json.as_deref())?;
     ensure!(on_disk >= segments * 9 / 10, "the bank has only {on_disk} segments");
-    let most_allowed = NEEDED_MAX.max(args.limit / 4);
-    ensure!(most <= most_allowed, "the bank used {most} descriptors of {}", args.limit);
+    ensure!(most <= args.limit / 4, "the bank used {most} descriptors of {}", args.limit);
     Ok(())
 }
 

@@ -134,7 +134,7 @@ fn names_like_marks_remove_no_checkpoint() {
         assert_eq!(numbers(dir), [1, 2], "{kind}");
         let store = Store::open(dir, &options()).unwrap();
         let made = [train(&store, 3), train(&store, 4)];
-        assert_eq!(made, [5, 6], "the numbers of marks are free for nobody: {kind}");
+        assert_eq!(made, [5, 6], "a checkpoint takes no number of a mark: {kind}");
         drop(store);
         is_at(dir, 4);
         assert_eq!(numbers(dir), [5, 6], "{kind}");
