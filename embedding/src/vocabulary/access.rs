@@ -13,33 +13,31 @@ use crate::error::{Error, Result, StoreError};
 /// Limit of the ids: every id is below 2^63 - 1.
 const IDS_END_MAX: u64 = (1 << 63) - 1;
 
-/// Largest number of restarts of a call on a read-only bank. A call restarts if a refresh has moved
-/// the bank to another checkpoint and the tables of the old checkpoint are gone. Each restart
-/// therefore needs a further refresh during the call.
-const MOVES_MAX: usize = 8;
-
 impl Vocabulary {
     /// Calls `f` with the tables in use and the number of values. While `f` runs, this process does
-    /// not replace the tables. `f` must not call this function. This function may call `f` several
-    /// times.
+    /// not replace the tables. `f` must not call this function. This function may call `f` twice.
     pub(crate) fn read<R>(&self, mut f: impl FnMut(&Numbering, u64) -> Result<R>) -> Result<R> {
-        for _ in 0..MOVES_MAX {
-            let result = {
-                let numbering = self.shared.numbering.read();
-                // The length is read before all look-ups, which ignore places at or beyond it.
-                // Meanwhile another thread may clear such places and give them to other values.
-                let len = self.shared.len();
-                f(&numbering, len)
-            };
-            match result {
-                Err(Error::Store(StoreError::NoSuchTable(_)))
-                    if self.context().store.is_read_only()
-                        && self.registry.reread(&self.shared)? => {}
-                Err(error) => return Err(self.in_terms_of_the_vocabulary(error)),
-                done => return done,
+        let mut read = || {
+            let numbering = self.shared.numbering.read();
+            // The length is read before all look-ups, which ignore places at or beyond it.
+            // Meanwhile another thread may clear such places and give them to other values.
+            let len = self.shared.len();
+            f(&numbering, len)
+        };
+        let result = match read() {
+            // A refresh has moved the bank to another checkpoint, and the tables of the old
+            // checkpoint are gone. The second call holds the lock, so no refresh comes between.
+            Err(Error::Store(StoreError::NoSuchTable(_)))
+                if self.context().store.is_read_only() =>
+            {
+                match self.registry.reread(&self.shared)? {
+                    Some(_moving) => read(),
+                    None => Err(self.dropped()),
+                }
             }
-        }
-        Err(self.dropped())
+            result => result,
+        };
+        result.map_err(|error| self.in_terms_of_the_vocabulary(error))
     }
 
     /// Announces ids that the caller gives to values before it inserts them. The caller must insert

@@ -37,7 +37,7 @@ pub(crate) struct Vocabularies {
     by_name: Mutex<VocabularyMap>,
     /// Held while a read-only bank moves to another checkpoint, or while a thread reads the
     /// vocabularies again. A thread that holds it sees the state of one checkpoint. Locked before
-    /// the bank's tables and `by_name`, and never within a call that reads a vocabulary's tables.
+    /// the bank's tables, `by_name` and a vocabulary's `numbering`.
     pub(crate) moving: Mutex<()>,
     /// The bank sets this function, because vocabularies do not know tables.
     on_renumbered: OnceLock<OnRenumbered>,
@@ -137,17 +137,18 @@ impl Vocabularies {
     }
 
     /// Reads a vocabulary's state again. Used in a read-only bank that may have moved to another
-    /// checkpoint. Returns false if the vocabulary is gone.
-    pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<bool> {
+    /// checkpoint. Returns the lock that keeps the bank at this checkpoint. `None` if the
+    /// vocabulary is gone.
+    pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<Option<MutexGuard<'_, ()>>> {
         // Without this lock, another thread could move the vocabulary to a newer state, and this
         // thread could then replace the newer state by an older one.
-        let _moving = self.moving.lock();
+        let moving = self.moving.lock();
         let newer = read_vocabularies(&self.context.store)?;
         let newer = newer.get(&shared.name).filter(|newer| newer.header == shared.header);
-        if let Some(newer) = newer {
+        Ok(newer.map(|newer| {
             shared.move_on(newer);
-        }
-        Ok(newer.is_some())
+            moving
+        }))
     }
 
     /// Adopts the vocabularies of the new checkpoint after a refresh. No other thread may move the

@@ -286,6 +286,30 @@ fn a_reader_moves_on_with_the_bank() {
     assert!(matches!(reading.open_vocabulary("v"), Err(Error::NoSuchVocabulary { .. })));
 }
 
+/// Shows that a call on a read-only bank succeeds however often other threads refresh the bank. In an
+/// earlier version, a call was restarted up to eight times, and then said that the vocabulary was
+/// dropped.
+#[test]
+fn no_refresh_comes_between_the_second_attempt_of_a_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let bank = new_bank(dir.path());
+    insert(&bank.vocabulary("v", VocabularyConfig::u64()).unwrap(), &[5]);
+    bank.checkpoint(b"").unwrap();
+    let reading = Bank::open_read_only(dir.path().join("bank"), options(), None).unwrap();
+    let vocabulary = reading.open_vocabulary("v").unwrap();
+    let moving = &vocabulary.registry.moving;
+    let mut calls = 0;
+    let len = vocabulary.read(|_, len| {
+        calls += 1;
+        let may_move = moving.try_lock().is_some();
+        assert_eq!(may_move, calls == 1, "call {calls}");
+        let gone = Error::Store(StoreError::NoSuchTable("v".into()));
+        if may_move { Err(gone) } else { Ok(len) }
+    });
+    assert_eq!((len.unwrap(), calls), (1, 2));
+    assert!(moving.try_lock().is_some());
+}
+
 #[test]
 fn verification_names_what_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
