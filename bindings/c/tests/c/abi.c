@@ -1305,6 +1305,22 @@ static void batches_of_too_many_keys(void) {
     embank_bank_close(bank);
 }
 
+/* The tests whose only cancellation points are inside calls of the library. */
+static void tests_without_cancellation_points(void) {
+    rows_and_leases();
+    bags();
+    checkpoints();
+    tables_and_lookahead();
+    evictions();
+    files();
+    bad_arguments();
+    handles_after_failures();
+    optimizers();
+    dtypes_and_admission();
+    vocabularies();
+    waits_of_one_call();
+}
+
 static int cancelled_after;
 
 /* The request to cancel the thread is pending at every cancellation point of the calls. In the
@@ -1344,18 +1360,135 @@ static void *work_with_cancellation_disabled(void *bank_name) {
     return work_while_cancelled(bank_name);
 }
 
+/* Calls that succeed and that fail, in a call. After them the outer call still runs, so the thread
+ * must not be cancelled yet. */
+static int32_t call_in_a_call(void *table, uint64_t done, uint64_t total) {
+    const uint64_t key = 1;
+    float row[2];
+    (void)done, (void)total;
+    GOOD(embank_table_peek(table, &key, 1, row, 2, EMBANK_MISSING_ERROR, NULL));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "NULL", embank_table_peek(NULL, &key, 1, row, 2, 0, NULL));
+    pthread_testcancel();
+    return 1;
+}
+
+static void *nest_calls_while_cancelled(void *bank_name) {
+    const uint64_t key = 1;
+    const float row[2] = {1, 2};
+    int state;
+
+    CHECK(pthread_cancel(pthread_self()) == 0);
+    embank_bank *bank = open_bank(bank_name);
+    embank_table *table = table_of(bank, "user");
+    GOOD(embank_table_put(table, &key, 1, row, 2));
+    GOOD(embank_bank_checkpoint(bank, NULL, 0, NULL));
+    embank_export_options out;
+    GOOD(embank_export_options_init(&out, sizeof out));
+    out.progress = call_in_a_call;
+    out.context = table;
+    BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_export(table, in_folder("ended.npy"), &out, NULL, 0));
+    CHECK(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state) == 0);
+    CHECK(state == PTHREAD_CANCEL_ENABLE);
+    CHECK(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL) == 0);
+    embank_bank_close(bank);
+    embank_table_free(table); /* frees the last handle, and so closes the bank */
+    cancelled_after = 1;
+    pthread_testcancel();
+    return NULL;
+}
+
+/* Handles of a thread, and the number of times that its cleanup handler has freed them. */
+static struct {
+    embank_bank *bank;
+    embank_table *table;
+    embank_lease *lease;
+    int freed;
+} held;
+
+/* Runs while the cancelled thread unwinds. */
+static void free_held(void *unused) {
+    const float gradients[2] = {1, 1};
+    (void)unused;
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "gradients", embank_lease_apply(held.lease, gradients, 1));
+    GOOD(embank_lease_apply(held.lease, gradients, 2));
+    GOOD(embank_bank_checkpoint(held.bank, NULL, 0, NULL));
+    embank_lease_free(held.lease);
+    embank_table_free(held.table);
+    embank_bank_close(held.bank);
+    held.freed++;
+}
+
+static void *free_handles_when_cancelled(void *bank_name) {
+    const uint64_t key = 1;
+    float row[2];
+
+    held.bank = open_bank(bank_name);
+    held.table = table_of(held.bank, "user");
+    GOOD(embank_table_get(held.table, &key, 1, row, 2, &held.lease));
+    pthread_cleanup_push(free_held, NULL);
+    CHECK(pthread_cancel(pthread_self()) == 0);
+    pthread_testcancel();
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void *test_while_cancelled(void *unused) {
+    (void)unused;
+    CHECK(pthread_cancel(pthread_self()) == 0);
+    tests_without_cancellation_points();
+    cancelled_after = 1;
+    pthread_testcancel();
+    return NULL;
+}
+
+/* Runs `work` in a thread. Checks that the thread was cancelled, but after its calls. */
+static void is_cancelled_after(void *(*work)(void *), char *bank_name) {
+    pthread_t thread;
+    void *ended;
+
+    cancelled_after = 0;
+    CHECK(pthread_create(&thread, NULL, work, bank_name) == 0);
+    CHECK(pthread_join(thread, &ended) == 0);
+    CHECK(ended == PTHREAD_CANCELED && cancelled_after);
+}
+
 /* A cancelled thread once aborted the process in a call. */
 static void cancelled_threads(void) {
     pthread_t thread;
     void *ended;
 
-    CHECK(pthread_create(&thread, NULL, work_while_cancelled, "cancelled") == 0);
-    CHECK(pthread_join(thread, &ended) == 0);
-    CHECK(ended == PTHREAD_CANCELED && cancelled_after);
+    is_cancelled_after(work_while_cancelled, "cancelled");
+    is_cancelled_after(nest_calls_while_cancelled, "cancelled-nested");
 
     CHECK(pthread_create(&thread, NULL, work_with_cancellation_disabled, "not-cancelled") == 0);
     CHECK(pthread_join(thread, &ended) == 0);
     CHECK(ended == NULL);
+
+    /* The other tests in a new folder: calls that wait, that fail, and that a callback ends. */
+    size_t length = strlen(folder);
+    CHECK(length + sizeof "/cancelled-calls" <= sizeof folder);
+    strcpy(folder + length, "/cancelled-calls");
+    CHECK(mkdir(folder, 0700) == 0);
+    is_cancelled_after(test_while_cancelled, NULL);
+    folder[length] = 0;
+}
+
+/* The cleanup handler of a cancelled thread ends its work and frees its handles. */
+static void handles_of_a_cancelled_thread(void) {
+    const uint64_t key = 1;
+    float row[2];
+    pthread_t thread;
+    void *ended;
+
+    CHECK(pthread_create(&thread, NULL, free_handles_when_cancelled, "cleanup") == 0);
+    CHECK(pthread_join(thread, &ended) == 0);
+    CHECK(ended == PTHREAD_CANCELED && held.freed == 1);
+    embank_bank *bank = open_bank("cleanup");
+    embank_table *table = table_of(bank, "user");
+    GOOD(embank_table_peek(table, &key, 1, row, 2, EMBANK_MISSING_ERROR, NULL));
+    CHECK(row[0] == 0.5f && row[1] == 0.5f);
+    embank_table_free(table);
+    embank_bank_close(bank);
 }
 
 int main(int count, char **arguments) {
@@ -1367,21 +1500,11 @@ int main(int count, char **arguments) {
     CHECK(strlen(embank_version()) >= 5);
     CHECK(strcmp(embank_last_error_message(), "") == 0);
     CHECK(strcmp(embank_status_name(EMBANK_STATUS_LEASE_ENDED), "LEASE_ENDED") == 0);
-    rows_and_leases();
-    bags();
-    checkpoints();
-    tables_and_lookahead();
-    evictions();
-    files();
-    bad_arguments();
-    handles_after_failures();
-    optimizers();
-    dtypes_and_admission();
-    training_errors();
-    vocabularies();
-    waits_of_one_call();
+    training_errors(); /* first: it expects that no call of this thread has met a bound */
+    tests_without_cancellation_points();
     batches_of_too_many_keys();
     cancelled_threads();
+    handles_of_a_cancelled_thread();
     disk_errors(arguments[2]);
     puts("all checks passed");
     return 0;
