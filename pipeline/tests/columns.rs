@@ -4,9 +4,13 @@
 
 use std::sync::Arc;
 
+use arrow_array::types::Int32Type;
 use arrow_array::{
-    Array, ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt32Array,
+    Array, ArrayRef, DictionaryArray, Float64Array, Int32Array, Int64Array, RecordBatch,
+    StringArray, UInt32Array,
 };
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use embank_pipeline::{
     BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Operator, Output,
     Pipeline, RunOptions, RunReport, Spec,
@@ -163,6 +167,109 @@ fn columns_give_what_the_text_gives() {
     }
 }
 
+/// Writes an Arrow file and an Arrow stream with batches of `rows` rows.
+fn arrow_batches(
+    batch: &RecordBatch,
+    rows: usize,
+    codec: Option<CompressionType>,
+) -> [(&'static str, Vec<u8>); 2] {
+    let options = || IpcWriteOptions::default().try_with_compression(codec).unwrap();
+    let schema = batch.schema();
+    let mut file = FileWriter::try_new_with_options(Vec::new(), &schema, options()).unwrap();
+    let mut stream = StreamWriter::try_new_with_options(Vec::new(), &schema, options()).unwrap();
+    for first in (0..batch.num_rows()).step_by(rows) {
+        let part = batch.slice(first, rows.min(batch.num_rows() - first));
+        file.write(&part).unwrap();
+        stream.write(&part).unwrap();
+    }
+    [("file", file.into_inner().unwrap()), ("stream", stream.into_inner().unwrap())]
+}
+
+/// Returns the batch with the columns of text as dictionaries.
+fn with_dictionaries(batch: &RecordBatch) -> RecordBatch {
+    let columns = batch.schema_ref().fields().iter().zip(batch.columns()).map(|(field, column)| {
+        let column = match column.as_any().downcast_ref::<StringArray>() {
+            Some(text) => Arc::new(text.iter().collect::<DictionaryArray<Int32Type>>()),
+            None => Arc::clone(column),
+        };
+        (field.name(), column, true)
+    });
+    RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+}
+
+/// An Arrow file is read one whole record batch at a time, however many rows that has. A block has
+/// 1024 rows.
+#[test]
+fn the_length_of_record_batches_does_not_change_the_rows() {
+    let (batch, text) = rows();
+    let (expected, _) =
+        run(Format::TSV, 512 << 10, &[Input::memory("t", text.as_bytes())]).unwrap();
+    for batch in [with_dictionaries(&batch), batch] {
+        for codec in [None, Some(CompressionType::LZ4_FRAME), Some(CompressionType::ZSTD)] {
+            for batch_rows in [ROWS as usize, 1024, 300] {
+                for (name, bytes) in arrow_batches(&batch, batch_rows, codec) {
+                    for chunk_bytes in [512 << 10, 20_000] {
+                        let input = [Input::memory(name, &bytes)];
+                        let (rows, _) = run(Format::Columns, chunk_bytes, &input).unwrap();
+                        assert!(rows == expected, "{name}, {codec:?}, {batch_rows}, {chunk_bytes}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A batch is read with all its columns, but only the columns of fields are decompressed and
+/// decoded.
+#[test]
+fn damage_in_columns_that_no_field_uses_does_not_matter() {
+    let (batch, _) = rows();
+    let place = batch.schema_ref().index_of("unused").unwrap();
+    let used: Vec<usize> = (0..batch.num_columns()).filter(|&column| column != place).collect();
+    let words: Vec<String> = (0..ROWS).map(|n| format!("unused word {}", n % 500)).collect();
+    let mut columns: Vec<(&str, ArrayRef)> = vec![(
+        "unused dictionary",
+        Arc::new(words.iter().map(String::as_str).collect::<DictionaryArray<Int32Type>>()),
+    )];
+    let schema = batch.schema();
+    for (field, column) in schema.fields().iter().zip(batch.columns()) {
+        columns.push((field.name(), Arc::clone(column)));
+    }
+    let columns = columns.into_iter().map(|(name, column)| (name, column, true));
+    let all = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+    let used = batch.project(&used).unwrap();
+    let (expected, _) =
+        run(Format::Columns, 512 << 10, &[Input::memory("used", &parquet(&used))]).unwrap();
+    for (codec, magic) in [
+        (CompressionType::LZ4_FRAME, [0x04, 0x22, 0x4D, 0x18]),
+        (CompressionType::ZSTD, [0x28, 0xB5, 0x2F, 0xFD]),
+    ] {
+        let frames = |bytes: &[u8]| -> Vec<usize> {
+            (0..bytes.len() - 4).filter(|&at| bytes[at..at + 4] == magic).collect()
+        };
+        let used = arrow_batches(&used, ROWS as usize, Some(codec));
+        for ((name, bytes), (_, used)) in
+            arrow_batches(&all, ROWS as usize, Some(codec)).iter().zip(&used)
+        {
+            let unused_frames = frames(bytes).len() - frames(used).len();
+            // The values of both columns, and the dictionary's values.
+            assert!(unused_frames >= 3, "{name}, {codec:?}: {unused_frames}");
+            let is_read = |&at: &usize| {
+                let mut damaged = bytes.clone();
+                damaged[at..at + 4].fill(0);
+                match run(Format::Columns, 512 << 10, &[Input::memory(*name, &damaged)]) {
+                    Ok((rows, _)) => assert!(rows == expected, "{name}, {codec:?}, byte {at}"),
+                    Err(Error::Columns { .. }) => return false,
+                    Err(other) => panic!("{name}, {codec:?}, byte {at}: {other}"),
+                }
+                true
+            };
+            let read = frames(bytes).iter().filter(|at| is_read(at)).count();
+            assert_eq!(read, unused_frames, "{name}, {codec:?}");
+        }
+    }
+}
+
 #[test]
 fn values_that_do_not_fit_are_bad_rows() {
     let columns: Vec<(&str, ArrayRef)> = vec![
@@ -222,8 +329,6 @@ fn columns_that_are_not_there_or_of_other_types_are_named() {
 
 #[test]
 fn long_strings_that_come_often_are_in_memory_once() {
-    use arrow_array::types::Int32Type;
-    use arrow_array::{DictionaryArray, Int32Array};
     use parquet::arrow::arrow_writer::ArrowWriterOptions;
     // With a copy of the string for each row, this would take 2.8 GB.
     let (rows, long) = (40_000, "x".repeat(70_000));

@@ -54,7 +54,7 @@ type Batches<'a> = Box<dyn FnMut() -> Result<Option<RecordBatch>, String> + Send
 /// A Parquet or Arrow file that is being read.
 pub(crate) struct ColumnStream<'a> {
     batches: Batches<'a>,
-    /// The unread rows of a batch.
+    /// The unread rows of a batch. `None` if there are no such rows.
     rest: Option<RecordBatch>,
     chunk_rows: usize,
     rows: u64,
@@ -64,7 +64,7 @@ pub(crate) struct ColumnStream<'a> {
 }
 
 /// Some rows of a file.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct ColumnRows {
     batch: RecordBatch,
     /// The origin of each field's values.
@@ -173,19 +173,23 @@ impl<'a> ColumnStream<'a> {
 
     /// Returns the next rows. `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<ColumnRows>, String> {
-        // The loop ends: each round reads a batch of the file.
-        while self.rest.as_ref().is_none_or(|rest| rest.num_rows() == 0) {
+        // The loop ends: each round reads a batch of the file. The batch before has no unread rows
+        // then, and is not kept: a batch may be as large as the file.
+        let batch = loop {
+            if let Some(rest) = self.rest.take() {
+                break rest;
+            }
             match guarded(|| (self.batches)())? {
-                Some(batch) => self.rest = Some(batch),
+                Some(batch) => self.rest = Some(batch).filter(|batch| batch.num_rows() > 0),
                 None => return Ok(None),
             }
-        }
-        let rest = self.rest.take().expect("the loop leaves one");
-        let rows = rest.num_rows().min(self.chunk_rows);
-        self.rest = Some(rest.slice(rows, rest.num_rows() - rows));
+        };
+        let rows = batch.num_rows().min(self.chunk_rows);
+        let left = batch.num_rows() - rows;
+        self.rest = (left > 0).then(|| batch.slice(rows, left));
         self.rows += rows as u64;
         let origins = Arc::clone(&self.found.origins);
-        Ok(Some(ColumnRows { batch: rest.slice(0, rows), origins }))
+        Ok(Some(ColumnRows { batch: batch.slice(0, rows), origins }))
     }
 
     /// Fields without a column in the file. Their values are missing.
@@ -336,4 +340,51 @@ fn store(
     let Slot::Word(column) = slot else { unreachable!("others are stored above") };
     block.words_mut()[column * COLUMN_STRIDE + row] = word.unwrap_or(None).unwrap_or(0);
     word.map(|word| word.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use arrow_array::{ArrayRef, Int8Array};
+    use arrow_buffer::{Buffer, ScalarBuffer};
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// Memory of a batch. The reference tells how long it exists.
+    struct Memory([u8; 7], #[expect(dead_code, reason = "it is counted")] Arc<()>);
+
+    impl AsRef<[u8]> for Memory {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    /// Regression test: the memory of a batch was kept until the next batch was read.
+    #[test]
+    fn a_batch_is_freed_before_the_next_one_is_read() {
+        let mut read: Vec<Weak<()>> = Vec::new();
+        let batches = Box::new(move || {
+            if read.iter().any(|batch| batch.strong_count() > 0) {
+                return Err("a batch still has its memory".to_owned());
+            }
+            if read.len() == 3 {
+                return Ok(None);
+            }
+            let counted = Arc::new(());
+            read.push(Arc::downgrade(&counted));
+            let memory = Buffer::from(Bytes::from_owner(Memory([1; 7], counted)));
+            let numbers: ArrayRef = Arc::new(Int8Array::new(ScalarBuffer::from(memory), None));
+            Ok(Some(RecordBatch::try_from_iter([("x", numbers)]).unwrap()))
+        });
+        let found = Found::default();
+        let mut stream =
+            ColumnStream { batches, rest: None, chunk_rows: 3, rows: 0, rows_total: None, found };
+        let mut chunks = Vec::new();
+        while let Some(rows) = stream.next().unwrap() {
+            chunks.push(rows.rows());
+        }
+        assert_eq!(chunks, [3, 3, 1, 3, 3, 1, 3, 3, 1]);
+    }
 }

@@ -117,7 +117,8 @@ pub(crate) enum ChunkSource<'a> {
     /// In the buffer that the thread passed to `claim`.
     Buffer,
     #[cfg(feature = "parquet")]
-    Columns(crate::columns::ColumnRows),
+    /// The rows, until the thread has taken them.
+    Columns(Option<crate::columns::ColumnRows>),
     /// Reading failed. This is the run's last chunk.
     Failed(Option<Error>),
 }
@@ -286,7 +287,11 @@ impl<'a> Chunks<'a> {
                 }
                 let end = begin + rows.rows() as u64;
                 let read = stream.input_bytes(input.bytes);
-                Ok(Some(Piece { range: begin..end, read, source: ChunkSource::Columns(rows) }))
+                Ok(Some(Piece {
+                    range: begin..end,
+                    read,
+                    source: ChunkSource::Columns(Some(rows)),
+                }))
             }
         }
     }
@@ -400,7 +405,7 @@ impl Position<'_> {
 
 impl<'a> Claim<'a> {
     /// Returns the chunk's rows, without the bytes before them that `begin` counts. Rows of a file
-    /// go into `buffer`, which must be the buffer that was passed to `claim`.
+    /// go into `buffer`, which must be the buffer that was passed to `claim`. Must be called once.
     pub(crate) fn rows<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<ChunkRows<'b>>
     where
         'a: 'b,
@@ -408,9 +413,12 @@ impl<'a> Claim<'a> {
         match &mut self.source {
             ChunkSource::There(open) => open.rows(self.range.clone(), buffer).map(ChunkRows::Bytes),
             ChunkSource::Buffer => Ok(ChunkRows::Bytes(buffer)),
-            // The clone shares the columns and copies nothing.
+            // The claim does not keep the rows: it waits for the chunks before it, and the rows
+            // would keep the memory of their record batch.
             #[cfg(feature = "parquet")]
-            ChunkSource::Columns(rows) => Ok(ChunkRows::Columns(rows.clone())),
+            ChunkSource::Columns(rows) => {
+                Ok(ChunkRows::Columns(rows.take().expect("a thread takes the rows once")))
+            }
             ChunkSource::Failed(error) => error.take().map_or(Ok(ChunkRows::Bytes(&[])), Err),
         }
     }
@@ -431,6 +439,33 @@ mod tests {
     fn chunks<'a>(inputs: &[Input<'a>], chunk_bytes: usize) -> Result<Chunks<'a>> {
         let plans = Plans::new(&Spec::criteo(5), Format::TSV, false).unwrap();
         Chunks::new(inputs, chunk_bytes, &Arc::new(plans), Arc::default(), Arc::default())
+    }
+
+    /// Regression test: a claim kept its rows until all chunks before it were done, and so the
+    /// memory of their record batch.
+    #[cfg(feature = "parquet")]
+    #[test]
+    fn a_claim_does_not_keep_rows_that_a_thread_has_taken() {
+        use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..10));
+        let batch = RecordBatch::try_from_iter([("x", numbers)]).unwrap();
+        let mut file = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+        file.write(&batch).unwrap();
+        let file = file.into_inner().unwrap();
+        let spec = Spec {
+            fields: vec![crate::Field::new("x", crate::FieldKind::Int64)],
+            columns: vec![crate::Column::field("x").then(crate::Operator::FillMissing(0.into()))],
+            outputs: vec![crate::Output::new("x", crate::Dtype::I64, ["x"])],
+            ..Spec::default()
+        };
+        let plans = Arc::new(Plans::new(&spec, Format::Columns, false).unwrap());
+        let input = [Input::memory("numbers", &file)];
+        let chunks = Chunks::new(&input, 1 << 20, &plans, Arc::default(), Arc::default()).unwrap();
+        let mut buffer = Vec::new();
+        let mut claim = chunks.claim(&mut buffer).unwrap();
+        let rows = claim.rows(&mut buffer).unwrap();
+        assert!(matches!(rows, ChunkRows::Columns(rows) if rows.rows() == 10));
+        assert!(matches!(claim.source, ChunkSource::Columns(None)));
     }
 
     fn all_chunks(input: Input<'_>, chunk_bytes: usize) -> Vec<u8> {
