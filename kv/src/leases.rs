@@ -205,16 +205,6 @@ impl<T> Leases<T> {
     }
 }
 
-impl<T> Leases<T> {
-    /// Returns the leases that were registered with this `thread` number and have neither expired
-    /// nor ended. May also return leases of other threads, if their numbers select the same part of
-    /// the registry.
-    #[must_use]
-    pub fn of_thread(&self, thread: usize) -> Vec<Arc<Leased<T>>> {
-        self.shards[thread % SHARDS].0.lock().slots.iter().flatten().cloned().collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -70,6 +70,8 @@ struct Counts {
     batches: AtomicU64,
     checkpoints: AtomicU64,
     vanished: AtomicU64,
+    /// Odd while all free descriptors are taken.
+    vanishing: AtomicU64,
     descriptors_most: AtomicU64,
     done: AtomicBool,
 }
@@ -182,10 +184,10 @@ fn round(
     counts: &Counts,
 ) -> Result<()> {
     counts.done.store(false, Ordering::Relaxed);
-    let real = dir.canonicalize()?;
+    let others = descriptors().context("the process's descriptors can't be listed")?;
     let bank = open(dir, threads, device)?;
     let all_rows = table(&bank)?;
-    let (table, bank_of, real) = (&all_rows, &bank, &real);
+    let (table, bank_of) = (&all_rows, &bank);
     thread::scope(|scope| {
         let callers: Vec<_> = steps
             .iter_mut()
@@ -198,7 +200,7 @@ fn round(
         let saves = scope.spawn(move || save(bank_of, counts));
         let vanish_rng = rng.fork();
         scope.spawn(move || vanish(vanish_rng, counts));
-        scope.spawn(move || watch(real, counts));
+        scope.spawn(move || watch(others, counts));
         let end = Instant::now() + length;
         while Instant::now() < end && counts.goes_on() {
             thread::sleep(Duration::from_millis(20));
@@ -283,28 +285,34 @@ fn save(bank: &Bank, counts: &Counts) -> Result<()> {
 fn vanish(mut rng: Rng, counts: &Counts) {
     while counts.goes_on() {
         thread::sleep(Duration::from_millis(rng.u64(..BETWEEN_MS_MAX)));
+        // SeqCst: pairs with the loads of `watch`.
+        counts.vanishing.fetch_add(1, Ordering::SeqCst);
         let taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
         counts.vanished.fetch_add(1, Ordering::Relaxed);
         thread::sleep(TAKEN);
         drop(taken);
+        counts.vanishing.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// Counts the bank's descriptors again and again: files in its directory, and rings.
-fn watch(dir: &Path, counts: &Counts) {
+/// Returns the number of this process's descriptors. The system lists so few descriptors in one
+/// call, so a file that is closed and opened again meanwhile hardly ever counts twice.
+fn descriptors() -> Option<usize> {
+    // The list has a descriptor too.
+    Some(fs::read_dir("/proc/self/fd").ok()?.count() - 1)
+}
+
+/// Counts the bank's descriptors again and again: all but the `others`, while no descriptors are
+/// taken away.
+fn watch(others: usize, counts: &Counts) {
+    let vanishing = || counts.vanishing.load(Ordering::SeqCst);
     while counts.goes_on() {
-        let is_of_bank = |descriptor: &u64| {
-            // `readlink` needs no descriptor.
-            let file = fs::read_link(format!("/proc/self/fd/{descriptor}"));
-            file.is_ok_and(|file| {
-                file.starts_with(dir) || file.to_string_lossy().contains("io_uring")
-            })
-        };
-        // A file that is closed and opened again during a search may count twice. So the least of
-        // three searches counts.
-        let search = || (0..4096).filter(is_of_bank).count() as u64;
-        let count = search().min(search()).min(search());
-        counts.descriptors_most.fetch_max(count, Ordering::Relaxed);
+        let before = vanishing();
+        let least = (0..3).filter_map(|_| descriptors()).min();
+        if before % 2 == 0 && vanishing() == before {
+            let of_bank = least.unwrap_or(0).saturating_sub(others) as u64;
+            counts.descriptors_most.fetch_max(of_bank, Ordering::Relaxed);
+        }
         thread::sleep(Duration::from_millis(5));
     }
 }

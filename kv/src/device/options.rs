@@ -4,7 +4,7 @@ use crate::device::contract::BLOCK_BYTES;
 use crate::device::segments::SEGMENT_SIZE_BYTES_DEFAULT;
 use crate::device::segments::open_files::OPEN_FILES_MIN;
 use crate::error::{Error, Result};
-use crate::process::descriptors::SEGMENT_FILES_MAX;
+use crate::process::descriptors::{RINGS_MAX, SEGMENT_FILES_MAX};
 
 /// The device to use.
 ///
@@ -46,8 +46,8 @@ pub struct DeviceOptions {
     /// reads too. All thread devices of a process share these threads. A burst starts a thread only
     /// if too few are idle.
     pub threads: usize,
-    /// Limit of the open segment files, at least 7. A bank also stays within a quarter of the files
-    /// that the process may open (`ulimit -n`), but takes at least 7 segment files. Default 512.
+    /// Limit of the open segment files, at least 5. A bank also stays within a quarter of the files
+    /// that the process may open (`ulimit -n`), but takes at least 5 segment files. Default 512.
     pub open_files_max: usize,
     /// Opens the files only for reading. The device then creates, changes and removes no file, and
     /// calls that would do so fail. Default: false.
@@ -59,7 +59,7 @@ impl Default for DeviceOptions {
         Self {
             segment_size_bytes: SEGMENT_SIZE_BYTES_DEFAULT,
             queue_depth: 256,
-            rings_max: 4,
+            rings_max: RINGS_MAX,
             threads: 32,
             open_files_max: SEGMENT_FILES_MAX,
             read_only: false,

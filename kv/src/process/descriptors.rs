@@ -240,16 +240,22 @@ pub(crate) fn open(path: impl AsRef<Path>) -> io::Result<File> {
     Ok(opened(|| Ok(File::open(path)?.into()))?.into())
 }
 
-/// Descriptors of a bank that are not segment files: three directories, two locks, up to four
-/// rings, and three files of a checkpoint that is being written.
-pub(crate) const OTHERS: usize = 12;
+/// Descriptors of a bank that are neither segment files nor rings: three directories, two locks,
+/// three files of a checkpoint that is being written, and a directory that is being listed.
+const OTHERS: usize = 9;
+
+/// A bank has at most one ring for this number of files that the process may open.
+const FILES_PER_RING: usize = 64;
+
+/// The largest number of rings of a bank, unless its options say more.
+pub(crate) const RINGS_MAX: usize = 4;
 
 /// The largest number of open segment files of a bank: 128 GiB of log at the default segment size.
 pub(crate) const SEGMENT_FILES_MAX: usize = 512;
 
 /// The soft limit up to which a bank raises the process's limit: a bank of [`SEGMENT_FILES_MAX`]
 /// open segment files then uses a quarter of it.
-const RAISED_LIMIT: u64 = 4 * (SEGMENT_FILES_MAX + OTHERS) as u64;
+const RAISED_LIMIT: u64 = 4 * (SEGMENT_FILES_MAX + RINGS_MAX + OTHERS) as u64;
 
 /// Returns the number of descriptors that this process may have. Raises the soft limit first, up to
 /// the hard limit and [`RAISED_LIMIT`]. `None` if the number is not limited or not known.
@@ -269,4 +275,16 @@ pub(crate) fn limit() -> Option<usize> {
     let new = Rlimit { current: Some(raised), maximum: found.maximum };
     let limit = if setrlimit(Resource::Nofile, new).is_ok() { raised } else { soft };
     Some(limit as usize)
+}
+
+/// Limits the rings of a bank by the number of files that this process may open.
+pub(crate) fn rings_max(wanted: usize) -> usize {
+    limit().map_or(wanted, |limit| wanted.min((limit / FILES_PER_RING).max(1)))
+}
+
+/// Limits the open segment files of a bank that may have up to `rings_wanted` rings. With its other
+/// files the bank then uses at most a quarter of the files that this process may open.
+pub(crate) fn segment_files_max(wanted: usize, rings_wanted: usize) -> usize {
+    let others = OTHERS + rings_max(rings_wanted);
+    limit().map_or(wanted, |limit| wanted.min((limit / 4).saturating_sub(others)))
 }

@@ -118,6 +118,7 @@ impl Segments {
             dir.make_subdirectory(FOLDER)
         };
         let folder = opened.map_err(|e| Error::io("open", &dir.place(FOLDER), e))?;
+        let files = descriptors::segment_files_max(options.open_files_max, options.rings_max);
         let mut segments = Self {
             bank: Arc::clone(dir),
             folder,
@@ -126,7 +127,7 @@ impl Segments {
             direct: false,
             block_bytes: BLOCK_BYTES,
             direct_refused: None,
-            open: OpenFiles::new(open_files_max(options)),
+            open: OpenFiles::new(files.max(OPEN_FILES_MIN)),
             written: Mutex::default(),
             folder_unsynced: AtomicBool::new(false),
             freed: Mutex::default(),
@@ -198,11 +199,11 @@ impl Segments {
         let unsynced = self.open.note_written(&segment);
         drop(segment);
         // While another thread syncs, that thread frees places, and this write returns at once.
-        // Only if twice the limit of files wait, this write waits for the other sync. So at most
-        // four times the limit of files, and two more, wait for a sync or are in one.
-        if unsynced <= self.unsynced_max() {
+        // Only if more than `at_most` files wait, this write waits for the other sync.
+        let (wanted, at_most) = self.unsynced_max();
+        if unsynced <= wanted {
             Ok(())
-        } else if unsynced > 2 * self.unsynced_max() {
+        } else if unsynced > at_most {
             self.sync_all_but_last(&mut self.sync_failure.lock())
         } else {
             let free = self.sync_failure.try_lock();
@@ -210,10 +211,14 @@ impl Segments {
         }
     }
 
-    /// Returns the limit of the files that wait for a sync.
-    fn unsynced_max(&self) -> usize {
+    /// Returns two numbers of files that wait for a sync: beyond the first number a write syncs if
+    /// no other thread does, and beyond the second number it waits for that thread. So at most
+    /// twice the second number of files, and two more, wait for a sync or are in one. This leaves
+    /// at least one of [`OPEN_FILES_MIN`] files, and most of many files, for reads.
+    fn unsynced_max(&self) -> (usize, usize) {
         let most = if self.direct { UNSYNCED_FILES_MAX } else { 1 };
-        (self.open.limit() / 16).clamp(1, most)
+        let limit = self.open.limit();
+        ((limit / 16).clamp(1, most), (limit / 8).clamp(1, 2 * most))
     }
 
     /// Syncs all files except the last, which is being written.
@@ -544,14 +549,6 @@ fn replaced(place: &Place) -> Error {
         "another file has taken the name of a segment since the bank wrote it; put the segment back",
     );
     Error::io("write", place, source)
-}
-
-/// Returns the limit of open segment files: that of the options, and with the bank's other files at
-/// most a quarter of the process's limit.
-fn open_files_max(options: &DeviceOptions) -> usize {
-    let quarter = descriptors::limit().map_or(usize::MAX, |limit| limit / 4);
-    let left = quarter.saturating_sub(descriptors::OTHERS);
-    options.open_files_max.min(left).max(OPEN_FILES_MIN)
 }
 
 fn sync_all(segments: &[Held<'_>]) -> Result<()> {

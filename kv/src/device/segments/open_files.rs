@@ -27,9 +27,9 @@ use crate::files::held_file::HeldFile;
 use crate::process::descriptors::{self, Spare};
 use crate::process::locks::{Condvar, Mutex, MutexGuard};
 
-/// The smallest limit of open segment files. Up to six files may wait for a sync or be in one
+/// The smallest limit of open segment files. Up to four files may wait for a sync or be in one
 /// (`Segments::write`), and one is left for reads.
-pub(crate) const OPEN_FILES_MIN: usize = 7;
+pub(crate) const OPEN_FILES_MIN: usize = 5;
 
 /// Tells whether a thread may wait for a free place or a free descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,8 @@ struct State {
     files: BTreeMap<u64, Entry>,
     /// Number of files that threads are opening now.
     opening: usize,
-    /// Number of uses of files that are open and no longer in `files`, because they were removed.
+    /// Number of uses of files that are open and not in `files`, because they were removed or are
+    /// being closed.
     removed_in_use: usize,
     /// Segments below this number are removed. Their files are not kept open.
     removed_below: u64,
@@ -169,11 +170,16 @@ impl OpenFiles {
         let entry = state.files.entry(number).or_insert_with(fresh);
         entry.users += 1;
         let held = self.held(&entry.segment);
-        // If another thread has opened the file meanwhile, this thread's handle is closed, and its
-        // place is free.
+        if !Arc::ptr_eq(&entry.segment, &segment) {
+            // Another thread has opened the file meanwhile. This thread's place is free once its
+            // handle is closed.
+            state.removed_in_use += 1;
+            drop(state);
+            drop(segment);
+            state = self.state.lock();
+            state.removed_in_use -= 1;
+        }
         self.tell_waiting(&state);
-        drop(state);
-        drop(segment);
         Ok(Taken::Held(held))
     }
 
@@ -220,13 +226,15 @@ impl OpenFiles {
     /// Forgets a segment whose file is removed or replaced. Threads that hold the file keep it.
     pub(super) fn forget(&self, number: u64) {
         let mut state = self.state.lock();
-        let forgotten = state.files.remove(&number);
-        state.removed_in_use += forgotten.as_ref().map_or(0, |entry| entry.users);
-        self.tell_waiting(&state);
+        let Some(forgotten) = state.files.remove(&number) else { return };
+        state.removed_in_use += forgotten.users + 1;
         drop(state);
         // Closed without the lock: the last handle of a removed file frees its blocks, which takes
         // time.
         drop(forgotten);
+        let mut state = self.state.lock();
+        state.removed_in_use -= 1;
+        self.tell_waiting(&state);
     }
 
     /// Keeps no file of a segment below `number` open from now on.
@@ -278,9 +286,9 @@ impl Spare for OpenFiles {
             std::mem::take(&mut state.files).into_iter().partition(|(_, entry)| entry.is_spare());
         state.files = kept;
         let spare: BTreeMap<u64, Entry> = spare;
-        self.tell_waiting(&state);
-        drop(state);
+        // Closed while the lock is held, so that no thread uses the places before they are free.
         drop(spare);
+        self.tell_waiting(&state);
     }
 }
 
@@ -301,12 +309,18 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let Some(segment) = self.segment.take() else { return };
         let mut state = self.of.state.lock();
-        match state.entry_of(&segment) {
-            Some(entry) => entry.users -= 1,
-            None => state.removed_in_use -= 1,
+        if let Some(entry) = state.entry_of(&segment) {
+            entry.users -= 1;
+            // Dropped while the lock is held. Otherwise another thread could close the file to make
+            // a place, and this thread's handle would keep it open.
+            drop(segment);
+        } else {
+            // Closed without the lock, as in `forget`.
+            drop(state);
+            drop(segment);
+            state = self.of.state.lock();
+            state.removed_in_use -= 1;
         }
         self.of.tell_waiting(&state);
-        drop(state);
-        drop(segment);
     }
 }

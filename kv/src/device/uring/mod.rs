@@ -50,10 +50,6 @@ use crate::process::descriptors;
 /// short read.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
-/// A bank has at most one ring for this number of files that the process may open. Each ring
-/// takes a descriptor.
-const FILES_PER_RING: usize = 64;
-
 /// `io_uring` with `O_DIRECT`.
 ///
 /// ```
@@ -92,8 +88,7 @@ impl UringDevice {
             },
         })?;
         let segments = Segments::open(dir, options)?;
-        let per_ring = descriptors::limit().map_or(usize::MAX, |limit| limit / FILES_PER_RING);
-        let rings_max = options.rings_max.min(per_ring.max(1));
+        let rings_max = descriptors::rings_max(options.rings_max);
         let rings = RingPool::new(first, options.queue_depth, rings_max);
         Ok(Self { segments, rings, traffic: Traffic::new() })
     }
