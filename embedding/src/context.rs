@@ -26,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) wait_timeout: Duration,
     pub(crate) lease_timeout: Option<Duration>,
     pub(crate) waiting: WaitCounters,
-    /// True once a thread has ended a lease that another thread took.
+    /// True once a thread has ended a lease that another thread took and did not hand over.
     pub(crate) leases_change_hands: AtomicBool,
     pub(crate) times: Times,
     /// A thread holds this lock while it makes or drops a table or the table's side table, in which

@@ -109,6 +109,7 @@ pub use files::import::options::ImportOptions;
 pub use files::import::{Imported, exported_config};
 pub use keys::UniqueKeys;
 pub use lease::Lease;
+pub use lease::ahead::{AheadQueue, Pending};
 pub use lease::request::Request;
 pub use lease::step::TableGradients;
 pub use lookahead::queue::LookaheadReceipt;

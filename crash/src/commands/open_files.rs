@@ -296,7 +296,7 @@ fn vanish(mut rng: Rng, counts: &Counts) {
 }
 
 /// Returns the number of this process's descriptors. The system lists so few descriptors in one
-/// call, so a file that is closed and opened again meanwhile hardly ever counts twice.
+/// call, which leaves little time for a file to be closed, opened again, and counted twice.
 fn descriptors() -> Option<usize> {
     // The list has a descriptor too.
     Some(fs::read_dir("/proc/self/fd").ok()?.count() - 1)

@@ -21,6 +21,7 @@ use embank_kv::{
 use crate::bank::tables::{Tables, read_tables, refuse_other_numberings};
 use crate::context::{Budget, Context};
 use crate::error::{Error, Result};
+use crate::lease::ahead::AheadQueue;
 use crate::lookahead::{self, Lookahead};
 use crate::options::BankOptions;
 use crate::pool::{BatchPool, THREADS_MAX};
@@ -382,6 +383,18 @@ impl Bank {
         let mut leases: Vec<_> = lists.flatten().collect();
         leases.sort_by_key(|lease| Reverse(lease.age));
         leases
+    }
+
+    /// Makes a queue of Gets ahead, and starts its thread. A program has one queue for each
+    /// training loop.
+    ///
+    /// # Errors
+    /// [`ThreadRefused`](crate::StoreError::ThreadRefused).
+    ///
+    /// # Examples
+    /// See [`AheadQueue`].
+    pub fn ahead_queue(&self) -> Result<AheadQueue> {
+        AheadQueue::new(Arc::clone(&self.shared.vocabularies))
     }
 
     /// Cancels the queued lookahead keys whose read has not begun. Returns their number.

@@ -446,6 +446,15 @@ pub enum Error {
          report what it wrote to standard error"
     )]
     PrefetchAbandoned,
+    /// A queue of Gets ahead ended before it made this Get.
+    #[error(
+        "table {table:?}: the queue of gets ahead ended before this get: the queue was closed, or its thread panicked, \
+         which it wrote to standard error; make a new queue (Bank::ahead_queue)"
+    )]
+    AheadEnded {
+        /// The table's name.
+        table: String,
+    },
     /// A list does not have the required length.
     #[error("vocabulary {vocabulary:?}: {expected} {of} need as many {what}, found {found}")]
     LengthMismatch {

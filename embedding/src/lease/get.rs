@@ -1,9 +1,10 @@
 //! Gets: calls that read rows for training and return a lease on them.
 //!
-//! Each public call ends in `serve`. `get_into` makes the lease. `acquire` tries once to raise the
-//! clocks of all rows. If a row is blocked, `acquire` calls the code in `waiting`, where the Get
-//! waits.
+//! Each public call ends in `serve`, and a Get ahead (`ahead`) in `get_for_later`. `get_into` makes
+//! the lease. `acquire` tries once to raise the clocks of all rows. If a row is blocked, `acquire`
+//! calls the code in `waiting`, where the Get waits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use embank_kv::{Clock, RowHints};
@@ -13,21 +14,25 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::keys::{Places, UniqueKeys};
 use crate::lease::Lease;
+use crate::lease::ahead::Ahead;
 use crate::lease::release::places_keys;
-use crate::lease::request::{Request, RowPer};
+use crate::lease::request::{LeasedPer, Request, RowPer};
 use crate::lease::waiting::Obstacle;
 use crate::registry::part::KeyPart;
 use crate::registry::turnstile::Entered;
+use crate::registry::{self, Taker};
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
 use crate::table::gate::Decision;
 use crate::table::operations::{GetRows, GotRows};
 
 /// Says how long a Get waits for rows that are at their staleness bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waits {
+#[derive(Debug, Clone, Copy)]
+enum Waits<'a> {
     Within(Duration),
     No,
+    /// The Get is one ahead. The time limit begins when a thread waits for it.
+    Ahead(Duration, Ahead<'a>),
 }
 
 impl Table {
@@ -96,7 +101,12 @@ impl Table {
     }
 
     /// Serves a request. The one path of all Gets.
-    fn serve(&self, request: Request<'_>, rows: &mut [f32], waits: Waits) -> Result<Option<Lease>> {
+    fn serve(
+        &self,
+        request: Request<'_>,
+        rows: &mut [f32],
+        waits: Waits<'_>,
+    ) -> Result<Option<Lease>> {
         let count = request.row_count();
         let Request { keys, unique, per, earlier, .. } = request;
         if let RowPer::Bag(bags) = &per {
@@ -104,7 +114,8 @@ impl Table {
         }
         self.check_shape("rows", count, rows.len())?;
         let decisions = self.decided_earlier(unique.keys(), earlier);
-        let get = |unique, to| self.get_into(unique, per, to, decisions, waits);
+        let get =
+            |unique, to| self.get_into(unique, per, to, decisions, waits, registry::this_thread());
         match per {
             RowPer::Key if !unique.all_distinct() => {
                 let Places { first, later } = unique.places();
@@ -126,13 +137,30 @@ impl Table {
         }
     }
 
+    /// Makes a Get ahead: takes the lease of a request, and copies no row.
+    pub(super) fn get_for_later(
+        &self,
+        unique: UniqueKeys,
+        per: LeasedPer,
+        earlier: &[u64],
+        timeout: Duration,
+        taker: Arc<Taker>,
+        ahead: Ahead<'_>,
+    ) -> Result<Lease> {
+        let decisions = self.decided_earlier(unique.keys(), earlier);
+        let waits = Waits::Ahead(timeout, ahead);
+        let lease = self.get_into(unique, per, GotRows::Nowhere, decisions, waits, taker)?;
+        Ok(lease.expect("a Get that waits ends with a lease or an error"))
+    }
+
     fn get_into(
         &self,
         unique: UniqueKeys,
-        per: RowPer<'_>,
+        per: impl Into<LeasedPer>,
         rows: GotRows<'_>,
         decisions: Option<Vec<Decision>>,
-        waits: Waits,
+        waits: Waits<'_>,
+        taker: Arc<Taker>,
     ) -> Result<Option<Lease>> {
         self.check_ids(unique.keys())?;
         self.expire_due_leases();
@@ -153,7 +181,7 @@ impl Table {
         counters.gets.add(1);
         counters.get_rows.add(unique.len() as u64);
         let part = (!refused.is_empty()).then(|| KeyPart::without(unique.keys(), &refused));
-        Ok(Some(Lease::new(self.clone(), per.into(), unique, part, hints, &entered)))
+        Ok(Some(Lease::new(self.clone(), per.into(), unique, part, hints, taker, &entered)))
     }
 
     /// Executes `get`, whose keys must be distinct, and raises the clocks of all its rows by one.
@@ -162,12 +190,22 @@ impl Table {
     ///
     /// # Errors
     /// A failure of the store, or the timeout of the wait. After an error the Get holds no count.
-    fn acquire(&self, get: &mut GetRows<'_>, waits: Waits) -> Result<Option<Entered<'_>>> {
+    fn acquire(&self, get: &mut GetRows<'_>, waits: Waits<'_>) -> Result<Option<Entered<'_>>> {
+        let ahead_of_time = match waits {
+            Waits::Ahead(_, ahead) => Some(ahead),
+            Waits::Within(_) | Waits::No => None,
+        };
         // `make_way` may wait for a burst of reads, so the Get calls it before it holds a row.
         self.context().lookahead.make_way(self.shared.id, get.keys);
         let ahead = match self.shared.line.is_empty() {
             true => None,
-            false => self.place_ahead(get.keys, None),
+            false => {
+                let thread = match ahead_of_time {
+                    Some(ahead) => ahead.waiter().map(|(thread, _)| thread),
+                    None => Some(registry::this_number()),
+                };
+                self.place_ahead(get.keys, None, thread)
+            }
         };
         let obstacle = match ahead {
             Some(place) => Obstacle::Line(place),
@@ -177,7 +215,9 @@ impl Table {
             },
         };
         match waits {
-            Waits::Within(timeout) => self.acquire_waiting(get, obstacle, timeout).map(Some),
+            Waits::Within(timeout) | Waits::Ahead(timeout, _) => {
+                self.acquire_waiting(get, obstacle, timeout, ahead_of_time).map(Some)
+            }
             Waits::No => Ok(None),
         }
     }

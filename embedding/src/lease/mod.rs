@@ -1,6 +1,7 @@
 //! Leases. A Get returns a lease. The lease's owner must update the rows through the lease, or end
 //! the lease without an update.
 
+pub(crate) mod ahead;
 mod get;
 mod release;
 pub(crate) mod request;
@@ -19,7 +20,7 @@ use crate::keys::UniqueKeys;
 use crate::lease::request::LeasedPer;
 use crate::registry::part::KeyPart;
 use crate::registry::turnstile::Entered;
-use crate::registry::{LeaseEntry, LeasedRows};
+use crate::registry::{LeaseEntry, LeasedRows, Taker};
 use crate::table::Table;
 use crate::table::gradients::{BatchGradients, Occurrences};
 
@@ -74,9 +75,10 @@ impl Lease {
         unique: UniqueKeys,
         part: Option<KeyPart>,
         hints: RowHints,
+        taker: Arc<Taker>,
         entered: &Entered<'_>,
     ) -> Self {
-        let entry = table.shared.leases.register(unique, part, hints, entered);
+        let entry = table.shared.leases.register(unique, part, hints, taker, entered);
         Self { table, per, entry }
     }
 
@@ -105,13 +107,13 @@ impl Lease {
         if self.entry.begin_answer() { Ok(()) } else { Err(self.expired()) }
     }
 
-    /// Must be called by the thread that ends the lease. If another thread took the lease, the bank
-    /// records that its leases change threads.
+    /// Must be called by the thread that ends the lease. If another thread took the lease and did
+    /// not hand it over, the bank records that its leases change threads.
     fn note_end(&self) {
         let change_hands = &self.table.context().leases_change_hands;
         // Relaxed: no other data depends on the flag. A Get that misses the change may fail once
         // more with `SelfBlocked`.
-        if !self.entry.what().is_taken_here() && !change_hands.load(Ordering::Relaxed) {
+        if !self.entry.what().may_end_here() && !change_hands.load(Ordering::Relaxed) {
             change_hands.store(true, Ordering::Relaxed);
         }
     }
@@ -122,8 +124,8 @@ impl Lease {
     /// with [`SelfBlocked`](crate::Error::SelfBlocked).
     ///
     /// Call `hand_over` before the other thread receives the lease. The call becomes unnecessary
-    /// once any lease of the bank was ended by a thread that did not take it. After that, all Gets
-    /// of the bank wait.
+    /// once a thread has ended a lease of the bank that another thread took and did not hand over.
+    /// After that, all Gets of the bank wait.
     ///
     /// # Examples
     /// ```

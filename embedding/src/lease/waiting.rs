@@ -29,7 +29,8 @@
 //! ([`Wait::look_by`]). The wait for a lookahead burst, before the first
 //! attempt, ends with that burst (`lookahead`). A batch never waits for itself, because its keys
 //! are distinct. If a thread's own leases on a row exceed the bound, its Get would wait for itself,
-//! so it fails instead. `registry` says which leases count as the thread's own. Leases of other
+//! so it fails instead. A Get ahead is the Get of the thread that waits for it, if one does
+//! (`ahead`). `registry` says which leases count as the thread's own. Leases of other
 //! threads do not matter here: even if they all ended, the Get would stay blocked.
 
 use std::sync::Arc;
@@ -40,10 +41,11 @@ use embank_kv::RunningTime;
 use embank_kv::interrupt::Checks;
 
 use crate::error::{Error, Result};
+use crate::lease::ahead::Ahead;
 use crate::lease::get::Attempt;
 use crate::registry::turnstile::Entered;
 use crate::registry::waiting_line::{PATIENCE, Place, Reserved};
-use crate::registry::{LeaseRegistry, info_of};
+use crate::registry::{self, LeaseRegistry, TakerNumber, info_of};
 use crate::stats::WaitCounters;
 use crate::table::Table;
 use crate::table::operations::GetRows;
@@ -57,15 +59,18 @@ impl Table {
         get: &mut GetRows<'_>,
         first: Obstacle,
         timeout: Duration,
+        ahead: Option<Ahead<'_>>,
     ) -> Result<Entered<'_>> {
         let started = Instant::now();
-        let now = RunningTime::now();
+        let waiter = match ahead {
+            Some(ahead) => Waiter::Ahead(ahead),
+            None => Waiter::ThisThread(registry::this_number(), Checks::new()),
+        };
         let mut wait = Wait {
             started,
-            deadline: now + timeout,
-            queues_until: now + timeout / 4,
-            reserves_at: now + PATIENCE,
-            checks: Checks::new(),
+            timeout,
+            limits: Limits::from(RunningTime::now(), timeout),
+            waiter,
             reserved: None,
             last_key: get.keys.first().copied().unwrap_or_default(),
         };
@@ -81,7 +86,7 @@ impl Table {
         &'t self,
         get: &mut GetRows<'_>,
         first: Obstacle,
-        wait: &mut Wait<'t>,
+        wait: &mut Wait<'t, '_>,
     ) -> Result<Entered<'t>> {
         let mut obstacle = first;
         // The loop ends: every wait ends at the deadline.
@@ -104,12 +109,13 @@ impl Table {
             let turn = loop {
                 // A Get that waits for its turn does not reserve. Only the deadline and the checks
                 // for interrupts wake it.
-                let until = wait.checks.until(wait.deadline.look_by());
+                wait.renew_limits();
+                let until = wait.check_by(wait.limits.deadline.look_by());
                 if let Some(turn) = self.shared.retry_turn.take_until(until) {
                     break turn;
                 }
                 self.check_interrupted(wait)?;
-                if RunningTime::now() >= wait.deadline {
+                if wait.is_over() {
                     return self.timeout(wait).and_then(Err);
                 }
             };
@@ -122,24 +128,29 @@ impl Table {
         }
     }
 
-    /// Returns the reservation that a Get of `keys` must queue behind. A thread that holds a lease
-    /// on a reserved row does not queue, because the reservation waits for that lease.
+    /// Returns the reservation that a Get of `keys` must queue behind. `thread` is the thread that
+    /// waits for the Get. If it holds a lease on a reserved row, the Get does not queue, because
+    /// the reservation waits for that lease.
     pub(super) fn place_ahead(
         &self,
         keys: &[u64],
         own: Option<&Reserved<'_>>,
+        thread: Option<TakerNumber>,
     ) -> Option<Arc<Place>> {
         let leases = &self.shared.leases;
-        self.shared.line.ahead(keys, own, |place| leases.is_taken_here(&place.keys))
+        let passes =
+            |place: &Place| thread.is_some_and(|thread| leases.is_taken_by(thread, &place.keys));
+        self.shared.line.ahead(keys, own, passes)
     }
 
     /// Returns the reservation that a waiting Get must queue behind, like `place_ahead`. Returns
     /// `None` once the Get has queued for the longest allowed time.
-    fn place_ahead_of(&self, keys: &[u64], wait: &Wait<'_>) -> Option<Arc<Place>> {
-        if self.shared.line.is_empty() || RunningTime::now() >= wait.queues_until {
+    fn place_ahead_of(&self, keys: &[u64], wait: &mut Wait<'_, '_>) -> Option<Arc<Place>> {
+        wait.renew_limits();
+        if self.shared.line.is_empty() || wait.has_queued() {
             return None;
         }
-        self.place_ahead(keys, wait.reserved.as_ref())
+        self.place_ahead(keys, wait.reserved.as_ref(), wait.thread())
     }
 
     /// Waits until `place` has left the line, or until the Get may stop queueing. Returns false at
@@ -148,37 +159,43 @@ impl Table {
         &'t self,
         place: &Arc<Place>,
         keys: &[u64],
-        wait: &mut Wait<'t>,
+        wait: &mut Wait<'t, '_>,
     ) -> Result<bool> {
-        // The loop ends: `queues_until` is never after the deadline.
+        // The loop ends: `queues_until` is never after the deadline. If no thread waits for the
+        // Get, the loop ends when the place leaves the line.
         loop {
             self.context().store.check_writable()?;
+            wait.renew_limits();
             self.reserve_if_due(keys, wait);
-            let until = wait.queues_until.min(wait.deadline);
+            let until = wait.limits.queues_until.min(wait.limits.deadline);
             if self.shared.line.wait_left(place, wait.look_by(until)) {
                 return Ok(true);
             }
             self.check_interrupted(wait)?;
-            let now = RunningTime::now();
-            if now >= wait.deadline {
+            if wait.is_over() {
                 return Ok(false);
             }
-            if now >= wait.queues_until {
+            if wait.has_queued() {
                 return Ok(true);
             }
         }
     }
 
     /// Reserves the rows of a Get that has waited until `reserves_at`.
-    fn reserve_if_due<'t>(&'t self, keys: &[u64], wait: &mut Wait<'t>) {
-        if wait.reserved.is_none() && RunningTime::now() >= wait.reserves_at {
+    fn reserve_if_due<'t>(&'t self, keys: &[u64], wait: &mut Wait<'t, '_>) {
+        if wait.reserved.is_none() && wait.has_passed(wait.limits.reserves_at) {
             wait.reserved = Some(self.shared.line.reserve(keys));
         }
     }
 
-    /// Fails if the program's check for interrupts ends the wait.
-    fn check_interrupted(&self, wait: &mut Wait<'_>) -> Result<()> {
-        if !wait.checks.due().is_some_and(|check| check()) {
+    /// Fails if the program's check for interrupts ends the wait, or if the result of a Get ahead
+    /// is no longer wanted.
+    fn check_interrupted(&self, wait: &mut Wait<'_, '_>) -> Result<()> {
+        let ends = match &mut wait.waiter {
+            Waiter::ThisThread(_, checks) => checks.due().is_some_and(|check| check()),
+            Waiter::Ahead(ahead) => ahead.is_cancelled(),
+        };
+        if !ends {
             return Ok(());
         }
         let table = self.name().to_owned();
@@ -188,10 +205,16 @@ impl Table {
     }
 
     /// Waits until the row's clock is within the bound. Returns false if the deadline passes first.
-    fn wait_admitted<'t>(&'t self, key: u64, keys: &[u64], wait: &mut Wait<'t>) -> Result<bool> {
+    fn wait_admitted<'t>(
+        &'t self,
+        key: u64,
+        keys: &[u64],
+        wait: &mut Wait<'t, '_>,
+    ) -> Result<bool> {
         let store = &self.context().store;
-        let deadline = wait.deadline;
         loop {
+            wait.renew_limits();
+            let deadline = wait.limits.deadline;
             self.reserve_if_due(keys, wait);
             let ticket = store.release_ticket(self.shared.id, key);
             let outstanding = self.outstanding(key)?.unwrap_or(0);
@@ -204,13 +227,15 @@ impl Table {
             // The ticket was taken before this call. If the call expires a lease on the row, or
             // another thread releases the row meanwhile, the wait below ends at once.
             let next_look = self.expire_due_leases().map_or(deadline, LeaseRegistry::next_look);
-            self.check_not_self_blocked(key, deadline)?;
+            if let Some(thread) = wait.thread() {
+                self.check_not_self_blocked(thread, key, deadline)?;
+            }
             // This also limits the wait if the table owes counts: no signal reports that the disk
             // has room again, so the Get tries to lower the clocks at each look.
             let until = wait.look_by(deadline.min(next_look));
             let woken = store.wait_released(ticket, until);
             self.check_interrupted(wait)?;
-            if !woken && RunningTime::now() >= deadline {
+            if !woken && wait.is_over() {
                 // Checks the clock once more at the deadline, because the clock or the bound may
                 // have changed without a wake-up.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);
@@ -219,16 +244,22 @@ impl Table {
         }
     }
 
-    /// Fails if this thread's own leases block the row, because they can't end while this thread
-    /// waits.
-    fn check_not_self_blocked(&self, key: u64, deadline: RunningTime) -> Result<()> {
+    /// Fails if the leases of `thread`, which waits for the Get, block the row. They can't end
+    /// while the thread waits.
+    fn check_not_self_blocked(
+        &self,
+        thread: TakerNumber,
+        key: u64,
+        deadline: RunningTime,
+    ) -> Result<()> {
         let Some(bound) = self.staleness_bound() else { return Ok(()) };
         // Relaxed: no other data depends on the flag; see `Lease::note_end`.
         if self.context().leases_change_hands.load(Ordering::Relaxed) {
             return Ok(());
         }
         let leases = &self.shared.leases;
-        let own = leases.blocking_their_taker(key, self.context().lease_timeout, deadline);
+        let timeout = self.context().lease_timeout;
+        let own = leases.blocking_their_taker(thread, key, timeout, deadline);
         match own.first() {
             // Reads the flag again. It may have been set while this thread listed its leases:
             // another thread may have ended a lease that it had not taken. Relaxed: no other data
@@ -250,7 +281,7 @@ impl Table {
     }
 
     /// Makes the error of a Get whose deadline has passed.
-    fn timeout(&self, wait: &Wait<'_>) -> Result<Error> {
+    fn timeout(&self, wait: &Wait<'_, '_>) -> Result<Error> {
         self.count_wait(|counters| counters.timeouts.add(1));
         let key = wait.last_key;
         let started = wait.started;
@@ -278,25 +309,90 @@ impl Table {
 }
 
 /// The state of a waiting Get.
-struct Wait<'t> {
+struct Wait<'t, 'a> {
     started: Instant,
-    deadline: RunningTime,
-    /// Time at which the Get stops queueing behind reservations.
-    queues_until: RunningTime,
-    /// Time at which the Get reserves its rows.
-    reserves_at: RunningTime,
-    checks: Checks,
+    timeout: Duration,
+    limits: Limits,
+    waiter: Waiter<'a>,
     reserved: Option<Reserved<'t>>,
     /// The last key that the Get waited for.
     last_key: u64,
 }
 
-impl Wait<'_> {
+/// The time limits of a wait.
+struct Limits {
+    deadline: RunningTime,
+    /// Time at which the Get stops queueing behind reservations.
+    queues_until: RunningTime,
+    /// Time at which the Get reserves its rows.
+    reserves_at: RunningTime,
+}
+
+impl Limits {
+    fn from(begin: RunningTime, timeout: Duration) -> Self {
+        Self {
+            deadline: begin + timeout,
+            queues_until: begin + timeout / 4,
+            reserves_at: begin + PATIENCE,
+        }
+    }
+}
+
+/// What waits for a Get.
+enum Waiter<'a> {
+    /// The calling thread, which also checks for interrupts.
+    ThisThread(TakerNumber, Checks),
+    /// A thread that may come later.
+    Ahead(Ahead<'a>),
+}
+
+impl Wait<'_, '_> {
+    /// Returns the number of the thread that waits for the Get. `None` if no thread waits yet.
+    fn thread(&self) -> Option<TakerNumber> {
+        match &self.waiter {
+            Waiter::ThisThread(number, _) => Some(*number),
+            Waiter::Ahead(ahead) => ahead.waiter().map(|(number, _)| number),
+        }
+    }
+
+    /// Lets the limits of a Get ahead begin when its thread began to wait, or now if no thread
+    /// waits yet.
+    fn renew_limits(&mut self) {
+        if let Waiter::Ahead(ahead) = &self.waiter {
+            let begin = ahead.waiter().map_or_else(RunningTime::now, |(_, since)| since);
+            self.limits = Limits::from(begin, self.timeout);
+        }
+    }
+
+    /// True if `limit` has passed. The limits of a Get that no thread waits for never pass.
+    fn has_passed(&self, limit: RunningTime) -> bool {
+        self.thread().is_some() && RunningTime::now() >= limit
+    }
+
+    fn is_over(&self) -> bool {
+        self.has_passed(self.limits.deadline)
+    }
+
+    /// True if the Get has queued behind reservations for the longest allowed time.
+    fn has_queued(&self) -> bool {
+        self.has_passed(self.limits.queues_until)
+    }
+
     /// Returns the time at which the Get must wake up: when the running time may be `until`, when
-    /// the Get may reserve its rows, or when a check for interrupts is due.
+    /// the Get may reserve its rows, or when a check is due.
     fn look_by(&self, until: RunningTime) -> Instant {
-        let until = if self.reserved.is_none() { until.min(self.reserves_at) } else { until };
-        self.checks.until(until.look_by())
+        let reserves_at = self.limits.reserves_at;
+        let until = if self.reserved.is_none() { until.min(reserves_at) } else { until };
+        self.check_by(until.look_by())
+    }
+
+    /// Returns `until`, or the time of the next check if that is earlier. A Get ahead looks after
+    /// [`PATIENCE`] whether a thread waits for it, and whether it is still wanted.
+    fn check_by(&self, until: Instant) -> Instant {
+        match &self.waiter {
+            Waiter::ThisThread(_, checks) => checks.until(until),
+            Waiter::Ahead(_) => until.min(Instant::now() + PATIENCE),
+        }
     }
 }
 

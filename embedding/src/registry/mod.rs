@@ -21,7 +21,8 @@
 //! this, because the owner may move a lease to another thread. Therefore the registry assumes that
 //! the taker ends the lease, with two exceptions. First, the taker may have called
 //! [`Lease::hand_over`](crate::Lease::hand_over). Second, some thread may have ended a lease of the
-//! bank that another thread took.
+//! bank that another thread took and did not hand over. The taker of a Get ahead is the thread that
+//! asked for it, and then the thread that waited for it (`lease::ahead`).
 //!
 //! If the disk is full, clocks can't be lowered, and the lease's counts become *owed*. Owed counts
 //! are registered as a lease, so a deletion also strikes their rows. The next Get of the table
@@ -54,10 +55,20 @@ use crate::stats::lease_info::LeaseInfo;
 #[derive(Debug)]
 pub(crate) struct Taker {
     /// Unique in the process: no later thread gets the number of a thread that has ended. The
-    /// number selects the thread's shard of [`Leases`].
-    number: usize,
+    /// number selects the shard of [`Leases`] for the thread's leases.
+    number: TakerNumber,
     /// The thread's name, if it has one, and its id.
     name: String,
+}
+
+/// Number of a thread that has taken leases.
+pub(crate) type TakerNumber = usize;
+
+#[derive(Debug)]
+struct LeaseTaker {
+    taker: Arc<Taker>,
+    /// True if the taker has declared, with `hand_over`, that another thread will end the lease.
+    handed_over: bool,
 }
 
 /// The contents of a lease.
@@ -68,11 +79,9 @@ pub(crate) struct LeaseEntry {
     part: Option<KeyPart>,
     /// The addresses in the store of the distinct keys' rows, as of the Get.
     hints: RowHints,
-    taker: Arc<Taker>,
+    taker: Mutex<LeaseTaker>,
     /// When the lease was taken, by the system's clock. Users see the time since then.
     taken_at: Instant,
-    /// True if the taker has declared, with `hand_over`, that another thread will end the lease.
-    handed_over: AtomicBool,
     /// Keys of the lease whose rows were deleted. Changed only while the [`Turnstile`] is shut.
     struck: Mutex<BTreeSet<u64>>,
 }
@@ -101,13 +110,25 @@ impl LeaseEntry {
 
     /// Records that another thread will end the lease.
     pub(crate) fn hand_over(&self) {
-        // Relaxed: no other data depends on the flag, and the taker sees its own store.
-        self.handed_over.store(true, Ordering::Relaxed);
+        self.taker.lock().handed_over = true;
     }
 
-    /// True if this thread took the lease.
-    pub(crate) fn is_taken_here(&self) -> bool {
-        of_me(|me| me.number == self.taker.number)
+    /// Makes this thread the taker of the lease.
+    pub(crate) fn take_over(&self) {
+        *self.taker.lock() = LeaseTaker { taker: this_thread(), handed_over: false };
+    }
+
+    /// True if this thread is expected to end the lease: it took the lease, or the lease was handed
+    /// over.
+    pub(crate) fn may_end_here(&self) -> bool {
+        let taken = self.taker.lock();
+        taken.handed_over || of_me(|me| me.number == taken.taker.number)
+    }
+
+    /// True if the thread of this number is the lease's taker, and has not handed it over.
+    fn is_of(&self, number: TakerNumber) -> bool {
+        let taken = self.taker.lock();
+        taken.taker.number == number && !taken.handed_over
     }
 
     /// Returns the rows that the lease still holds.
@@ -189,7 +210,7 @@ impl LeaseRegistry {
     pub(crate) fn owe(&self, keys: &[u64], entered: &Entered<'_>) {
         let hints = RowHints::none_of(keys.len());
         let unique = UniqueKeys::new(keys).expect("the keys of a Get fit a batch");
-        let lease = self.register(unique, None, hints, entered);
+        let lease = self.register(unique, None, hints, this_thread(), entered);
         // Any thread may lower these clocks, so the lease must not count as this thread's own.
         lease.what().hand_over();
         let mut owed = self.owed.lock();
@@ -241,54 +262,48 @@ impl LeaseRegistry {
         }
     }
 
-    /// Registers a lease on rows whose clocks were raised.
+    /// Registers a lease of `taker` on rows whose clocks were raised.
     pub(crate) fn register(
         &self,
         unique: UniqueKeys,
         part: Option<KeyPart>,
         hints: RowHints,
+        taker: Arc<Taker>,
         _: &Entered<'_>,
     ) -> Arc<Leased<LeaseEntry>> {
-        let taker = of_me(Arc::clone);
         let number = taker.number;
-        let handed_over = AtomicBool::new(false);
+        let taker = Mutex::new(LeaseTaker { taker, handed_over: false });
         let struck = Mutex::default();
         let taken_at = Instant::now();
-        let holding = LeaseEntry { unique, part, hints, taker, taken_at, handed_over, struck };
+        let holding = LeaseEntry { unique, part, hints, taker, taken_at, struck };
         self.leases.register(holding, RunningTime::now(), number)
     }
 
-    /// Returns the leases of this thread that hold the row of `key`, oldest first. Leaves out
+    /// Returns the leases of thread `number` that hold the row of `key`, oldest first. Leaves out
     /// leases that the thread has handed over, and leases that expire by `deadline`. `timeout` is
     /// the age at which leases expire.
     pub(crate) fn blocking_their_taker(
         &self,
+        number: TakerNumber,
         key: u64,
         timeout: Option<Duration>,
         deadline: RunningTime,
     ) -> Vec<Arc<Leased<LeaseEntry>>> {
-        let number = of_me(|me| me.number);
-        let mut own = self.leases.of_thread(number);
+        let mut own = self.leases.held();
         own.retain(|lease| {
             let holding = lease.what();
             let expires = timeout.is_some_and(|timeout| lease.taken() + timeout <= deadline);
-            // Relaxed: no other data depends on the flag; see `hand_over`.
-            let is_own =
-                holding.taker.number == number && !holding.handed_over.load(Ordering::Relaxed);
-            is_own && !expires && lease.is_held() && holding.holds(key)
+            holding.is_of(number) && !expires && lease.is_held() && holding.holds(key)
         });
-        own.sort_by_key(|lease| lease.taken());
         own
     }
 
-    /// True if this thread has taken a lease on one of `keys`, and has not handed that lease over.
-    pub(crate) fn is_taken_here(&self, keys: &HashSet<u64>) -> bool {
-        let number = of_me(|me| me.number);
-        self.leases.of_thread(number).iter().any(|lease| {
+    /// True if thread `number` has taken a lease on one of `keys`, and has not handed that lease
+    /// over.
+    pub(crate) fn is_taken_by(&self, number: TakerNumber, keys: &HashSet<u64>) -> bool {
+        self.leases.held().iter().any(|lease| {
             let holding = lease.what();
-            // Relaxed: no other data depends on the flag; see `hand_over`.
-            holding.taker.number == number
-                && !holding.handed_over.load(Ordering::Relaxed)
+            holding.is_of(number)
                 && lease.is_held()
                 && holding.keys().iter().any(|key| keys.contains(key))
         })
@@ -351,7 +366,7 @@ pub(crate) fn info_of(table: &str, lease: &Leased<LeaseEntry>) -> LeaseInfo {
         table: table.to_owned(),
         keys: holding.keys().len() - holding.struck.lock().len(),
         age: holding.age(),
-        thread: holding.taker.name.clone(),
+        thread: holding.taker.lock().taker.name.clone(),
     }
 }
 
@@ -372,6 +387,16 @@ fn of_me<T>(read: impl Fn(&Arc<Taker>) -> T) -> T {
         Arc::new(Taker { number, name: name_of_this_thread() })
     };
     ME.try_with(|me| read(me.get_or_init(new))).unwrap_or_else(|_| read(&new()))
+}
+
+/// Returns this thread as a taker of leases.
+pub(crate) fn this_thread() -> Arc<Taker> {
+    of_me(Arc::clone)
+}
+
+/// Returns the number of this thread as a taker of leases.
+pub(crate) fn this_number() -> TakerNumber {
+    of_me(|me| me.number)
 }
 
 fn name_of_this_thread() -> String {

@@ -286,9 +286,9 @@ fn a_reader_moves_on_with_the_bank() {
     assert!(matches!(reading.open_vocabulary("v"), Err(Error::NoSuchVocabulary { .. })));
 }
 
-/// Shows that a call on a read-only bank succeeds however often other threads refresh the bank. In an
-/// earlier version, a call was restarted up to eight times, and then said that the vocabulary was
-/// dropped.
+/// Shows that a call on a read-only bank succeeds however often other threads refresh the bank. In
+/// an earlier version, a call was restarted up to eight times, and then said that the vocabulary
+/// was dropped.
 #[test]
 fn no_refresh_comes_between_the_second_attempt_of_a_call() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ahead;
 mod ending_threads;
 mod failed_gets;
 mod leases;
