@@ -230,6 +230,9 @@ impl PyLease {
 
     /// Replaces the rows and consumes the lease. The optimizer's state stays.
     ///
+    /// For a read-modify-write, change the `rows` of a `Table.get_distinct` and put them. With
+    /// `staleness_bound=0`, no other lease holds these rows meanwhile.
+    ///
     /// Args:
     ///     rows: float32 of the shape of `rows`. If a key occurs more than once, its last row is
     ///         kept.
