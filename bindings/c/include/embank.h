@@ -886,9 +886,9 @@ typedef struct embank_table_stats {
   uint64_t peeks;
   // Rows peeked at, duplicates counted.
   uint64_t peek_rows;
-  // Batches put, with or without a lease.
+  // Batches put, with or without a lease, and batches changed by a function.
   uint64_t puts;
-  // Distinct rows put.
+  // Distinct rows put or changed by a function.
   uint64_t put_rows;
   // Batches of gradients applied, with or without a lease.
   uint64_t applies;
@@ -898,7 +898,7 @@ typedef struct embank_table_stats {
   uint64_t deleted_rows;
   // Rows evicted.
   uint64_t evicted_rows;
-  // Rows that a get, peek, put or apply had to read from disk.
+  // Rows that a get, peek, put, apply or update had to read from disk.
   uint64_t disk_reads;
   // Gets that had to wait for the staleness bound.
   uint64_t waits;

@@ -312,9 +312,9 @@ pub struct embank_table_stats {
     pub peeks: u64,
     /// Rows peeked at, duplicates counted.
     pub peek_rows: u64,
-    /// Batches put, with or without a lease.
+    /// Batches put, with or without a lease, and batches changed by a function.
     pub puts: u64,
-    /// Distinct rows put.
+    /// Distinct rows put or changed by a function.
     pub put_rows: u64,
     /// Batches of gradients applied, with or without a lease.
     pub applies: u64,
@@ -324,7 +324,7 @@ pub struct embank_table_stats {
     pub deleted_rows: u64,
     /// Rows evicted.
     pub evicted_rows: u64,
-    /// Rows that a get, peek, put or apply had to read from disk.
+    /// Rows that a get, peek, put, apply or update had to read from disk.
     pub disk_reads: u64,
     /// Gets that had to wait for the staleness bound.
     pub waits: u64,

@@ -225,6 +225,24 @@ pub enum Error {
         /// Number of unchanged rows.
         rows: usize,
     },
+    /// The caller's function of [`Table::update`](crate::Table::update) panicked, or it gave a value
+    /// that is not finite in the table's dtype. These rows are unchanged; a missing row of them was
+    /// inserted with its initial values. All other rows of the batch are changed.
+    #[error(
+        "table {table:?}, key {key}: {why}; this row is unchanged{}, and all other rows are changed; mend the \
+         function, and do not repeat the whole batch, which would change the other rows again",
+        others(*rows)
+    )]
+    UpdateRefused {
+        /// The table's name.
+        table: String,
+        /// Key of the first unchanged row.
+        key: u64,
+        /// The panic's text, or the value that the table can't hold.
+        why: String,
+        /// Number of unchanged rows.
+        rows: usize,
+    },
     /// A step over several tables failed after some tables had taken their step. All leases of the
     /// step have ended: staleness clocks no longer count them.
     #[error(
@@ -433,7 +451,7 @@ pub enum Error {
         /// Describes what was expected and found, with the row and column.
         what: String,
     },
-    /// The caller's progress function ended an export, import or eviction.
+    /// The caller's function ended an export, import, eviction or update.
     #[error("the caller ended it before it was through")]
     Cancelled,
     /// An earlier lookahead failed. Its rows stay on disk. A later Get reads them from disk, or

@@ -25,8 +25,8 @@ pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
     }
 }
 
-/// Returns a message's words for the rows beyond the first whose step was not taken. `rows` counts
-/// all such rows.
+/// Returns a message's words for the unchanged rows beyond the first. `rows` counts all unchanged
+/// rows.
 pub(crate) fn others(rows: usize) -> String {
     match rows {
         0 | 1 => String::new(),

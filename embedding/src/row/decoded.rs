@@ -41,13 +41,10 @@ impl TableConfig {
         let mut words = vec![0_u64; self.value_bytes() as usize / 8];
         let aligned: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
         aligned.copy_from_slice(value.get(..aligned.len())?);
-        let mut vector = vec![0.0; layout.dim];
-        layout.read_vector(aligned, &mut vector);
-        let mut state = layout.state_columns(aligned);
+        let mut vector = vec![0.0; layout.whole_len()];
+        layout.read_whole(aligned, &mut vector);
+        let state = vector.split_off(layout.dim);
         let steps = layout.count_of(aligned);
-        if steps.is_some() {
-            state.pop();
-        }
         Some(DecodedRow { vector, state, steps })
     }
 }

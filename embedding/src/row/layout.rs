@@ -9,6 +9,8 @@
 //! number of the row's updates. It counts the optimizer's steps and selects the draws of stochastic
 //! rounding. docs/format.md describes the layout for programs that read a bank without this code.
 
+pub(crate) mod whole;
+
 use std::sync::Arc;
 
 use crate::dtype::{Draws, Dtype, decode_float, decode_int8, encode_float, encode_int8};
@@ -141,12 +143,21 @@ impl RowLayout {
         if !self.rounds.vector {
             return self.write_vector(value, from);
         }
-        // A put is not a step of the optimizer. So if the row's count is the number of steps, a put
-        // does not raise the count.
-        let salt = if self.shape.counts_steps { PUT } else { 0 };
-        let count = if self.shape.counts_steps { self.count(value) } else { self.count_up(value) };
-        let draws = self.source.draws(key, u64::from(count) ^ salt);
+        let (draws, count) = self.draws_of_update(key, value);
+        self.write_count(value, count);
         self.encode_vector(value, from, Some(&draws));
+    }
+
+    /// Returns the draws for an update of `key`'s row that is not a step of the optimizer, and the
+    /// row's count after the update.
+    #[inline]
+    fn draws_of_update(&self, key: u64, value: &[u8]) -> (Draws, u32) {
+        // If the row's count is the number of steps, such an update does not raise the count.
+        let (salt, count) = match self.shape.counts_steps {
+            true => (NO_STEP, self.count(value)),
+            false => (0, self.next_count(value)),
+        };
+        (self.source.draws(key, u64::from(count) ^ salt), count)
     }
 
     fn scale(&self, value: &[u8]) -> f32 {
@@ -157,14 +168,6 @@ impl RowLayout {
     fn count(&self, value: &[u8]) -> u32 {
         let at = self.sections.count;
         bytemuck::cast_slice::<u8, u32>(&value[at..at + 4])[0]
-    }
-
-    /// Counts an update of the row, and returns the new count.
-    #[inline]
-    fn count_up(&self, value: &mut [u8]) -> u32 {
-        let count = self.next_count(value);
-        self.write_count(value, count);
-        count
     }
 
     /// Returns the number of the row's next update; 0 if the table does not count updates. The
@@ -356,16 +359,12 @@ impl RowLayout {
         room: &mut Vec<f32>,
     ) -> Stepped {
         let Sections { state, scalars, count, .. } = self.sections;
-        let singles = (count - scalars) / 4;
-        let moments = self.dim * self.shape.vectors;
-        room.resize(self.dim + moments + singles, 0.0);
-        self.read_vector(value, &mut room[..self.dim]);
+        room.resize(self.whole_len(), 0.0);
+        self.read_whole(value, room);
         let arch = self.arch;
         let dtype = self.state_dtype;
-        let (floats, room_singles) = room.split_at_mut(self.dim + moments);
+        let (floats, room_singles) = room.split_at_mut(self.dim * (1 + self.shape.vectors));
         let (vector, moments) = floats.split_at_mut(self.dim);
-        arch.dispatch(|| decode_float(dtype, &value[state..scalars], moments));
-        room_singles.copy_from_slice(bytemuck::cast_slice(&value[scalars..count]));
         let row = RowState {
             vector: &mut *vector,
             state: &mut *moments,
@@ -480,9 +479,9 @@ impl RowLayout {
     }
 }
 
-/// Mixed into the update number that seeds a put's draws for rounding. These draws therefore differ
-/// from the draws of the preceding step.
-const PUT: u64 = 1 << 63;
+/// Mixed into the count that seeds the draws of an update that is not a step, for rounding. These
+/// draws therefore differ from the draws of the preceding step.
+const NO_STEP: u64 = 1 << 63;
 
 #[cfg(test)]
 mod tests {

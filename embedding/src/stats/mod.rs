@@ -78,9 +78,9 @@ statistics! {
         peeks: Counter Count in peeks from |c| c.peeks.get();
         /// Rows peeked at, duplicates counted.
         peek_rows: Counter Count in peek_rows from |c| c.peek_rows.get();
-        /// Batches put, with or without a lease.
+        /// Batches put, with or without a lease, and batches changed by a function.
         puts: Counter Count in puts from |c| c.puts.get();
-        /// Distinct rows put.
+        /// Distinct rows put or changed by a function.
         put_rows: Counter Count in put_rows from |c| c.put_rows.get();
         /// Batches of gradients applied, with or without a lease.
         applies: Counter Count in applies from |c| c.applies.get();
@@ -96,7 +96,7 @@ statistics! {
         /// Steps that left a value of the optimizer's state at the largest value of its dtype,
         /// where it stays.
         saturated_rows: Counter Count in saturated_rows from |c| c.saturated_rows.get();
-        /// Rows that a get, peek, put or apply had to read from disk.
+        /// Rows that a get, peek, put, apply or update had to read from disk.
         disk_reads: Counter Count in disk_reads from |c| c.disk_reads.get();
         /// Gets that had to wait for the staleness bound.
         waits: Counter Count in waits from |c| c.waiting.waits.get();

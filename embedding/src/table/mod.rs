@@ -14,6 +14,7 @@ pub(crate) mod parts;
 pub(crate) mod peek;
 pub(crate) mod prefetch;
 pub(crate) mod progress;
+pub(crate) mod read_modify_write;
 pub(crate) mod scan;
 pub(crate) mod settings;
 pub(crate) mod shared;
@@ -39,8 +40,8 @@ use crate::vocabulary::registry::Vocabularies;
 /// returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable.
 ///
 /// In the source, `lease/` has the Gets and their waits, `files/` has exports and imports, and
-/// `table/` has the other methods in its files: `settings`, `peek`, `bags`, `updates`, `prefetch`,
-/// `scan`, `deletion`, `eviction`, `admission`, `counts`, `ids`.
+/// `table/` has the other methods in its files: `settings`, `peek`, `bags`, `updates`,
+/// `read_modify_write`, `prefetch`, `scan`, `deletion`, `eviction`, `admission`, `counts`, `ids`.
 ///
 /// # Examples
 /// ```

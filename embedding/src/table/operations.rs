@@ -435,15 +435,21 @@ pub(crate) struct ApplyGradients<'a> {
 impl ApplyGradients<'_> {
     /// Returns the last report of each place.
     pub(crate) fn reports(&mut self) -> Vec<(u32, Stepped)> {
-        let mut reports = std::mem::take(&mut self.noted);
-        // The sort is stable, so the last report of a place stays last. After the reversal it comes
-        // first, and `dedup_by_key` keeps it.
-        reports.sort_by_key(|(place, _)| *place);
-        reports.reverse();
-        reports.dedup_by_key(|(place, _)| *place);
-        reports.reverse();
-        reports
+        last_reports(&mut self.noted)
     }
+}
+
+/// Takes the reports of an operation, which are in the order of its calls. Returns the last report
+/// of each place, in the order of the places.
+pub(crate) fn last_reports<T>(noted: &mut Vec<(u32, T)>) -> Vec<(u32, T)> {
+    let mut reports = std::mem::take(noted);
+    // The sort is stable, so the last report of a place stays last. After the reversal it comes
+    // first, and `dedup_by_key` keeps it.
+    reports.sort_by_key(|(place, _)| *place);
+    reports.reverse();
+    reports.dedup_by_key(|(place, _)| *place);
+    reports.reverse();
+    reports
 }
 
 impl Operation for ApplyGradients<'_> {

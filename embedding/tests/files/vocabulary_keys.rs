@@ -45,6 +45,7 @@ fn every_way_in_refuses_a_key_that_is_no_id() {
         is_refused(table.get_rows(table.request(&keys).unwrap().distinct(), &mut [0.0; 3]), bad);
         is_refused(table.put(&keys, &[1.0; 3]), bad);
         is_refused(table.apply_gradients(&keys, &[1.0; 3]), bad);
+        is_refused(table.update(&keys, |_, _, _| panic!("called for keys that are no ids")), bad);
         is_refused(table.initial(&keys, &mut [0.0; 3]), bad);
         is_refused(table.peek(&keys, &mut [0.0; 3], Missing::Initial), bad);
         is_refused(table.peek(&[bad], &mut [0.0; 1], Missing::Error), bad);
@@ -235,6 +236,7 @@ fn all_refused(table: &embank::Table) {
     is_refused("get", table.get(&[0], &mut row).map(drop));
     is_refused("put", table.put(&[0], &[1.0]));
     is_refused("apply", table.apply_gradients(&[0], &[1.0]));
+    is_refused("update", table.update(&[0], |_, _, _| panic!("called for another numbering")));
 }
 
 /// Shows that a reader that refreshes across a renumbering gets errors. In an earlier version it

@@ -41,6 +41,7 @@ fn every_call_on_a_dropped_table_says_so() {
     assert!(dropped(old.peek(&[1, 2], &mut [0.0; 4], Missing::Initial)));
     assert!(dropped(old.put(&[1], &[0.0; 2])));
     assert!(dropped(old.apply_gradients(&[1], &[0.0; 2])));
+    assert!(dropped(old.update(&[1], |_, _, _| panic!("called for a dropped table"))));
     assert!(dropped(old.delete(&[1])));
     assert!(dropped(old.contains(&[1])));
     assert!(dropped(old.outstanding(1)));

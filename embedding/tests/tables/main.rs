@@ -12,6 +12,7 @@ mod dtypes;
 mod eviction;
 mod finite_rows;
 mod optimizers;
+mod read_modify_write;
 mod reopen;
 mod scans;
 mod space;

@@ -315,6 +315,7 @@ fn a_bank_that_is_read_shows_checkpoints_beside_the_writer() {
     read_only(table.put(&[1], &[0.0, 0.0]));
     read_only(table.get(&[1], &mut rows).map(drop));
     read_only(table.apply_gradients(&[1], &[0.0, 0.0]));
+    read_only(table.update(&[1], |_, _, _| panic!("called in a read-only bank")));
     read_only(table.delete(&[1]).map(drop));
     read_only(serving.table("more", TableConfig::new(2)).map(drop));
     read_only(serving.drop_table("user"));
