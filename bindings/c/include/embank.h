@@ -29,7 +29,9 @@
 // passed beside it, and never after the call has returned. A callback may be NULL. A callback that
 // returns a number other than 0 ends the call, which then returns EMBANK_STATUS_CANCELLED. A
 // callback may call the library, but must not free a handle that the call uses. It must return:
-// longjmp or an exception out of it is undefined.
+// longjmp or an exception out of it is undefined. The callback of embank_table_update differs:
+// several threads may call it at the same time, it must not call the library, and it must not be
+// NULL.
 //
 // Threads. Several threads may use a handle at once, and a handle may move between threads. Calls
 // on a bank, table or lease run beside each other; calls on one scan take turns.
@@ -159,6 +161,9 @@ typedef enum embank_status {
   // optimizer, or ids of another vocabulary. Batches that were imported before the failure are
   // in the table.
   EMBANK_STATUS_FILE_MISMATCH = 42,
+  // The callback of embank_table_update gave some rows a value that is not finite in the table's
+  // dtype. These rows are unchanged. All other rows of the batch are changed.
+  EMBANK_STATUS_UPDATE_REFUSED = 43,
 } embank_status;
 
 // How a table's values are stored. With every dtype, functions take and return rows as float.
@@ -511,6 +516,17 @@ typedef struct embank_vocabulary_settings {
   // 0 or 1: with 1, the vocabulary counts the occurrences of each value. Default: 0.
   uint32_t counts;
 } embank_vocabulary_settings;
+
+// A callback that changes a row in place. `row` has `dim` values, and `state` has `state_len`
+// values of the optimizer's state: the state vectors and then the single values, without the count
+// of steps. Both are valid until the callback returns. A result other than 0 leaves the row
+// unchanged and ends the call of the library.
+typedef int32_t (*embank_on_row)(void *context,
+                                 uint64_t key,
+                                 float *row,
+                                 size_t dim,
+                                 float *state,
+                                 size_t state_len);
 
 // The bags of a batch: which of its keys belong to each bag, and how the rows of a bag are pooled.
 typedef struct embank_bags {
@@ -1155,6 +1171,25 @@ enum embank_status embank_table_apply_gradients(const struct embank_table *table
                                                 size_t key_count,
                                                 const float *gradients,
                                                 size_t gradients_len);
+
+// Changes rows by the callback `change`, without a lease: a read-modify-write. Inserts missing
+// rows with their initial values before the change. Changes each distinct key once. Changes no
+// staleness clock. The result replaces exactly the row that `change` got, so no change by another
+// call is lost.
+//
+// Several threads may call `change` at the same time, for different rows: the calling thread and
+// threads of the bank. If a row's record moves during the call, `change` is called again with the
+// row's present values, and only the last result counts. So `change` should only compute from its
+// arguments. It must be short, and it must not call the library, which may then wait forever.
+//
+// A value that is not finite in the table's dtype leaves its row unchanged, and the call fails
+// with EMBANK_STATUS_UPDATE_REFUSED after all other rows are changed. After
+// EMBANK_STATUS_CANCELLED or a failure of the store, some rows may be changed.
+enum embank_status embank_table_update(const struct embank_table *table,
+                                       const uint64_t *keys,
+                                       size_t key_count,
+                                       embank_on_row change,
+                                       void *context);
 
 // Deletes rows. `deleted` gets the number of rows that existed, and may be NULL. A lease on a
 // deleted row no longer counts in the row's staleness clock, and its gradient for the row is

@@ -116,6 +116,9 @@ pub enum embank_status {
     /// optimizer, or ids of another vocabulary. Batches that were imported before the failure are
     /// in the table.
     FileMismatch = 42,
+    /// The callback of embank_table_update gave some rows a value that is not finite in the table's
+    /// dtype. These rows are unchanged. All other rows of the batch are changed.
+    UpdateRefused = 43,
 }
 
 /// The status and the message of a failed call.
@@ -187,6 +190,7 @@ fn status_of(error: &Error) -> embank_status {
         Error::StepIncomplete { source, .. } => status_of(source),
         Error::NonFiniteRow { .. } => embank_status::NonFiniteRow,
         Error::RowOverflow { .. } => embank_status::RowOverflow,
+        Error::UpdateRefused { .. } => embank_status::UpdateRefused,
         Error::LookaheadFailed(_) => embank_status::LookaheadFailed,
         Error::Cancelled => embank_status::Cancelled,
         Error::UnreadableFile { .. } => embank_status::UnreadableFile,
@@ -300,7 +304,7 @@ const VERSION: &CStr =
     };
 
 /// The names of the statuses, indexed by number.
-const NAMES: [&CStr; embank_status::FileMismatch as usize + 1] = [
+const NAMES: [&CStr; embank_status::UpdateRefused as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -344,6 +348,7 @@ const NAMES: [&CStr; embank_status::FileMismatch as usize + 1] = [
     c"OTHER_VOCABULARY",
     c"DISK_FULL",
     c"FILE_MISMATCH",
+    c"UPDATE_REFUSED",
 ];
 
 #[cfg(test)]
@@ -388,7 +393,8 @@ mod tests {
         assert_eq!(name(embank_status::UnreadableFile as i32), "UNREADABLE_FILE");
         assert_eq!(name(embank_status::SelfBlocked as i32), "SELF_BLOCKED");
         assert_eq!(name(embank_status::RowOverflow as i32), "ROW_OVERFLOW");
-        assert_eq!((name(-1), name(43), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!(name(embank_status::UpdateRefused as i32), "UPDATE_REFUSED");
+        assert_eq!((name(-1), name(44), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Checks that each kind of error has its status, including errors that `tests/c/abi.c` can't

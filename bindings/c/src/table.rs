@@ -1,10 +1,11 @@
 //! Functions on a table: they read, train, put and delete batches of rows.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_void};
 
 use embank::{Missing, Table};
 
 use crate::bytes::embank_bytes;
+use crate::callbacks::{OnRow, embank_on_row};
 use crate::handle::{self, Owned, borrowed};
 use crate::lease::embank_lease;
 use crate::memory::{HandlePlace, Lent, Place};
@@ -235,6 +236,38 @@ pub unsafe extern "C" fn embank_table_apply_gradients(
         let keys = Lent::new("keys", keys, key_count)?.read();
         let gradients = Lent::new("gradients", gradients, gradients_len)?.read();
         Ok(table.apply_gradients(keys, gradients)?)
+    })
+}
+
+/// Changes rows by the callback `change`, without a lease: a read-modify-write. Inserts missing
+/// rows with their initial values before the change. Changes each distinct key once. Changes no
+/// staleness clock. The result replaces exactly the row that `change` got, so no change by another
+/// call is lost.
+///
+/// Several threads may call `change` at the same time, for different rows: the calling thread and
+/// threads of the bank. If a row's record moves during the call, `change` is called again with the
+/// row's present values, and only the last result counts. So `change` should only compute from its
+/// arguments. It must be short, and it must not call the library, which may then wait forever.
+///
+/// A value that is not finite in the table's dtype leaves its row unchanged, and the call fails
+/// with EMBANK_STATUS_UPDATE_REFUSED after all other rows are changed. After
+/// EMBANK_STATUS_CANCELLED or a failure of the store, some rows may be changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_table_update(
+    table: *const embank_table,
+    keys: *const u64,
+    key_count: usize,
+    change: embank_on_row,
+    context: *mut c_void,
+) -> embank_status {
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys` is null or
+    // valid until the call returns. The callback accepts `context`, returns, and may run on several
+    // threads.
+    call(|| unsafe {
+        let table = table_of(table)?;
+        let keys = Lent::new("keys", keys, key_count)?.read();
+        let on_row = OnRow::new(change, context)?;
+        Ok(table.update_with(keys, |key, row, state| on_row.change(key, row, state))?)
     })
 }
 

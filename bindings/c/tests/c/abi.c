@@ -9,6 +9,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,6 +213,81 @@ static void rows_and_leases(void) {
     CHECK(text == NULL);
     embank_bank_close(second);
 
+    embank_table_free(table);
+    embank_bank_close(bank);
+}
+
+/* Adds the number at `context` to the row. Key 2 gets a NaN, and key 3 ends the call. */
+static int32_t add_to_row(void *context, uint64_t key, float *row, size_t dim, float *state, size_t state_len) {
+    (void)state;
+    CHECK(dim == 2 && state_len == 0);
+    for (size_t i = 0; i < dim; i++) row[i] += *(const float *)context;
+    if (key == 2) row[1] = NAN;
+    return key == 3;
+}
+
+/* Counts its calls. Several threads call it at the same time. */
+static int32_t count_calls(void *context, uint64_t key, float *row, size_t dim, float *state, size_t state_len) {
+    atomic_fetch_add((atomic_int *)context, 1);
+    CHECK(dim == 2 && state_len == 4);
+    CHECK(state[3] == 0.0f);
+    row[0] = (float)key;
+    state[3] = 5.0f;
+    return 0;
+}
+
+/* Checks the result of count_calls. */
+static int32_t check_state(void *context, uint64_t key, float *row, size_t dim, float *state, size_t state_len) {
+    (void)context;
+    CHECK(row[0] == (float)key && row[dim - 1] == 1.0f && state_len == 4 && state[3] == 5.0f);
+    return 0;
+}
+
+static void read_modify_write(void) {
+    enum { KEYS = 8192 };
+    static uint64_t many[KEYS];
+    embank_bank *bank = open_bank("read_modify_write");
+    embank_table *table = table_of(bank, "user");
+    const uint64_t keys[3] = {1, 4, 1};
+    float rows[4], one = 1;
+    uint8_t present;
+
+    /* A row that is missing has its initial values first, and a repeated key is changed once. */
+    GOOD(embank_table_update(table, keys, 3, add_to_row, &one));
+    GOOD(embank_table_update(table, keys, 1, add_to_row, &one));
+    GOOD(embank_table_peek(table, keys, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
+    CHECK(rows[0] == 3.0f && rows[1] == 3.0f && rows[2] == 2.0f && rows[3] == 2.0f);
+    GOOD(embank_table_update(table, NULL, 0, add_to_row, &one));
+
+    /* A row that the dtype can't hold stays as it was. */
+    const uint64_t refused[2] = {2, 4};
+    BAD(EMBANK_STATUS_UPDATE_REFUSED, "key 2: ", embank_table_update(table, refused, 2, add_to_row, &one));
+    GOOD(embank_table_peek(table, refused, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
+    CHECK(rows[0] == 1.0f && rows[1] == 1.0f && rows[2] == 3.0f && rows[3] == 3.0f);
+
+    /* The callback ends the call. */
+    const uint64_t ends[2] = {3, 5};
+    BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_update(table, ends, 2, add_to_row, &one));
+    GOOD(embank_table_peek(table, ends, 1, rows, 2, EMBANK_MISSING_ERROR, NULL));
+    CHECK(rows[0] == 1.0f && rows[1] == 1.0f);
+    GOOD(embank_table_contains(table, ends + 1, 1, &present));
+    CHECK(present == 0);
+
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "`change` is NULL", embank_table_update(table, keys, 3, NULL, &one));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "table is NULL", embank_table_update(NULL, keys, 3, add_to_row, &one));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "keys is NULL", embank_table_update(table, NULL, 3, add_to_row, &one));
+
+    /* A large batch is shared by the threads of the bank. */
+    embank_table_settings settings = settings_of(2);
+    embank_table *adam;
+    atomic_int calls = 0;
+    settings.optimizer = embank_adam(0.1);
+    GOOD(embank_bank_table(bank, "adam", &settings, &adam));
+    for (int i = 0; i < KEYS; i++) many[i] = (uint64_t)i;
+    GOOD(embank_table_update(adam, many, KEYS, count_calls, &calls));
+    CHECK(calls >= KEYS); /* A row whose record moves gets several calls. */
+    GOOD(embank_table_update(adam, many, KEYS, check_state, NULL));
+    embank_table_free(adam);
     embank_table_free(table);
     embank_bank_close(bank);
 }
@@ -1308,6 +1384,7 @@ static void batches_of_too_many_keys(void) {
 /* The tests whose only cancellation points are inside calls of the library. */
 static void tests_without_cancellation_points(void) {
     rows_and_leases();
+    read_modify_write();
     bags();
     checkpoints();
     tables_and_lookahead();
