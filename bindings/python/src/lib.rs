@@ -89,6 +89,8 @@ mod _embank {
     #[pymodule_export]
     use crate::table::PyTable;
     #[pymodule_export]
+    use crate::table::ahead::{PyAheadQueue, PyPending};
+    #[pymodule_export]
     use crate::table::bags::get_bags_many;
     #[pymodule_export]
     use crate::table::many::{apply_many, get_many};

@@ -107,9 +107,9 @@ impl PyBank {
     /// then this checkpoint with its blob.
     ///
     /// `Table` and `Vocabulary` objects, and models over them, stay usable. Objects of tables that
-    /// the checkpoint does not have raise `NoSuchTable`. Leases, prefetches, scans, pipelines and
-    /// their feeds end. `embank.torch.resume` then restores the rest of a training run from the
-    /// blob. The call takes as long as opening the bank.
+    /// the checkpoint does not have raise `NoSuchTable`. Leases, gets ahead, prefetches, scans,
+    /// pipelines and their feeds end. `embank.torch.resume` then restores the rest of a training
+    /// run from the blob. The call takes as long as opening the bank.
     ///
     /// Args:
     ///     checkpoint: The number of a kept checkpoint. No other process may read a newer one.

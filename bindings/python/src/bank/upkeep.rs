@@ -1,4 +1,4 @@
-//! Work in the background: compaction and looking ahead.
+//! Work in the background: compaction, gets ahead and looking ahead.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use pyo3::types::{IntoPyDict, PyDict};
 
 use super::PyBank;
 use crate::scalars;
+use crate::table::ahead::PyAheadQueue;
 
 /// Interval at which a call that waits for lookahead checks for pending signals, so that Ctrl-C
 /// ends the call.
@@ -45,6 +46,16 @@ impl PyBank {
         let dict = bytes.into_py_dict(py)?;
         dict.set_item("out_of_room", done.out_of_room)?;
         Ok(dict)
+    }
+
+    /// Makes a queue of gets ahead, and starts its thread.
+    ///
+    /// A training loop has one queue. Use it in a `with` block, or close it.
+    ///
+    /// Returns:
+    ///     An `AheadQueue`, which `Table.get_ahead` takes.
+    fn ahead_queue(&self, py: Python<'_>) -> PyResult<PyAheadQueue> {
+        PyAheadQueue::new(py, &self.cell)
     }
 
     /// Removes the announced keys of all tables from the queue, except keys whose rows the bank

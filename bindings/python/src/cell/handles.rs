@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use embank::locks::Mutex;
-use embank::{Bank, Lease, Prefetch, Scan, Table, TableId, Unsaved, Vocabulary};
+use embank::{
+    AheadQueue, Bank, Lease, Pending, Prefetch, Scan, Table, TableId, Unsaved, Vocabulary,
+};
 use pyo3::prelude::*;
 
 use super::bank_cell::{BankCell, InFlight, detached};
@@ -23,6 +25,8 @@ pub(crate) type SharedScan = Arc<Mutex<Scan>>;
 
 pub(crate) type LeaseId = HandleId<Lease>;
 pub(crate) type TableHandle = HandleId<Table>;
+pub(crate) type PendingId = HandleId<Pending>;
+pub(crate) type AheadQueueId = HandleId<Arc<AheadQueue>>;
 pub(crate) type PrefetchId = HandleId<Prefetch>;
 pub(crate) type ScanId = HandleId<SharedScan>;
 pub(crate) type VocabularyId = HandleId<Vocabulary>;
@@ -45,6 +49,8 @@ pub(crate) struct CellTableId {
 #[derive(Debug)]
 pub(crate) struct OpenHandles {
     pub(super) leases: Registry<Lease>,
+    pub(super) pending: Registry<Pending>,
+    pub(super) ahead_queues: Registry<Arc<AheadQueue>>,
     pub(super) prefetches: Registry<Prefetch>,
     pub(super) scans: Registry<SharedScan>,
     pub(super) vocabularies: Registry<Vocabulary>,
@@ -61,6 +67,8 @@ impl OpenHandles {
     pub(super) fn new(bank: Bank, roll_backs: u32) -> Self {
         Self {
             leases: Registry::default(),
+            pending: Registry::default(),
+            ahead_queues: Registry::default(),
             prefetches: Registry::default(),
             scans: Registry::default(),
             vocabularies: Registry::default(),
@@ -109,6 +117,18 @@ pub(crate) trait Registered: Sized + Send {
 impl Registered for Lease {
     fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
         &mut open.leases
+    }
+}
+
+impl Registered for Pending {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
+        &mut open.pending
+    }
+}
+
+impl Registered for Arc<AheadQueue> {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
+        &mut open.ahead_queues
     }
 }
 

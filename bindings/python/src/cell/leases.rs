@@ -1,11 +1,13 @@
 //! Methods that take, inspect and consume leases.
 
-use embank::{Lease, Table};
+use std::sync::Arc;
+
+use embank::{AheadQueue, Lease, Pending, Table};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::bank_cell::BankCell;
-use super::handles::{LeaseId, OpenHandles, TableHandle};
+use super::handles::{AheadQueueId, LeaseId, OpenHandles, PendingId, TableHandle};
 use crate::{errors, signals};
 
 impl BankCell {
@@ -42,6 +44,44 @@ impl BankCell {
             Ok(self.store(leases, |open, leases| {
                 Some(leases.into_iter().map(|lease| open.leases.keep(lease)).collect())
             }))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Asks for a get ahead with the GIL released, and keeps it. `None` if the queue is closed.
+    pub(crate) fn get_ahead<R: Send>(
+        &self,
+        py: Python<'_>,
+        table: TableHandle,
+        queue: AheadQueueId,
+        ask: impl FnOnce(&Table, &AheadQueue) -> embank::Result<(Pending, R)> + Send,
+    ) -> PyResult<Option<(PendingId, R)>> {
+        let (table, queue) = self
+            .pick(|open| Ok((open.table(table)?, open.ahead_queues.get(&queue).map(Arc::clone))))?;
+        let kept = self.run(py, move || {
+            let Some(queue) = queue else { return Ok(Some(None)) };
+            let (pending, rest) = ask(&table, &queue)?;
+            Ok(self.keep(pending).map(|id| Some((id, rest))))
+        })?;
+        kept.ok_or_else(errors::bank_closed)
+    }
+
+    /// Takes a get ahead, waits for it with `wait` and with the GIL released, and keeps its lease.
+    /// `None` if a call has taken the get before.
+    pub(crate) fn wait_for_lease<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: PendingId,
+        wait: impl FnOnce(Pending) -> embank::Result<(Lease, R)> + Send,
+    ) -> PyResult<Option<(LeaseId, R)>> {
+        let pending = self.pick(|open| Ok(open.pending.take(&id)))?;
+        let kept = self.run(py, move || {
+            let waited = pending.map(wait).transpose()?;
+            // If a signal handler has raised, the caller gets an exception, so the lease ends here.
+            let Some((lease, rest)) = waited.filter(|_| !signals::has_raised()) else {
+                return Ok(Some(None));
+            };
+            Ok(self.keep(lease).map(|id| Some((id, rest))))
         })?;
         kept.ok_or_else(errors::bank_closed)
     }

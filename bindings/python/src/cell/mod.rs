@@ -6,6 +6,7 @@
 //! all handles.
 //!
 //! Closing takes the handles out of the cell: first the leases, then the tables, then the bank.
+//! A queue of gets ahead ends in between, and with it the waits for its gets.
 //! Dropping a lease lowers the staleness clocks of its rows, and a get that waits for the lease
 //! wakes up. A call of another thread that is in the store has cloned its handle and finishes.
 //! `close` waits for such calls, so the bank's files are closed when it returns. The wait ends,
@@ -32,6 +33,8 @@ mod tables;
 
 pub(crate) use bank_cell::{BankCell, detached};
 pub(crate) use dependents::{Attached, EndsWithBank};
-pub(crate) use handles::{DependentId, LeaseId, PrefetchId, ScanId, VocabularyId};
+pub(crate) use handles::{
+    AheadQueueId, DependentId, LeaseId, PendingId, PrefetchId, ScanId, VocabularyId,
+};
 pub(crate) use leases::lease_of_another_table;
 pub(crate) use tables::TableKey;

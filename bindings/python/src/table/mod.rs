@@ -1,7 +1,8 @@
 //! `Table`: rows by key.
 //!
 //! This file has the class and its properties. The other files of this folder have its other
-//! methods: `training` for a training step, `many` for several tables at once, `reading` for
+//! methods: `training` for a training step, `ahead` for the rows of later batches, `many` for
+//! several tables at once, `reading` for
 //! methods that change nothing, `files` for export and import, `life` for deletion and eviction.
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::bank::PyBank;
 use crate::cell::{BankCell, TableKey};
 use crate::{scalars, settings, stats};
 
+pub(crate) mod ahead;
 pub(crate) mod bags;
 pub(crate) mod files;
 mod life;
