@@ -295,8 +295,8 @@ fn vanish(mut rng: Rng, counts: &Counts) {
     }
 }
 
-/// Returns the number of this process's descriptors. The system lists so few descriptors in one
-/// call, which leaves little time for a file to be closed, opened again, and counted twice.
+/// Returns the number of this process's descriptors. The system lists them in one call. So a file
+/// has little time to be closed, opened again, and counted twice.
 fn descriptors() -> Option<usize> {
     // The list has a descriptor too.
     Some(fs::read_dir("/proc/self/fd").ok()?.count() - 1)

@@ -69,7 +69,8 @@ pub enum Error {
     /// The error occurs if this thread holds more leases on a row than the staleness bound allows.
     /// Leases that expire before the end of the wait do not count. Leases that were handed over
     /// ([`Lease::hand_over`](crate::Lease::hand_over)) do not count either. Once a thread has ended
-    /// a lease of the bank that another thread took, no Get of the bank fails in this way.
+    /// a lease of the bank that another thread took and did not hand over, no Get of the bank fails
+    /// in this way.
     #[error(
         "table {table:?}, key {key}: this thread holds {held} {} on the row itself, more than the staleness bound of \
          {bound} lets through, so this get would wait for its own thread (the oldest holds {oldest}); apply, put or \

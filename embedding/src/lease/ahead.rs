@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use embank_kv::interrupt::Checks;
 use embank_kv::locks::{Condvar, Mutex, MutexGuard};
-use embank_kv::{Clock, FloatState, RowHints, RunningTime};
+use embank_kv::{Clock, FloatState, RunningTime};
 
 use crate::error::{Error, Result, StoreError};
 use crate::keys::UniqueKeys;
@@ -53,7 +53,8 @@ const FAR_OFF: Duration = Duration::from_secs(3600);
 /// queue. A program has one queue for each training loop.
 ///
 /// Dropping the queue ends its thread. Gets that it has not made then fail with
-/// [`AheadEnded`](Error::AheadEnded). The bank stays open while the queue exists.
+/// [`AheadEnded`](Error::AheadEnded). If a Get is under way, the drop waits for its reads, and for
+/// disk space if the Get waits for that. The bank stays open while the queue exists.
 ///
 /// # Examples
 /// ```
@@ -141,11 +142,13 @@ struct Outcome {
 struct Waiters(Mutex<Vec<Waiter>>);
 
 #[derive(Debug, Clone, Copy)]
-struct Waiter {
+pub(super) struct Waiter {
     /// Number of the Get that the thread waits for. Such a thread waits for all earlier Gets too.
     job: u64,
-    thread: TakerNumber,
-    since: RunningTime,
+    pub(super) thread: TakerNumber,
+    /// When the wait began, in running time and by the system's clock.
+    pub(super) since: RunningTime,
+    pub(super) started: Instant,
 }
 
 /// A Get ahead as the code of waiting Gets sees it.
@@ -157,11 +160,11 @@ pub(super) struct Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    /// Returns the thread that waits for the Get, and since when. `None` while no thread waits.
-    pub(super) fn waiter(&self) -> Option<(TakerNumber, RunningTime)> {
+    /// Returns the thread that waits for the Get, the first one if there are several. `None` while
+    /// no thread waits.
+    pub(super) fn waiter(&self) -> Option<Waiter> {
         let waiters = self.shared.waiters.0.lock();
-        let waits = waiters.iter().find(|waiter| waiter.job >= self.number);
-        waits.map(|waiter| (waiter.thread, waiter.since))
+        waiters.iter().find(|waiter| waiter.job >= self.number).copied()
     }
 
     /// True if the result of the Get is no longer wanted.
@@ -342,21 +345,27 @@ impl Pending {
     }
 
     /// Waits for the Get, and returns its lease. `rows` holds [`row_count`](Self::row_count) * dim
-    /// values and receives the rows of the request, with all updates up to now. A row that was
-    /// deleted since the Get has its initial values.
+    /// values and receives the rows of the request, with all updates up to now. A row that the
+    /// lease does not hold, because it was not admitted or was deleted since, is read as a peek
+    /// reads it.
     ///
     /// The calling thread becomes the lease's taker. It also waits for earlier Gets of the queue.
-    /// The time limit of the request begins with this call.
+    /// The time limit of the request begins with this call. Until then, the lease counts as one of
+    /// the thread that asked for the Get. So a thread that asks for a Get and does not wait for it
+    /// must not get its rows.
     ///
     /// # Errors
     /// [`ShapeMismatch`](Error::ShapeMismatch), and the errors of
-    /// [`get_rows`](Table::get_rows). [`AheadEnded`](Error::AheadEnded) if the queue has ended. No
-    /// other call reports an error of the Get. After an error, the Get holds no lease.
+    /// [`get_rows`](Table::get_rows). [`AheadEnded`](Error::AheadEnded) if the queue has ended.
+    /// [`LeaseExpired`](Error::LeaseExpired) if the lease has expired since the Get. No other call
+    /// reports an error of the Get. After an error, the Get holds no lease.
     pub fn wait(self, rows: &mut [f32]) -> Result<Lease> {
         self.table.check_shape("rows", self.row_count, rows.len())?;
         let lease = self.wait_for_lease()?;
         lease.entry.what().take_over();
         lease.read_rows(&self.keys, rows)?;
+        // An expired lease does not count for the bound, so the rows may be too old.
+        lease.check()?;
         Ok(lease)
     }
 
@@ -367,7 +376,7 @@ impl Pending {
             fn drop(&mut self) {
                 let mut waiters = self.0.0.lock();
                 let own = waiters.iter().position(|waiter| waiter.thread == self.1);
-                own.map(|at| waiters.swap_remove(at));
+                own.map(|at| waiters.remove(at));
             }
         }
         if let Some(result) = self.outcome.result.lock().take() {
@@ -375,7 +384,7 @@ impl Pending {
         }
         let started = Instant::now();
         let thread = this_number();
-        let waiter = Waiter { job: self.number, thread, since: RunningTime::now() };
+        let waiter = Waiter { job: self.number, thread, since: RunningTime::now(), started };
         self.shared.waiters.0.lock().push(waiter);
         let _waiting = Waiting(&self.shared.waiters, thread);
         let mut checks = Checks::new();
@@ -411,7 +420,6 @@ impl Drop for Pending {
         let job = job.and_then(|at| state.jobs.remove(at));
         let unwanted = self.outcome.result.lock().take();
         drop(state);
-        // The job's table may be the last handle of the bank, so it is dropped without the lock.
         drop(job);
         end_unwanted(unwanted);
     }
@@ -420,27 +428,29 @@ impl Drop for Pending {
 impl Lease {
     /// Reads the rows of the lease, one per row of its request. `keys` are those of the request.
     fn read_rows(&self, keys: &[u64], rows: &mut [f32]) -> Result<()> {
-        let entry = self.entry.what();
-        let inverse = self.unique().inverse();
-        let mut picked = RowHints::default();
-        let (keys, hints) = match &self.per {
-            LeasedPer::Bag(bags) => {
-                return self.table.pool_bags(keys, Some(entry), &bags.as_bags(), rows);
-            }
-            LeasedPer::Key if !self.unique().all_distinct() => {
-                picked.pick(entry.hints(), inverse);
-                (keys, picked.all())
-            }
-            LeasedPer::Key | LeasedPer::Distinct => (self.unique().keys(), entry.hints().all()),
+        let (table, entry, unique) = (&self.table, self.entry.what(), self.unique());
+        let read = |rows: &mut [f32]| -> Result<()> {
+            let layout = table.shared.layout();
+            let mut peek = PeekRows { layout, rows: &mut *rows, hints: Some(entry.hints().all()) };
+            let mut outcome = table.execute_in_parts(unique.keys(), Clock::Keep, &mut peek)?;
+            table.shared.counters.disk_reads.add(outcome.disk_reads);
+            outcome.missing.sort_unstable();
+            let key_at = |place: u32| unique.keys()[place as usize];
+            table.settle_missing(key_at, rows, outcome.missing, Missing::Initial).map(drop)
         };
-        let layout = self.table.shared.layout();
-        let mut peek = PeekRows { layout, rows: &mut *rows, hints: Some(hints) };
-        let mut outcome = self.table.execute_in_parts(keys, Clock::Keep, &mut peek)?;
-        self.table.shared.counters.disk_reads.add(outcome.disk_reads);
-        outcome.missing.sort_unstable();
-        let key_at = |place: u32| keys[place as usize];
-        self.table.settle_missing(key_at, rows, outcome.missing, Missing::Initial)?;
-        Ok(())
+        match &self.per {
+            LeasedPer::Bag(bags) => table.pool_bags(keys, Some(entry), &bags.as_bags(), rows),
+            LeasedPer::Key if !unique.all_distinct() => {
+                let dim = table.dim();
+                let mut distinct = vec![0.0; unique.len() * dim];
+                read(&mut distinct)?;
+                for (row, &place) in rows.chunks_exact_mut(dim).zip(unique.inverse()) {
+                    row.copy_from_slice(&distinct[place as usize * dim..][..dim]);
+                }
+                Ok(())
+            }
+            LeasedPer::Key | LeasedPer::Distinct => read(rows),
+        }
     }
 }
 
@@ -453,17 +463,27 @@ impl Table {
     /// batches ahead of the batch in hand needs a bound of at least `n`, or its Gets ahead wait
     /// until the leases of earlier batches end. While no thread waits for a Get ahead, it never
     /// fails with a timeout, and it never keeps rows from other Gets by a reservation. Once a
-    /// thread waits, the Get acts as a Get that this thread began then.
+    /// thread waits, the Get acts as a Get that this thread began then; it notices the thread
+    /// within 50 ms. The queue has no limit of its length: ask for a bounded number of batches.
     ///
     /// [`lookahead`](Self::lookahead) reads further ahead than the staleness bound allows.
     ///
     /// # Errors
-    /// [`BadBags`](Error::BadBags), and [`AheadEnded`](Error::AheadEnded) if the queue's thread has
+    /// [`BadBags`](Error::BadBags). [`InvalidArgument`](crate::StoreError::InvalidArgument) if the
+    /// queue is one of another bank. [`AheadEnded`](Error::AheadEnded) if the queue's thread has
     /// panicked.
     ///
     /// # Examples
     /// See [`AheadQueue`].
     pub fn get_ahead(&self, request: Request<'_>, queue: &AheadQueue) -> Result<Pending> {
+        if !Arc::ptr_eq(&queue.vocabularies, &self.vocabularies) {
+            let what = format!(
+                "table {:?} is not one of the bank of the queue of gets ahead, {}: make a queue with the table's bank",
+                self.name(),
+                queue.vocabularies.context.store.path().display()
+            );
+            return Err(StoreError::InvalidArgument(what).into());
+        }
         let row_count = request.row_count();
         let timeout = request.timeout.unwrap_or(self.context().wait_timeout);
         let Request { keys, unique, per, earlier, .. } = request;

@@ -201,7 +201,7 @@ impl Table {
             true => None,
             false => {
                 let thread = match ahead_of_time {
-                    Some(ahead) => ahead.waiter().map(|(thread, _)| thread),
+                    Some(ahead) => ahead.waiter().map(|waiter| waiter.thread),
                     None => Some(registry::this_number()),
                 };
                 self.place_ahead(get.keys, None, thread)

@@ -61,22 +61,23 @@ impl Table {
         timeout: Duration,
         ahead: Option<Ahead<'_>>,
     ) -> Result<Entered<'_>> {
-        let started = Instant::now();
         let waiter = match ahead {
-            Some(ahead) => Waiter::Ahead(ahead),
+            Some(ahead) => Waiter::Ahead { ahead, thread: None },
             None => Waiter::ThisThread(registry::this_number(), Checks::new()),
         };
         let mut wait = Wait {
-            started,
+            started: Instant::now(),
             timeout,
             limits: Limits::from(RunningTime::now(), timeout),
             waiter,
             reserved: None,
             last_key: get.keys.first().copied().unwrap_or_default(),
         };
+        wait.renew_limits();
         self.count_wait(|counters| counters.waits.add(1));
         let acquired = self.acquire_by_turns(get, first, &mut wait);
-        let waited_us = started.elapsed().as_micros() as u64;
+        wait.renew_limits();
+        let waited_us = wait.started.elapsed().as_micros() as u64;
         self.count_wait(|counters| counters.wait_us.add(waited_us));
         acquired
     }
@@ -193,7 +194,7 @@ impl Table {
     fn check_interrupted(&self, wait: &mut Wait<'_, '_>) -> Result<()> {
         let ends = match &mut wait.waiter {
             Waiter::ThisThread(_, checks) => checks.due().is_some_and(|check| check()),
-            Waiter::Ahead(ahead) => ahead.is_cancelled(),
+            Waiter::Ahead { ahead, .. } => ahead.is_cancelled(),
         };
         if !ends {
             return Ok(());
@@ -310,6 +311,7 @@ impl Table {
 
 /// The state of a waiting Get.
 struct Wait<'t, 'a> {
+    /// When the thread that waits for the Get began to wait.
     started: Instant,
     timeout: Duration,
     limits: Limits,
@@ -342,8 +344,8 @@ impl Limits {
 enum Waiter<'a> {
     /// The calling thread, which also checks for interrupts.
     ThisThread(TakerNumber, Checks),
-    /// A thread that may come later.
-    Ahead(Ahead<'a>),
+    /// A thread that may come later. `thread` is its number, once it has come.
+    Ahead { ahead: Ahead<'a>, thread: Option<TakerNumber> },
 }
 
 impl Wait<'_, '_> {
@@ -351,16 +353,26 @@ impl Wait<'_, '_> {
     fn thread(&self) -> Option<TakerNumber> {
         match &self.waiter {
             Waiter::ThisThread(number, _) => Some(*number),
-            Waiter::Ahead(ahead) => ahead.waiter().map(|(number, _)| number),
+            Waiter::Ahead { thread, .. } => *thread,
         }
     }
 
-    /// Lets the limits of a Get ahead begin when its thread began to wait, or now if no thread
-    /// waits yet.
+    /// Looks whether a thread waits for a Get ahead. The limits begin when the thread began to
+    /// wait. Without such a thread there are no limits and no reservation.
     fn renew_limits(&mut self) {
-        if let Waiter::Ahead(ahead) = &self.waiter {
-            let begin = ahead.waiter().map_or_else(RunningTime::now, |(_, since)| since);
-            self.limits = Limits::from(begin, self.timeout);
+        let Waiter::Ahead { ahead, thread } = &mut self.waiter else { return };
+        match ahead.waiter() {
+            Some(waiter) => {
+                *thread = Some(waiter.thread);
+                self.started = waiter.started;
+                self.limits = Limits::from(waiter.since, self.timeout);
+            }
+            None => {
+                *thread = None;
+                self.started = Instant::now();
+                self.limits = Limits::from(RunningTime::now(), Duration::MAX);
+                self.reserved = None;
+            }
         }
     }
 
@@ -391,7 +403,7 @@ impl Wait<'_, '_> {
     fn check_by(&self, until: Instant) -> Instant {
         match &self.waiter {
             Waiter::ThisThread(_, checks) => checks.until(until),
-            Waiter::Ahead(_) => until.min(Instant::now() + PATIENCE),
+            Waiter::Ahead { .. } => until.min(Instant::now() + PATIENCE),
         }
     }
 }

@@ -15,7 +15,8 @@ const IDS_END_MAX: u64 = (1 << 63) - 1;
 
 impl Vocabulary {
     /// Calls `f` with the tables in use and the number of values. While `f` runs, this process does
-    /// not replace the tables. `f` must not call this function. This function may call `f` twice.
+    /// not replace the tables. `f` must not call this function. This function may call `f` several
+    /// times.
     pub(crate) fn read<R>(&self, mut f: impl FnMut(&Numbering, u64) -> Result<R>) -> Result<R> {
         let mut read = || {
             let numbering = self.shared.numbering.read();
@@ -24,19 +25,19 @@ impl Vocabulary {
             let len = self.shared.len();
             f(&numbering, len)
         };
-        let result = match read() {
-            // A refresh has moved the bank to another checkpoint, and the tables of the old
-            // checkpoint are gone. The second call holds the lock, so no refresh comes between.
-            Err(Error::Store(StoreError::NoSuchTable(_)))
-                if self.context().store.is_read_only() =>
-            {
-                match self.registry.reread(&self.shared)? {
-                    Some(_moving) => read(),
-                    None => Err(self.dropped()),
-                }
+        let is_gone =
+            |result: &Result<R>| matches!(result, Err(Error::Store(StoreError::NoSuchTable(_))));
+        let mut result = read();
+        if is_gone(&result) && self.context().store.is_read_only() {
+            // A refresh has moved the store to another checkpoint, and the tables of the old
+            // checkpoint are gone. While this thread holds the lock, no other refresh comes. Most
+            // often the refresh has also moved the vocabulary, before it gave the lock back.
+            let moving = self.registry.moving.lock();
+            result = read();
+            if is_gone(&result) && self.registry.reread(&self.shared, &moving)? {
+                result = read();
             }
-            result => result,
-        };
+        }
         result.map_err(|error| self.in_terms_of_the_vocabulary(error))
     }
 

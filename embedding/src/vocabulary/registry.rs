@@ -137,18 +137,20 @@ impl Vocabularies {
     }
 
     /// Reads a vocabulary's state again. Used in a read-only bank that may have moved to another
-    /// checkpoint. Returns the lock that keeps the bank at this checkpoint. `None` if the
-    /// vocabulary is gone.
-    pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<Option<MutexGuard<'_, ()>>> {
-        // Without this lock, another thread could move the vocabulary to a newer state, and this
-        // thread could then replace the newer state by an older one.
-        let moving = self.moving.lock();
+    /// checkpoint. Returns false if the vocabulary is gone. The caller holds `moving`. Otherwise
+    /// another thread could move the vocabulary to a newer state, and this thread could then
+    /// replace the newer state by an older one.
+    pub(crate) fn reread(
+        &self,
+        shared: &VocabularyShared,
+        _moving: &MutexGuard<'_, ()>,
+    ) -> Result<bool> {
         let newer = read_vocabularies(&self.context.store)?;
         let newer = newer.get(&shared.name).filter(|newer| newer.header == shared.header);
-        Ok(newer.map(|newer| {
+        if let Some(newer) = newer {
             shared.move_on(newer);
-            moving
-        }))
+        }
+        Ok(newer.is_some())
     }
 
     /// Adopts the vocabularies of the new checkpoint after a refresh. No other thread may move the

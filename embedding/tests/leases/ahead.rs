@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::common::{TestBank, new_bank_with, push_to_disk, rows_of, small_options};
 use embank::{
-    AheadQueue, Bags, BankOptions, Error, Initializer, Lease, Optimizer, Pending, Pooling, Table,
-    TableConfig,
+    Admission, AheadQueue, Bags, BankOptions, Error, Initializer, Lease, Optimizer, Pending,
+    Pooling, Table, TableConfig,
 };
 
 fn config(bound: u32) -> TableConfig {
@@ -279,6 +279,49 @@ fn errors_of_a_get_reach_its_handle_alone() {
     wait(ahead(&other, &[1], &queue)).unwrap().0.release().unwrap();
 }
 
+#[test]
+fn a_lease_that_has_expired_is_not_returned() {
+    let timeout = Duration::from_millis(1);
+    let options = BankOptions { lease_timeout: Some(timeout), ..small_options() };
+    let test = new_bank_with(options);
+    let table = test.bank.table("t", config(1)).unwrap();
+    let queue = test.bank.ahead_queue().unwrap();
+    let pending = ahead(&table, &[7], &queue);
+    until(|| pending.is_ready());
+    // Each Get looks for old leases.
+    until(|| {
+        get(&table, &[8]).release().unwrap();
+        table.outstanding(7).unwrap() == Some(0)
+    });
+    let failed = wait(pending);
+    assert!(matches!(failed, Err(Error::LeaseExpired { .. })), "{failed:?}");
+    assert!(table.stats().leases_expired > 0);
+}
+
+#[test]
+fn a_queue_of_another_bank_is_refused() {
+    let (_test, table, _queue) = new(0);
+    let (_other, _, queue) = new(0);
+    let refused = table.get_ahead(table.request(&[1]).unwrap(), &queue);
+    assert!(refused.unwrap_err().to_string().contains("the queue of gets ahead"));
+}
+
+/// Shows that a key that admission refused reads as its initial value, and that its gradient
+/// changes nothing.
+#[test]
+fn a_key_that_is_not_admitted_reads_as_its_initial_value() {
+    let test = new_bank_with(small_options());
+    let config =
+        config(1).admission(Admission::AfterGets(2)).initializer(Initializer::Constant(4.0));
+    let table = test.bank.table("t", config).unwrap();
+    let queue = test.bank.ahead_queue().unwrap();
+    for (admitted, expected) in [(false, 4.0), (true, 4.0), (true, 5.0)] {
+        let (lease, rows) = wait(ahead(&table, &[7], &queue)).unwrap();
+        assert_eq!((rows, table.contains(&[7]).unwrap()), (vec![expected], vec![admitted]));
+        lease.apply(&[-1.0]).unwrap();
+    }
+}
+
 /// Shows that a pipeline that always has leases on a row does not pass a reservation of this row:
 /// a Get that needs many rows at bound 0 succeeds while a pipeline runs.
 #[test]
@@ -305,6 +348,8 @@ fn a_pipeline_does_not_overtake_another_trainer_for_ever() {
             done.store(1, Ordering::Relaxed);
         });
     });
+    // Waits for the end of the Get that was cancelled.
+    drop(queue);
     assert!(test.bank.outstanding_leases().is_empty());
     let steps = most.load(Ordering::Relaxed) as f32;
     assert_eq!(

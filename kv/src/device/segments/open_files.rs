@@ -125,14 +125,14 @@ impl OpenFiles {
     ) -> Result<Taken<'_>> {
         let mut state = self.state.lock();
         let victim = loop {
+            // A thread that holds files leaves the next place to a thread that waits for one.
+            if wait == Wait::No && state.waiting > 0 {
+                return Ok(Taken::Busy);
+            }
             if let Some(entry) = state.files.get_mut(&number) {
                 entry.users += 1;
                 entry.used = true;
                 return Ok(Taken::Held(self.held(&entry.segment)));
-            }
-            // A thread that holds files leaves the next place to a thread that waits for one.
-            if wait == Wait::No && state.waiting > 0 {
-                return Ok(Taken::Busy);
             }
             match state.make_place(self.limit) {
                 Ok(victim) => break victim,
