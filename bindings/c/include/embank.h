@@ -13,10 +13,11 @@
 // reaches the caller: it is EMBANK_STATUS_INTERNAL.
 //
 // Handles. The caller owns every handle that a function returns through a `T **`, and frees it
-// once, with the function that the type's comment names. This holds also for a lease that has ended
-// or a table that was dropped. Handles may be freed in any order: a table, lease or scan keeps its
-// bank open, and the bank closes when the last of them is freed. Freeing NULL does nothing. Using a
-// handle after it was freed, or freeing it while another call uses it, is undefined.
+// once, with the function that the type's comment names. This holds also for a lease or a get ahead
+// that has ended, or a table that was dropped. Handles may be freed in any order: a table, lease,
+// scan, queue or get ahead keeps its bank open, and the bank closes when the last of them is freed.
+// Freeing NULL does nothing. Using a handle after it was freed, or freeing it while another call
+// uses it, is undefined.
 //
 // Buffers. Keys, rows, gradients, names and paths are lent during the call; the library keeps no
 // pointer to them. A batch is `key_count` keys and key_count * dim values, row after row. A
@@ -164,6 +165,9 @@ typedef enum embank_status {
   // The callback of embank_table_update gave some rows a value that is not finite in the table's
   // dtype. These rows are unchanged. All other rows of the batch are changed.
   EMBANK_STATUS_UPDATE_REFUSED = 43,
+  // The get ahead has ended: embank_pending_wait was called for it already, or its queue was
+  // freed before it made the get. Call embank_table_get_ahead again.
+  EMBANK_STATUS_AHEAD_ENDED = 44,
 } embank_status;
 
 // How a table's values are stored. With every dtype, functions take and return rows as float.
@@ -329,6 +333,11 @@ typedef enum embank_unknown_values {
   EMBANK_UNKNOWN_VALUES_INSERT = 2,
 } embank_unknown_values;
 
+// A queue of gets ahead. A thread of the queue makes the gets in the order of the calls. The gets
+// may be of several tables of the bank. A program has one queue for each training loop. Free with
+// embank_ahead_queue_free.
+typedef struct embank_ahead_queue embank_ahead_queue;
+
 // An open bank: a directory with tables that share one memory budget. Free with embank_bank_close.
 typedef struct embank_bank embank_bank;
 
@@ -346,6 +355,11 @@ typedef struct embank_lease embank_lease;
 
 // Names that a call returns. Free with embank_names_free.
 typedef struct embank_names embank_names;
+
+// A get ahead. embank_pending_wait ends it, even if that call returns an error. Only if an
+// argument is wrong does the get stay as it was. Free with embank_pending_free, which also cancels
+// the get if it has not ended.
+typedef struct embank_pending embank_pending;
 
 // A scan: the rows of a table in the checkpoint that was the newest when the scan began. Each row
 // comes once, in no particular order. Free with embank_scan_free.
@@ -1016,10 +1030,11 @@ enum embank_status embank_bank_open_read_only(const char *path,
                                               uint64_t checkpoint,
                                               struct embank_bank **bank);
 
-// Frees the handle. The bank closes when the handles of its tables, vocabularies, leases and scans
-// are freed too. Until then no other process can open the bank for writing. This function takes no
-// checkpoint, so changes after the last checkpoint are lost. changed_since_checkpoint of
-// embank_bank_get_stats is their number, and embank_bank_checkpoint saves them.
+// Frees the handle. The bank closes when the handles of its tables, vocabularies, leases, scans,
+// gets ahead and their queues are freed too. Until then no other process can open the bank for
+// writing. This function takes no checkpoint, so changes after the last checkpoint are lost.
+// changed_since_checkpoint of embank_bank_get_stats is their number, and embank_bank_checkpoint
+// saves them.
 void embank_bank_close(struct embank_bank *bank);
 
 // Opens the table `name`, or creates it. The next checkpoint makes a new table durable.
@@ -1384,6 +1399,43 @@ enum embank_status embank_table_get_rows(const struct embank_table *table,
                                          size_t rows_len,
                                          size_t *row_count,
                                          struct embank_lease **lease);
+
+// Makes a queue of gets ahead, and starts its thread.
+enum embank_status embank_bank_ahead_queue(const struct embank_bank *bank,
+                                           struct embank_ahead_queue **queue);
+
+// Asks for rows of a later batch, as `request` says, and returns at once; NULL stands for the
+// defaults. The queue's thread makes the get after the earlier gets of the queue: it takes the
+// lease, and brings rows from disk into memory. embank_pending_wait returns the lease and the
+// rows. The lease counts for the staleness bound from the time when the thread makes the get. To
+// get n batches ahead of the batch in hand, a program needs a bound of n or more. With a smaller
+// bound, a get ahead waits until the leases of earlier batches end.
+enum embank_status embank_table_get_ahead(const struct embank_table *table,
+                                          const uint64_t *keys,
+                                          size_t key_count,
+                                          const struct embank_request *request,
+                                          const struct embank_ahead_queue *queue,
+                                          struct embank_pending **pending);
+
+// `ready` gets 1 if embank_pending_wait would not wait for the get, and 0 if it would.
+enum embank_status embank_pending_is_ready(const struct embank_pending *pending, uint8_t *ready);
+
+// Waits for a get ahead, and returns its lease and its rows, with all updates up to now. `rows`
+// and `row_count` are as for embank_table_get_rows. The time limit of the get begins with this
+// call. No other call reports an error of the get. The calling thread becomes the thread that took
+// the lease.
+enum embank_status embank_pending_wait(const struct embank_pending *pending,
+                                       float *rows,
+                                       size_t rows_len,
+                                       size_t *row_count,
+                                       struct embank_lease **lease);
+
+// Cancels the get if it has not ended, and releases its lease. Then frees the handle.
+void embank_pending_free(struct embank_pending *pending);
+
+// Ends the queue's thread and frees the handle. For gets that the thread has not made,
+// embank_pending_wait then returns EMBANK_STATUS_AHEAD_ENDED.
+void embank_ahead_queue_free(struct embank_ahead_queue *queue);
 
 // Fills `keys` and `rows` with the next rows of the scan. `keys` has room for `capacity` keys, and
 // `rows` for capacity * dim values. `count` gets the number of rows. It is less than `capacity`

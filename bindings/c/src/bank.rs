@@ -25,7 +25,7 @@ pub struct embank_bank {
 /// # Safety
 /// `bank` must be null or a handle that the caller does not free while the returned reference is in
 /// use.
-unsafe fn bank_of<'a>(bank: *const embank_bank) -> Result<&'a Bank, Failure> {
+pub(crate) unsafe fn bank_of<'a>(bank: *const embank_bank) -> Result<&'a Bank, Failure> {
     // SAFETY: by this function's `# Safety`, `bank` is null or a live handle.
     unsafe { borrowed("bank", bank) }?.inner.get()
 }
@@ -84,10 +84,11 @@ pub unsafe extern "C" fn embank_bank_open_read_only(
     })
 }
 
-/// Frees the handle. The bank closes when the handles of its tables, vocabularies, leases and scans
-/// are freed too. Until then no other process can open the bank for writing. This function takes no
-/// checkpoint, so changes after the last checkpoint are lost. changed_since_checkpoint of
-/// embank_bank_get_stats is their number, and embank_bank_checkpoint saves them.
+/// Frees the handle. The bank closes when the handles of its tables, vocabularies, leases, scans,
+/// gets ahead and their queues are freed too. Until then no other process can open the bank for
+/// writing. This function takes no checkpoint, so changes after the last checkpoint are lost.
+/// changed_since_checkpoint of embank_bank_get_stats is their number, and embank_bank_checkpoint
+/// saves them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_close(bank: *mut embank_bank) {
     // SAFETY: by the rules of embank.h, `bank` is null or a live handle, and the caller does not

@@ -3,8 +3,8 @@
 //! This crate turns pointers and lengths into arguments of the crate `embank`, and its results into
 //! status codes. C needs four rules that Rust does not, and this crate adds them:
 //!
-//! - A lease that has ended stays a valid handle that returns an error, because C has no types that
-//!   a call could consume (`lease`).
+//! - A lease or a get ahead that has ended stays a valid handle that returns an error, because C
+//!   has no types that a call could consume (`lease`, `ahead`).
 //! - A panic becomes a status, because unwinding into C is undefined (`status`).
 //! - A thread can't be cancelled (`pthread_cancel`) during a call (`cancellation`).
 //! - A child process made by `fork` cannot use the handles of its parent: every call on such a
@@ -17,8 +17,8 @@
 //!
 //! Where to look:
 //!
-//! - `bank.rs`, `table.rs`, `request.rs`, `lease.rs`, `scan.rs`, `vocabulary.rs`: functions on
-//!   handles.
+//! - `bank.rs`, `table.rs`, `request.rs`, `ahead.rs`, `lease.rs`, `scan.rs`, `vocabulary.rs`:
+//!   functions on handles.
 //! - `options.rs`, `settings.rs`, `optimizer.rs`, `initializer.rs`, `dtype.rs`, `admission.rs`:
 //!   structs and enums of settings.
 //! - `eviction.rs`, `files.rs`, `checkpoints.rs`, `stats.rs`, `counters.rs`: eviction, export and
@@ -53,6 +53,7 @@
 #![expect(unreachable_pub, reason = "C reaches them; cbindgen takes what is `pub`")]
 
 mod admission;
+mod ahead;
 mod bags;
 mod bank;
 mod bytes;

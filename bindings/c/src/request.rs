@@ -3,6 +3,8 @@
 use std::ptr;
 use std::time::Duration;
 
+use embank::{Request, Table};
+
 use crate::bags::{LentBags, embank_bags};
 use crate::lease::embank_lease;
 use crate::memory::{HandlePlace, Lent, Place};
@@ -99,46 +101,113 @@ pub unsafe extern "C" fn embank_table_get_rows(
         let place = HandlePlace::cleared("lease", lease)?;
         let count = Place::optional("number of rows", row_count)?;
         let table = table_of(table)?;
-        let asked = sized::read_or_defaults(request)?;
-        let keys = Lent::new("keys", keys, key_count)?;
+        let request = LentRequest::new(keys, key_count, request)?;
         let rows = Lent::new_mut("rows", rows, rows_len)?;
-        let earlier = Lent::new("earlier", asked.earlier, asked.earlier_count)?;
-        rows.check_apart(&keys)?;
-        rows.check_apart(&earlier)?;
-        let bags = asked.bags(key_count)?;
-        if let Some(bags) = &bags {
-            bags.check_apart(&rows)?;
-        }
-        let mut request = table.request(keys.read())?.earlier(earlier.read());
-        if asked.is_distinct() {
-            request = request.distinct();
-        }
-        if let Some(bags) = &bags {
-            request = request.bags(bags.read());
-        }
-        if let Ok(timeout) = u64::try_from(asked.timeout_ms) {
-            request = request.within(Duration::from_millis(timeout));
-        }
-        let found = request.row_count();
+        request.check_apart(&rows)?;
+        let asked = request.read(table)?;
+        let found = asked.row_count();
         // SAFETY: `check_apart` found that `rows` overlaps no other buffer. By the rules of
         // embank.h, no other code uses the buffers during the call.
-        let rows = rows.write();
-        let used = match asked.is_distinct() {
-            true => rows.len().min(found.saturating_mul(table.dim())),
-            false => rows.len(),
-        };
-        let got = table.get_rows(request, &mut rows[..used])?;
+        let rows = request.fills().part_of(rows.write(), found, table.dim());
+        let got = table.get_rows(asked, rows)?;
         count.set(found);
         place.hand_over(embank_lease::new(got));
         Ok(())
     })
 }
 
-impl embank_request {
-    fn is_distinct(&self) -> bool {
-        self.per == embank_row_per::Distinct as u32
+/// The keys and the `embank_request` of a call. `new` has checked all pointers and numbers.
+pub(crate) struct LentRequest {
+    keys: Lent<u64>,
+    earlier: Lent<u64>,
+    bags: Option<LentBags>,
+    is_distinct: bool,
+    /// `None` for the bank's wait timeout.
+    timeout: Option<Duration>,
+}
+
+impl LentRequest {
+    /// # Safety
+    /// `request` must be null or point to a struct that begins with its size. Its `bags` must be
+    /// null or point to an initialised struct.
+    pub(crate) unsafe fn new(
+        keys: *const u64,
+        key_count: usize,
+        request: *const embank_request,
+    ) -> Result<Self, Failure> {
+        // SAFETY: by this function's `# Safety`, `request` is null or a struct that begins with its
+        // size.
+        let asked = unsafe { sized::read_or_defaults(request) }?;
+        // SAFETY: by this function's `# Safety`, the struct's `bags` is null or an initialised
+        // struct.
+        let bags = unsafe { asked.bags(key_count) }?;
+        Ok(Self {
+            keys: Lent::new("keys", keys, key_count)?,
+            earlier: Lent::new("earlier", asked.earlier, asked.earlier_count)?,
+            bags,
+            is_distinct: asked.per == embank_row_per::Distinct as u32,
+            timeout: u64::try_from(asked.timeout_ms).ok().map(Duration::from_millis),
+        })
     }
 
+    /// Fails if `written` overlaps a buffer of the request.
+    pub(crate) fn check_apart(&self, written: &Lent<f32>) -> Result<(), Failure> {
+        written.check_apart(&self.keys)?;
+        written.check_apart(&self.earlier)?;
+        self.bags.as_ref().map_or(Ok(()), |bags| bags.check_apart(written))
+    }
+
+    /// # Safety
+    /// The buffers must stay valid during the call, and no other code may write to them.
+    pub(crate) unsafe fn read<'a>(&self, table: &Table) -> Result<Request<'a>, Failure> {
+        // SAFETY: by this function's `# Safety`, the buffers stay valid, and no other code writes
+        // to them.
+        let (keys, earlier, bags) = unsafe {
+            (self.keys.read(), self.earlier.read(), self.bags.as_ref().map(|bags| bags.read()))
+        };
+        let mut request = table.request(keys)?.earlier(earlier);
+        if self.is_distinct {
+            request = request.distinct();
+        }
+        if let Some(bags) = bags {
+            request = request.bags(bags);
+        }
+        if let Some(timeout) = self.timeout {
+            request = request.within(timeout);
+        }
+        Ok(request)
+    }
+
+    pub(crate) fn fills(&self) -> Fills {
+        match self.is_distinct {
+            true => Fills::Part,
+            false => Fills::All,
+        }
+    }
+}
+
+/// How much of the caller's buffer the rows of a request fill.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fills {
+    /// The buffer has exactly the length of the rows.
+    All,
+    /// For distinct keys, whose number the caller may not know: the buffer may be longer.
+    Part,
+}
+
+impl Fills {
+    /// Returns the part of the caller's buffer that `row_count` rows fill. If the buffer does not
+    /// fit, the result has a wrong length too, and the get returns an error.
+    pub(crate) fn part_of(self, buffer: &mut [f32], row_count: usize, dim: usize) -> &mut [f32] {
+        let len = buffer.len();
+        match self {
+            Self::All => buffer,
+            Self::Part => &mut buffer[..len.min(row_count.saturating_mul(dim))],
+        }
+    }
+}
+
+impl embank_request {
     /// Returns the bags. `None` for a request without bags. Fails if `per` is unknown, or if bags
     /// do not go with it.
     ///

@@ -119,6 +119,9 @@ pub enum embank_status {
     /// The callback of embank_table_update gave some rows a value that is not finite in the table's
     /// dtype. These rows are unchanged. All other rows of the batch are changed.
     UpdateRefused = 43,
+    /// The get ahead has ended: embank_pending_wait was called for it already, or its queue was
+    /// freed before it made the get. Call embank_table_get_ahead again.
+    AheadEnded = 44,
 }
 
 /// The status and the message of a failed call.
@@ -155,13 +158,14 @@ impl From<Error> for Failure {
 }
 
 /// Rust names that occur in messages, each with the C name that replaces it.
-const RUST_NAMES: [(&str, &str); 11] = [
+const RUST_NAMES: [(&str, &str); 12] = [
     ("Missing::Initial", "EMBANK_MISSING_INITIAL"),
     ("Vocabulary::set_frozen", "embank_vocabulary_set_frozen"),
     ("VocabularyConfig::counts", "the counts of embank_vocabulary_settings"),
     ("Bank::vocabulary", "embank_bank_vocabulary"),
     ("Bank::open_vocabulary", "embank_bank_open_vocabulary"),
     ("Bank::drop_vocabulary", "embank_bank_drop_vocabulary"),
+    ("Bank::ahead_queue", "embank_bank_ahead_queue"),
     ("Vocabulary::verify", "`embank verify`"),
     (", or read it as it is with Bank::open_table_unchecked", ""),
     ("Tracking::SetTime", "EMBANK_TRACKING_SET_TIME"),
@@ -192,6 +196,7 @@ fn status_of(error: &Error) -> embank_status {
         Error::RowOverflow { .. } => embank_status::RowOverflow,
         Error::UpdateRefused { .. } => embank_status::UpdateRefused,
         Error::LookaheadFailed(_) => embank_status::LookaheadFailed,
+        Error::AheadEnded { .. } => embank_status::AheadEnded,
         Error::Cancelled => embank_status::Cancelled,
         Error::UnreadableFile { .. } => embank_status::UnreadableFile,
         Error::FileMismatch { .. } => embank_status::FileMismatch,
@@ -304,7 +309,7 @@ const VERSION: &CStr =
     };
 
 /// The names of the statuses, indexed by number.
-const NAMES: [&CStr; embank_status::UpdateRefused as usize + 1] = [
+const NAMES: [&CStr; embank_status::AheadEnded as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -349,6 +354,7 @@ const NAMES: [&CStr; embank_status::UpdateRefused as usize + 1] = [
     c"DISK_FULL",
     c"FILE_MISMATCH",
     c"UPDATE_REFUSED",
+    c"AHEAD_ENDED",
 ];
 
 #[cfg(test)]
@@ -394,7 +400,8 @@ mod tests {
         assert_eq!(name(embank_status::SelfBlocked as i32), "SELF_BLOCKED");
         assert_eq!(name(embank_status::RowOverflow as i32), "ROW_OVERFLOW");
         assert_eq!(name(embank_status::UpdateRefused as i32), "UPDATE_REFUSED");
-        assert_eq!((name(-1), name(44), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!(name(embank_status::AheadEnded as i32), "AHEAD_ENDED");
+        assert_eq!((name(-1), name(45), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Checks that each kind of error has its status, including errors that `tests/c/abi.c` can't
@@ -460,6 +467,7 @@ mod tests {
                 embank_status::ShapeMismatch,
             ),
             (Error::NoOptimizer { table: table.clone() }, embank_status::NoOptimizer),
+            (Error::AheadEnded { table: table.clone() }, embank_status::AheadEnded),
             (
                 Error::NonFiniteGradient { table, key: 1, column: 0, value: f32::NAN },
                 embank_status::NonFiniteGradient,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{env, fs};
 
 /// The source files, in the order in which their items stand in the header.
-const SOURCES: [&str; 21] = [
+const SOURCES: [&str; 22] = [
     "status.rs",
     "options.rs",
     "optimizer.rs",
@@ -19,6 +19,7 @@ const SOURCES: [&str; 21] = [
     "lease.rs",
     "bags.rs",
     "request.rs",
+    "ahead.rs",
     "scan.rs",
     "callbacks.rs",
     "eviction.rs",

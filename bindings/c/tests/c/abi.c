@@ -366,6 +366,196 @@ static void bags(void) {
     embank_bank_close(bank);
 }
 
+/* A request whose get waits a minute for a lease: longer than any thread of this test needs. */
+static embank_request patient_request(void) {
+    embank_request request;
+    GOOD(embank_request_init(&request, sizeof request));
+    request.timeout_ms = 60000;
+    return request;
+}
+
+/* Asks for the row of one key. */
+static embank_pending *ahead_of(embank_table *table, uint64_t key, embank_ahead_queue *queue) {
+    embank_request request = patient_request();
+    embank_pending *pending;
+    GOOD(embank_table_get_ahead(table, &key, 1, &request, queue, &pending));
+    return pending;
+}
+
+/* Waits for a get of one row of 2 values, and frees it. */
+static embank_lease *lease_of(embank_pending *pending) {
+    float row[2];
+    embank_lease *lease;
+    GOOD(embank_pending_wait(pending, row, 2, NULL, &lease));
+    embank_pending_free(pending);
+    return lease;
+}
+
+/* Waits for a get, and checks its rows against embank_table_get_rows. */
+static void equals_a_get(embank_table *table, const embank_request *request, embank_ahead_queue *queue) {
+    const uint64_t keys[3] = {5, 6, 5};
+    uint64_t keys_ahead[3] = {5, 6, 5};
+    float rows[6] = {0}, rows_ahead[6] = {0};
+    size_t count = 0, count_ahead = 0;
+    embank_lease *lease;
+    embank_pending *pending;
+    GOOD(embank_table_get_rows(table, keys, 3, request, rows, 6, &count, &lease));
+    embank_lease_free(lease);
+    GOOD(embank_table_get_ahead(table, keys_ahead, 3, request, queue, &pending));
+    memset(keys_ahead, 0, sizeof keys_ahead);
+    GOOD(embank_pending_wait(pending, rows_ahead, 6, &count_ahead, &lease));
+    CHECK(count_ahead == count && memcmp(rows_ahead, rows, sizeof rows) == 0);
+    /* As many gradients as rows. */
+    GOOD(embank_lease_apply(lease, rows, count * 2));
+    embank_lease_free(lease);
+    embank_pending_free(pending);
+}
+
+static void gets_ahead(void) {
+    embank_bank *bank = open_bank("ahead");
+    embank_table_settings settings = settings_of(2);
+    settings.staleness_bound = 1;
+    embank_table *table, *strict;
+    embank_ahead_queue *queue;
+    embank_pending *pending, *later;
+    embank_lease *lease, *held, *none;
+    float row[4];
+    uint8_t ready = 0;
+    int64_t outstanding;
+    GOOD(embank_bank_table(bank, "user", &settings, &table));
+    settings.staleness_bound = 0;
+    GOOD(embank_bank_table(bank, "strict", &settings, &strict));
+    GOOD(embank_bank_ahead_queue(bank, &queue));
+
+    /* One row per key, per distinct key and per bag. */
+    const float first[4] = {1, 2, 3, 4};
+    const uint64_t bagged[2] = {5, 6}, offsets[4] = {0, 2, 2, 3}, falling[4] = {0, 3, 2, 3};
+    embank_bags of = {offsets, 4, NULL, EMBANK_POOLING_SUM, 0};
+    embank_request request = patient_request();
+    GOOD(embank_table_put(table, bagged, 2, first, 4));
+    equals_a_get(table, NULL, queue);
+    request.per = EMBANK_ROW_PER_DISTINCT;
+    equals_a_get(table, &request, queue);
+    request.per = EMBANK_ROW_PER_BAG;
+    request.bags = &of;
+    equals_a_get(table, &request, queue);
+    of.offsets = falling;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "offsets must begin with 0, never fall", embank_table_get_ahead(table, bagged, 2, &request, queue, &pending));
+    CHECK(pending == NULL);
+
+    /* Training with bound 1: each batch is asked for before the gradients of the batch before it.
+     * Keys 1, 2 and 3 are each in two batches. */
+    const uint64_t batches[3][2] = {{1, 2}, {2, 3}, {3, 1}};
+    const float halves[4] = {0.5f, 0.5f, 0.5f, 0.5f};
+    GOOD(embank_table_get_ahead(table, batches[0], 2, NULL, queue, &pending));
+    for (int i = 0; i < 3; i++) {
+        GOOD(embank_pending_wait(pending, row, 4, NULL, &lease));
+        embank_pending_free(pending);
+        if (i < 2) {
+            GOOD(embank_table_get_ahead(table, batches[i + 1], 2, NULL, queue, &pending));
+        }
+        GOOD(embank_lease_apply(lease, halves, 4));
+        embank_lease_free(lease);
+    }
+    CHECK(row[0] == 0.75f && row[2] == 0.75f); /* with the updates of earlier batches */
+    GOOD(embank_table_peek(table, batches[0], 2, row, 4, EMBANK_MISSING_ERROR, NULL));
+    CHECK(row[0] == 0.5f && row[2] == 0.5f);
+
+    /* A get that waits for a lease keeps the later gets of its queue waiting. */
+    const uint64_t one = 1;
+    GOOD(embank_table_get(strict, &one, 1, row, 2, &held));
+    pending = ahead_of(strict, 1, queue);
+    later = ahead_of(table, 7, queue);
+    GOOD(embank_pending_is_ready(pending, &ready));
+    CHECK(ready == 0);
+    GOOD(embank_pending_is_ready(later, &ready));
+    CHECK(ready == 0);
+    GOOD(embank_lease_apply(held, halves, 2));
+    embank_lease_free(held);
+    lease = lease_of(later);
+    GOOD(embank_pending_is_ready(pending, &ready));
+    CHECK(ready == 1);
+    /* A wrong argument leaves the get as it was. */
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "rows", embank_pending_wait(pending, row, 4, NULL, &none));
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "rows", embank_pending_wait(pending, row, 1, NULL, &none));
+    CHECK(none == NULL);
+    GOOD(embank_pending_wait(pending, row, 2, NULL, &held));
+    CHECK(row[0] == 0.75f);
+    BAD(EMBANK_STATUS_AHEAD_ENDED, "already", embank_pending_wait(pending, row, 2, NULL, &none));
+    CHECK(none == NULL);
+    BAD(EMBANK_STATUS_AHEAD_ENDED, "already", embank_pending_is_ready(pending, &ready));
+    embank_pending_free(pending);
+    embank_lease_free(lease);
+
+    /* The errors of a get, which end it. `held` is still on the row. */
+    pending = ahead_of(strict, 1, queue);
+    BAD(EMBANK_STATUS_SELF_BLOCKED, "own thread", embank_pending_wait(pending, row, 2, NULL, &none));
+    CHECK(none == NULL);
+    BAD(EMBANK_STATUS_AHEAD_ENDED, "already", embank_pending_wait(pending, row, 2, NULL, &none));
+    embank_pending_free(pending);
+    GOOD(embank_lease_hand_over(held));
+    request = patient_request();
+    request.timeout_ms = 0;
+    GOOD(embank_table_get_ahead(strict, &one, 1, &request, queue, &pending));
+    BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "wait_timeout_ms", embank_pending_wait(pending, row, 2, NULL, &none));
+    embank_pending_free(pending);
+
+    /* Freeing a get cancels it if it waits, and releases its lease if it has ended. */
+    pending = ahead_of(strict, 1, queue);
+    embank_pending *made = ahead_of(table, 8, queue);
+    later = ahead_of(table, 9, queue);
+    embank_pending_free(pending);
+    lease = lease_of(later);
+    GOOD(embank_table_outstanding(table, 8, &outstanding));
+    CHECK(outstanding == 1);
+    embank_pending_free(made);
+    GOOD(embank_table_outstanding(table, 8, &outstanding));
+    CHECK(outstanding == 0);
+    GOOD(embank_table_outstanding(strict, 1, &outstanding));
+    CHECK(outstanding == 1);
+    embank_lease_free(lease);
+
+    /* A queue that is freed fails the gets that it has not made, and no others. */
+    made = ahead_of(table, 8, queue);
+    lease = lease_of(ahead_of(table, 9, queue));
+    pending = ahead_of(strict, 1, queue);
+    later = ahead_of(table, 10, queue);
+    embank_ahead_queue_free(queue);
+    const char *cure = "embank_bank_ahead_queue";
+    GOOD(embank_pending_is_ready(pending, &ready));
+    CHECK(ready == 1);
+    BAD(EMBANK_STATUS_AHEAD_ENDED, cure, embank_pending_wait(pending, row, 2, NULL, &none));
+    BAD(EMBANK_STATUS_AHEAD_ENDED, cure, embank_pending_wait(later, row, 2, NULL, &none));
+    CHECK(none == NULL);
+    embank_pending_free(pending);
+    embank_pending_free(later);
+    embank_lease_free(lease_of(made));
+    embank_lease_free(lease);
+
+    /* Handles may be freed in any order. Each keeps the bank open. */
+    GOOD(embank_bank_ahead_queue(bank, &queue));
+    made = ahead_of(table, 8, queue);
+    later = ahead_of(table, 9, queue);
+    pending = ahead_of(strict, 1, queue);
+    embank_bank_close(bank);
+    embank_table_free(table);
+    embank_table_free(strict);
+    lease = lease_of(later);
+    embank_pending_free(pending);
+    embank_lease_free(held);
+    embank_lease_free(lease);
+    embank_ahead_queue_free(queue);
+    embank_bank *again;
+    BAD(EMBANK_STATUS_LOCKED, "in this process", embank_bank_open(in_folder("ahead"), NULL, &again));
+    embank_pending_free(made); /* this closes the bank */
+    bank = open_bank("ahead");
+    GOOD(embank_bank_ahead_queue(bank, &queue));
+    embank_bank_close(bank);
+    BAD(EMBANK_STATUS_LOCKED, "in this process", embank_bank_open(in_folder("ahead"), NULL, &again));
+    embank_ahead_queue_free(queue); /* this closes the bank */
+    embank_bank_close(open_bank("ahead"));
+}
+
 static void checkpoints(void) {
     embank_bank *bank = open_bank("checkpoints");
     embank_table *table = table_of(bank, "user");
@@ -731,10 +921,13 @@ static void files(void) {
 static void bad_arguments(void) {
     embank_bank *bank = open_bank("arguments"), *other = (embank_bank *)1;
     embank_table *table = table_of(bank, "user"), *none;
-    const uint64_t keys[2] = {1, 2};
+    const uint64_t keys[2] = {1, 2}, others[2] = {3, 4};
     uint64_t buffer[8] = {0};
     float rows[4] = {0};
     embank_lease *lease;
+    embank_ahead_queue *queue;
+    embank_pending *pending;
+    uint8_t ready;
     const embank_status invalid = EMBANK_STATUS_INVALID_ARGUMENT;
 
     BAD(invalid, "path is NULL", embank_bank_open(NULL, NULL, &other));
@@ -744,6 +937,22 @@ static void bad_arguments(void) {
     BAD(invalid, "bank is NULL", embank_bank_checkpoint(NULL, NULL, 0, NULL));
     BAD(invalid, "table is NULL", embank_table_put(NULL, keys, 2, rows, 4));
     BAD(invalid, "lease is NULL", embank_lease_release(NULL));
+    BAD(invalid, "queue is NULL", embank_table_get_ahead(table, keys, 2, NULL, NULL, &pending));
+    BAD(invalid, "pending get is NULL", embank_pending_is_ready(NULL, &ready));
+    BAD(invalid, "pending get is NULL", embank_pending_wait(NULL, rows, 4, NULL, &lease));
+    BAD(invalid, "place for the queue", embank_bank_ahead_queue(bank, NULL));
+    GOOD(embank_bank_ahead_queue(bank, &queue));
+    BAD(invalid, "table is NULL", embank_table_get_ahead(NULL, keys, 2, NULL, queue, &pending));
+    BAD(invalid, "keys is NULL", embank_table_get_ahead(table, NULL, 2, NULL, queue, &pending));
+    BAD(invalid, "place for the pending get", embank_table_get_ahead(table, keys, 2, NULL, queue, NULL));
+    GOOD(embank_table_get_ahead(table, others, 2, NULL, queue, &pending));
+    BAD(invalid, "place for the answer", embank_pending_is_ready(pending, NULL));
+    BAD(invalid, "rows is NULL", embank_pending_wait(pending, NULL, 4, NULL, &lease));
+    BAD(invalid, "place for the lease", embank_pending_wait(pending, rows, 4, NULL, NULL));
+    GOOD(embank_pending_wait(pending, rows, 4, NULL, &lease));
+    embank_lease_free(lease);
+    embank_pending_free(pending);
+    embank_ahead_queue_free(queue);
     BAD(invalid, "scan is NULL", embank_scan_progress(NULL, NULL, NULL, NULL));
     BAD(invalid, "keys is NULL", embank_table_put(table, NULL, 2, rows, 4));
     BAD(invalid, "rows is NULL", embank_table_put(table, keys, 2, NULL, 4));
@@ -805,6 +1014,8 @@ static void bad_arguments(void) {
 
     /* Freeing NULL does nothing, and NULL counts as empty. */
     embank_lease_free(NULL);
+    embank_pending_free(NULL);
+    embank_ahead_queue_free(NULL);
     embank_scan_free(NULL);
     embank_bytes_free(NULL);
     embank_names_free(NULL);
@@ -832,6 +1043,8 @@ static void handles_after_failures(void) {
     embank_names *names;
     embank_bytes *bytes;
     embank_lease *lease;
+    embank_ahead_queue *queue;
+    embank_pending *pending;
     embank_scan *scan;
     const uint64_t key = 1;
     uint64_t memory[2];
@@ -855,6 +1068,9 @@ static void handles_after_failures(void) {
     NO_HANDLE(lease, embank_table_get(table, &key, 1, row, 3, &lease));
     NO_HANDLE(lease, embank_table_get_rows(NULL, &key, 1, NULL, row, 2, NULL, &lease));
     NO_HANDLE(lease, embank_table_get_rows(table, &key, 1, NULL, row, 2, no_count, &lease));
+    NO_HANDLE(queue, embank_bank_ahead_queue(NULL, &queue));
+    NO_HANDLE(pending, embank_table_get_ahead(table, &key, 1, NULL, NULL, &pending));
+    NO_HANDLE(lease, embank_pending_wait(NULL, row, 2, NULL, &lease));
     NO_HANDLE(scan, embank_table_scan(NULL, &scan));
     GOOD(embank_bank_drop_table(bank, "user"));
     NO_HANDLE(scan, embank_table_scan(table, &scan));
@@ -1069,13 +1285,24 @@ static void training_errors(void) {
     embank_bank_close(impatient);
 
     /* In a forked child calls fail, and freeing does nothing. */
+    embank_ahead_queue *queue;
+    embank_pending *before_fork, *pending;
+    uint8_t ready;
     GOOD(embank_table_get(table, &key, 1, row, 2, &lease));
+    GOOD(embank_bank_ahead_queue(bank, &queue));
+    GOOD(embank_table_get_ahead(table, &other_key, 1, NULL, queue, &before_fork));
     fflush(NULL);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         BAD(EMBANK_STATUS_FORKED, "fork", embank_table_put(table, &key, 1, row, 2));
         BAD(EMBANK_STATUS_FORKED, "fork", embank_bank_checkpoint(bank, NULL, 0, NULL));
+        BAD(EMBANK_STATUS_FORKED, "fork", embank_table_get_ahead(table, &key, 1, NULL, queue, &pending));
+        CHECK(pending == NULL);
+        BAD(EMBANK_STATUS_FORKED, "fork", embank_pending_is_ready(before_fork, &ready));
+        BAD(EMBANK_STATUS_FORKED, "fork", embank_pending_wait(before_fork, row, 2, NULL, &second));
+        embank_pending_free(before_fork);
+        embank_ahead_queue_free(queue);
         embank_lease_free(lease);
         embank_table_free(table);
         embank_bank_close(bank);
@@ -1084,6 +1311,10 @@ static void training_errors(void) {
     int state;
     CHECK(waitpid(child, &state, 0) == child && WIFEXITED(state) && WEXITSTATUS(state) == 0);
     GOOD(embank_lease_apply(lease, row, 2));
+    GOOD(embank_pending_wait(before_fork, row, 2, NULL, &second));
+    embank_lease_free(second);
+    embank_pending_free(before_fork);
+    embank_ahead_queue_free(queue);
     embank_bank_close(bank); /* handles may be freed in any order */
     embank_table_free(table);
     embank_lease_free(lease);
@@ -1386,6 +1617,7 @@ static void tests_without_cancellation_points(void) {
     rows_and_leases();
     read_modify_write();
     bags();
+    gets_ahead();
     checkpoints();
     tables_and_lookahead();
     evictions();
