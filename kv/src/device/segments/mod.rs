@@ -42,7 +42,7 @@ mod tests;
 use crate::device::segments::names::FOLDER;
 use crate::device::segments::names::is_unfinished;
 use crate::device::segments::names::segment_name;
-use crate::device::segments::open_files::{Held, OPEN_FILES_MIN, OpenFiles, Taken, Wait};
+use crate::device::segments::open_files::{Held, OPEN_FILES_MIN, OpenFiles, Purpose, Taken, Wait};
 use crate::device::segments::own::{
     is_another_users, is_own, is_shared, make_own, remove_or_empty,
 };
@@ -334,7 +334,7 @@ impl Segments {
     /// Returns the space of a segment's first bytes to the file system. False if that is not
     /// possible.
     fn punch(&self, number: u64, bytes: u64) -> bool {
-        match self.take(number, Wait::Yes) {
+        match self.take(number, Wait::Yes, Purpose::Change) {
             Ok(Taken::Held(segment)) => {
                 segment.file.check().is_ok()
                     && is_own(segment.file()).unwrap_or(false)
@@ -404,7 +404,7 @@ impl Segments {
         wait: Wait,
     ) -> Result<Option<Held<'_>>> {
         let number = self.number(offset);
-        match self.take(number, wait)? {
+        match self.take(number, wait, Purpose::Read)? {
             Taken::Held(segment) => Ok(Some(segment)),
             Taken::Busy => Ok(None),
             Taken::Missing => Err(Error::Truncated {
@@ -417,8 +417,8 @@ impl Segments {
     }
 
     /// Takes an existing segment.
-    fn take(&self, number: u64, wait: Wait) -> Result<Taken<'_>> {
-        self.open.take(number, wait, |wait| {
+    fn take(&self, number: u64, wait: Wait, purpose: Purpose) -> Result<Taken<'_>> {
+        self.open.take(number, wait, purpose, |wait| {
             let place = self.place(number);
             match open_file::existing(&place, self.direct, self.read_only, wait) {
                 Ok(file) => Ok(Some((place, file))),
@@ -434,7 +434,7 @@ impl Segments {
         // The loop ends: another round follows only if another thread has created the file, or has
         // removed the file that it found.
         loop {
-            let existing = self.take(number, Wait::No)?;
+            let existing = self.take(number, Wait::No, Purpose::Change)?;
             if let Taken::Held(segment) = existing {
                 return self.owned(segment, within);
             }
@@ -444,7 +444,7 @@ impl Segments {
                 self.sync_below(number, &mut self.sync_failure.lock())?;
             }
             if let Taken::Held(segment) =
-                self.open.take(number, Wait::Yes, |_| self.create(number))?
+                self.open.take(number, Wait::Yes, Purpose::Change, |_| self.create(number))?
             {
                 return self.owned(segment, within);
             }
@@ -471,7 +471,9 @@ impl Segments {
         self.check_in_place()?;
         make_own(&place, within).map_err(|e| Error::io("copy", &place, e))?;
         self.open.forget(number);
-        let Taken::Held(own) = self.take(number, Wait::Yes)? else { return Err(replaced(&place)) };
+        let Taken::Held(own) = self.take(number, Wait::Yes, Purpose::Change)? else {
+            return Err(replaced(&place));
+        };
         self.begin_to_write(number, &own.file);
         Ok(own)
     }

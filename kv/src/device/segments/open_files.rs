@@ -11,8 +11,12 @@
 //! **Progress.** A thread that holds no file waits until one is given back ([`Wait::Yes`]). A
 //! thread that already holds files must not wait, because several such threads could wait for each
 //! other. It gets [`Taken::Busy`], ends its transfers, and so gives files back. While a thread
-//! waits, threads that hold files get no more. Unsynced files take at most a part of the places:
-//! see [`Segments::write`](super::Segments::write).
+//! waits, threads that hold files for reading get no more.
+//!
+//! A thread that reads may wait for the writer while it holds files: a row that was read needs a
+//! page, which must first be written. So the writer must not wait for readers. Readers hold at most
+//! all places but one. Before the writer waits, it syncs the earlier segments
+//! ([`Segments::write`](super::Segments::write)), so only files of readers keep their places.
 //!
 //! **Want of descriptors.** A file that no thread holds is spare. If an opening in this process
 //! finds no free descriptor, all spare files are closed (`process::descriptors`).
@@ -40,6 +44,14 @@ pub(crate) enum Wait {
     No,
 }
 
+/// What a file is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Read,
+    /// A write, a sync, or freeing space. Such a transfer waits for no other thread.
+    Change,
+}
+
 /// The result of [`OpenFiles::take`].
 #[derive(Debug)]
 pub(crate) enum Taken<'a> {
@@ -56,6 +68,7 @@ pub(crate) struct Held<'a> {
     of: &'a OpenFiles,
     /// `None` only during drop.
     segment: Option<Arc<Segment>>,
+    purpose: Purpose,
 }
 
 #[derive(Debug)]
@@ -63,6 +76,8 @@ struct Entry {
     segment: Arc<Segment>,
     /// Number of threads that hold the file.
     users: usize,
+    /// Number of these threads that read it.
+    readers: usize,
     /// Set by each use. The search for a file to close takes the first file whose flag is clear: a
     /// file that was not used since the last search. The search clears the flags that it passes.
     used: bool,
@@ -71,6 +86,11 @@ struct Entry {
 }
 
 impl Entry {
+    fn of(segment: &Arc<Segment>) -> Self {
+        let segment = Arc::clone(segment);
+        Entry { segment, users: 0, readers: 0, used: true, unsynced: false }
+    }
+
     fn is_spare(&self) -> bool {
         self.users == 0 && !self.unsynced
     }
@@ -82,11 +102,14 @@ struct AllInUse;
 #[derive(Debug, Default)]
 struct State {
     files: BTreeMap<u64, Entry>,
+    /// Files that were removed while threads held them.
+    removed: Vec<Entry>,
     /// Number of files that threads are opening now.
     opening: usize,
-    /// Number of uses of files that are open and not in `files`, because they were removed or are
-    /// being closed.
-    removed_in_use: usize,
+    /// Number of files that threads are closing now.
+    closing: usize,
+    /// Number of files that threads read, or are opening to read.
+    reading: usize,
     /// Segments below this number are removed. Their files are not kept open.
     removed_below: u64,
     /// Number of threads that wait for a place.
@@ -115,44 +138,52 @@ impl OpenFiles {
 
     /// Takes segment `number` for a transfer. Opens it with `open` if it is not open. `open` gets
     /// the wait that it may make for a free descriptor, and returns `None` if there is no file.
-    ///
-    /// A wait for a place ends, because each thread that holds a file ends its transfer.
     pub(super) fn take(
         &self,
         number: u64,
         wait: Wait,
+        purpose: Purpose,
         open: impl FnOnce(Wait) -> Result<Option<(Place, HeldFile)>>,
     ) -> Result<Taken<'_>> {
+        let reads = purpose == Purpose::Read;
         let mut state = self.state.lock();
+        // A wait of the writer ends, because readers leave a place for it. A wait of a reader ends,
+        // because each thread that holds a file ends its transfer; the writer helps it.
         let victim = loop {
             // A thread that holds files leaves the next place to a thread that waits for one.
-            if wait == Wait::No && state.waiting > 0 {
+            if reads && wait == Wait::No && state.waiting > 0 {
                 return Ok(Taken::Busy);
             }
-            if let Some(entry) = state.files.get_mut(&number) {
-                entry.users += 1;
-                entry.used = true;
-                return Ok(Taken::Held(self.held(&entry.segment)));
+            let found = state.files.get(&number);
+            let is_read = found.is_some_and(|entry| entry.readers > 0);
+            if is_read || !reads || state.reading + 1 < self.limit {
+                if found.is_some() {
+                    return Ok(Taken::Held(self.hold(&mut state, number, purpose)));
+                }
+                if let Ok(victim) = state.make_place(self.limit) {
+                    break victim;
+                }
             }
-            match state.make_place(self.limit) {
-                Ok(victim) => break victim,
-                Err(AllInUse) if wait == Wait::No => return Ok(Taken::Busy),
-                Err(AllInUse) => {}
+            if wait == Wait::No {
+                return Ok(Taken::Busy);
             }
             state.waiting += 1;
             self.given_back.wait(&mut state);
             state.waiting -= 1;
         };
         state.opening += 1;
+        state.reading += usize::from(reads);
         drop(state);
         // Closed before the next file is opened, so that the process needs no further descriptor.
         drop(victim);
         let opened = open(wait);
         let mut state = self.state.lock();
-        state.opening -= 1;
+        // `hold` counts the reader again.
+        state.reading -= usize::from(reads);
         let (place, file) = match opened {
             Ok(Some(opened)) => opened,
             missing => {
+                state.opening -= 1;
                 self.tell_waiting(&state);
                 return match missing {
                     Err(Error::TooManyOpenFiles { .. }) if wait == Wait::No => Ok(Taken::Busy),
@@ -162,29 +193,44 @@ impl OpenFiles {
         };
         let segment = Arc::new(Segment { number, place, file });
         if number < state.removed_below {
-            state.removed_in_use += 1;
-            return Ok(Taken::Held(self.held(&segment)));
+            state.opening -= 1;
+            let mut entry = Entry::of(&segment);
+            let held = self.hold_entry(&mut entry, &mut state.reading, purpose);
+            state.removed.push(entry);
+            return Ok(Taken::Held(held));
         }
-        let fresh =
-            || Entry { segment: Arc::clone(&segment), users: 0, used: true, unsynced: false };
-        let entry = state.files.entry(number).or_insert_with(fresh);
-        entry.users += 1;
-        let held = self.held(&entry.segment);
-        if !Arc::ptr_eq(&entry.segment, &segment) {
-            // Another thread has opened the file meanwhile. This thread's place is free once its
+        let is_second = state.files.contains_key(&number);
+        if !is_second {
+            state.files.insert(number, Entry::of(&segment));
+        }
+        let held = self.hold(&mut state, number, purpose);
+        if is_second {
+            // Another thread has opened the file meanwhile. The place is free once this thread's
             // handle is closed.
-            state.removed_in_use += 1;
             drop(state);
             drop(segment);
             state = self.state.lock();
-            state.removed_in_use -= 1;
         }
+        state.opening -= 1;
         self.tell_waiting(&state);
         Ok(Taken::Held(held))
     }
 
-    fn held(&self, segment: &Arc<Segment>) -> Held<'_> {
-        Held { of: self, segment: Some(Arc::clone(segment)) }
+    /// Holds an open file.
+    fn hold(&self, state: &mut State, number: u64, purpose: Purpose) -> Held<'_> {
+        let State { files, reading, .. } = state;
+        let entry = files.get_mut(&number).expect("the caller has found the file");
+        self.hold_entry(entry, reading, purpose)
+    }
+
+    fn hold_entry(&self, entry: &mut Entry, reading: &mut usize, purpose: Purpose) -> Held<'_> {
+        entry.users += 1;
+        entry.used = true;
+        if purpose == Purpose::Read {
+            *reading += usize::from(entry.readers == 0);
+            entry.readers += 1;
+        }
+        Held { of: self, segment: Some(Arc::clone(&entry.segment)), purpose }
     }
 
     fn tell_waiting(&self, state: &MutexGuard<'_, State>) {
@@ -196,7 +242,7 @@ impl OpenFiles {
     /// Notes that the file was written. Returns the number of files that wait for a sync.
     pub(super) fn note_written(&self, held: &Held<'_>) -> usize {
         let mut state = self.state.lock();
-        if let Some(entry) = state.entry_of(held.segment()) {
+        if let Some(entry) = entry_of(&mut state.files, held.segment()) {
             entry.unsynced = true;
         }
         state.files.values().filter(|entry| entry.unsynced).count()
@@ -206,12 +252,12 @@ impl OpenFiles {
     /// a write that completes later makes its file wait again.
     pub(super) fn take_unsynced(&self, below: u64) -> Vec<Held<'_>> {
         let mut state = self.state.lock();
-        let unsynced = state.files.range_mut(..below).filter(|(_, entry)| entry.unsynced);
+        let State { files, reading, .. } = &mut *state;
+        let unsynced = files.range_mut(..below).filter(|(_, entry)| entry.unsynced);
         unsynced
             .map(|(_, entry)| {
                 entry.unsynced = false;
-                entry.users += 1;
-                self.held(&entry.segment)
+                self.hold_entry(entry, reading, Purpose::Change)
             })
             .collect()
     }
@@ -226,14 +272,21 @@ impl OpenFiles {
     /// Forgets a segment whose file is removed or replaced. Threads that hold the file keep it.
     pub(super) fn forget(&self, number: u64) {
         let mut state = self.state.lock();
-        let Some(forgotten) = state.files.remove(&number) else { return };
-        state.removed_in_use += forgotten.users + 1;
+        match state.files.remove(&number) {
+            Some(forgotten) if forgotten.users > 0 => state.removed.push(forgotten),
+            Some(forgotten) => self.close(state, forgotten),
+            None => {}
+        }
+    }
+
+    /// Closes a file without the lock: the last handle of a removed file frees its blocks, which
+    /// takes time.
+    fn close(&self, mut state: MutexGuard<'_, State>, file: Entry) {
+        state.closing += 1;
         drop(state);
-        // Closed without the lock: the last handle of a removed file frees its blocks, which takes
-        // time.
-        drop(forgotten);
+        drop(file);
         let mut state = self.state.lock();
-        state.removed_in_use -= 1;
+        state.closing -= 1;
         self.tell_waiting(&state);
     }
 
@@ -252,7 +305,7 @@ impl OpenFiles {
 
 impl State {
     fn count(&self) -> usize {
-        self.files.len() + self.opening + self.removed_in_use
+        self.files.len() + self.removed.len() + self.opening + self.closing
     }
 
     /// Makes a place for one more open file. Returns the file that the caller must close for that.
@@ -271,12 +324,15 @@ impl State {
         let closed = victim.and_then(|number| self.files.remove(&number));
         closed.map(Some).ok_or(AllInUse)
     }
+}
 
-    /// Returns the entry of an open file. `None` if the file is removed.
-    fn entry_of(&mut self, segment: &Arc<Segment>) -> Option<&mut Entry> {
-        let entry = self.files.get_mut(&segment.number)?;
-        Arc::ptr_eq(&entry.segment, segment).then_some(entry)
-    }
+/// Returns the entry of an open file. `None` if the file is removed.
+fn entry_of<'a>(
+    files: &'a mut BTreeMap<u64, Entry>,
+    segment: &Arc<Segment>,
+) -> Option<&'a mut Entry> {
+    let entry = files.get_mut(&segment.number)?;
+    Arc::ptr_eq(&entry.segment, segment).then_some(entry)
 }
 
 impl Spare for OpenFiles {
@@ -309,18 +365,26 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let Some(segment) = self.segment.take() else { return };
         let mut state = self.of.state.lock();
-        if let Some(entry) = state.entry_of(&segment) {
-            entry.users -= 1;
-            // Dropped while the lock is held. Otherwise another thread could close the file to make
-            // a place, and this thread's handle would keep it open.
-            drop(segment);
-        } else {
-            // Closed without the lock, as in `forget`.
-            drop(state);
-            drop(segment);
-            state = self.of.state.lock();
-            state.removed_in_use -= 1;
+        let State { files, removed, reading, .. } = &mut *state;
+        let at = removed.iter().position(|entry| Arc::ptr_eq(&entry.segment, &segment));
+        let entry = match at {
+            Some(at) => &mut removed[at],
+            None => entry_of(files, &segment).expect("a held file has an entry"),
+        };
+        // Dropped while the lock is held. Otherwise another thread could close the file to make a
+        // place, and this thread's handle would keep it open.
+        drop(segment);
+        entry.users -= 1;
+        if self.purpose == Purpose::Read {
+            entry.readers -= 1;
+            *reading -= usize::from(entry.readers == 0);
         }
-        self.of.tell_waiting(&state);
+        match at {
+            Some(at) if entry.users == 0 => {
+                let file = removed.swap_remove(at);
+                self.of.close(state, file);
+            }
+            _ => self.of.tell_waiting(&state),
+        }
     }
 }

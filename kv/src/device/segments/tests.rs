@@ -35,6 +35,36 @@ fn few_handles_stay_open_and_every_write_is_still_synced() {
     }
 }
 
+/// Shows that readers leave a place for the writer, however many files they hold. Without that
+/// place, readers that wait for the writer's pages and the writer waited for each other.
+#[test]
+fn readers_leave_a_place_for_the_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = segments(dir.path(), OPEN_FILES_MIN);
+    let block = AlignedBuffer::zeroed(512);
+    for number in 0..10 {
+        segments.write(number * 4096, &block).unwrap();
+    }
+    let try_read = |number: u64| segments.try_for_reading(number * 4096, 512, Wait::No).unwrap();
+    // The newest segment waits for a sync, and is read too.
+    let mut held: Vec<_> = [9, 0, 1, 2].map(|number| try_read(number).unwrap()).into();
+    assert!(try_read(3).is_none(), "a further file");
+    held.push(try_read(9).expect("a file that is read already"));
+    for number in 10..14 {
+        segments.write(number * 4096, &block).unwrap();
+        assert!(segments.open.count() <= OPEN_FILES_MIN);
+    }
+    // A removed file that threads hold takes one place, however many threads hold it.
+    held.extend([0, 0].map(|number| try_read(number).unwrap()));
+    segments.open.remove_below(1);
+    segments.open.forget(0);
+    segments.write(14 * 4096, &block).unwrap();
+    assert!(try_read(3).is_none() && segments.open.count() <= OPEN_FILES_MIN);
+    drop(held);
+    assert!(try_read(3).is_some());
+    segments.sync().unwrap();
+}
+
 #[test]
 fn a_failed_sync_is_repeated_by_every_later_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -44,7 +74,8 @@ fn a_failed_sync_is_repeated_by_every_later_one() {
     let (reader, _writer) = io::pipe().unwrap();
     let file = HeldFile::new(std::os::fd::OwnedFd::from(reader).into()).unwrap();
     let place = Directory::open(dir.path()).unwrap().place("broken");
-    let broken = segments.open.take(7, Wait::Yes, |_| Ok(Some((place, file)))).unwrap();
+    let broken =
+        segments.open.take(7, Wait::Yes, Purpose::Change, |_| Ok(Some((place, file)))).unwrap();
     let Taken::Held(broken) = broken else { panic!("{broken:?}") };
     segments.open.note_written(&broken);
     drop(broken);
