@@ -3,7 +3,8 @@
 `EmbeddingBag` and `Embedding` replace the modules of these names in `torch.nn`, with an
 `embank.Table` as the weight. `EmbeddingBagCollection` and `EmbeddingCollection` look up several
 tables in one call. `LookaheadLoader` wraps a data loader and announces the keys of the next
-batches, so that their rows are in memory when the model needs them.
+batches, so that their rows are in memory when the model needs them. `Pipelined` gets the rows of
+the next batches, inside the staleness bound, while the model computes.
 
 **Training.** With gradients enabled and the module in training mode, `forward` takes a lease on the
 batch's rows. The backward pass hands their gradient to the table, and the table's own optimizer
@@ -42,6 +43,7 @@ from .collections import EmbeddingBagCollection, EmbeddingCollection
 from .lookahead import LookaheadLoader
 from .modules import Embedding, EmbeddingBag
 from .optimizer import SparseOptimizer
+from .pipelined import Pipelined
 from .reference import roll_back
 from .stand_in import SharedRowsWarning
 from .training_state import ResumableLoader, Resumed, resume, save
@@ -52,6 +54,7 @@ __all__ = [
     "EmbeddingBagCollection",
     "EmbeddingCollection",
     "LookaheadLoader",
+    "Pipelined",
     "ResumableLoader",
     "Resumed",
     "SharedRowsWarning",

@@ -54,9 +54,10 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 import embank
 
+from . import in_hand
 from .caller import warn_caller
 from .keys import as_keys
-from .sinks import Identity, identity, sink_of
+from .sinks import Identity, Sink, identity, sink_of
 from .stand_in import link_output
 
 if TYPE_CHECKING:
@@ -283,6 +284,13 @@ def leased_rows(
     of each key in them, in the shape of the keys. All tables must be of one bank, and no table may
     occur twice.
     """
+    if any(in_hand.has(table) for table, _ in requests):
+        return [
+            _rows_in_hand(table, keys, norm)
+            if in_hand.has(table)
+            else leased_rows([(table, keys)], norm)[0]
+            for table, keys in requests
+        ]
     wanted = [(table, as_keys(keys)) for table, keys in requests]
     sinks = [sink_of(table) for table, _ in wanted]
     for sink, (table, keys_of_table) in zip(sinks, wanted):
@@ -303,16 +311,34 @@ def leased_rows(
                 # The step starts from the shortened rows, because torch's `max_norm` shortens the
                 # weight itself.
                 lease.rewrite(too_long, lease.rows[too_long])
-        leaf = to_device(rows, keys.device).requires_grad_()
-        on_gradient = OnGradient(table, lease)
-        _earlier.note(table, on_gradient)
-        register: Callable[[OnGradient], object] = leaf.register_post_accumulate_grad_hook
-        register(on_gradient)
-        if sink is not None:
-            sink.leased(table, on_gradient)
+        leaf = leaf_of(table, lease, keys.device, sink)
         places = to_device(torch.from_numpy(lease.inverse), keys.device).view(keys.shape)
         found.append(Rows(leaf, places))
     return found
+
+
+def leaf_of(table: Table, lease: Lease, device: torch.device, sink: Optional[Sink]) -> Tensor:
+    """Makes the leaf of a lease on distinct rows, on `device`. The leaf's hook owns the lease."""
+    leaf = to_device(torch.from_numpy(lease.rows), device).requires_grad_()
+    on_gradient = OnGradient(table, lease)
+    _earlier.note(table, on_gradient)
+    register: Callable[[OnGradient], object] = leaf.register_post_accumulate_grad_hook
+    register(on_gradient)
+    if sink is not None:
+        sink.leased(table, on_gradient)
+    return leaf
+
+
+def _rows_in_hand(table: Table, keys: Tensor, norm: Optional[Norm]) -> Rows:
+    """Returns rows of a batch in hand, as `leased_rows` does."""
+    if norm is not None:
+        raise ValueError(
+            f"a module with max_norm can't use rows of table {table.name!r} that were got ahead, because other modules "
+            "share them: use Pipelined(..., depth=0)"
+        )
+    flat = as_keys(keys)
+    leaf, places = in_hand.find(table, flat).rows(flat, keys.device)
+    return Rows(leaf, to_device(torch.from_numpy(places), keys.device).view(keys.shape))
 
 
 class LeasedOutput(torch.autograd.Function):

@@ -64,7 +64,7 @@ class _Ahead(Generic[Batch]):
             # Copied, because the function `keys` may use its memory again for the next batch.
             by_table = keys(batch)
             _check_tables(by_table)
-            of_batch = [(table, _flat(of).copy()) for table, of in by_table.items()]
+            of_batch = [(table, flat_keys(of).copy()) for table, of in by_table.items()]
             self.waiting.append((of_batch, announced))
         self.batches.append((batch, announced))
 
@@ -103,7 +103,8 @@ def _check_tables(by_table: object) -> None:
             raise TypeError(f"the function keys {cure}, not {table!r}")
 
 
-def _flat(keys: Keys) -> NDArray[Any]:
+def flat_keys(keys: Keys) -> NDArray[Any]:
+    """Returns keys that a function `keys` has returned as a 1-D array of integers."""
     if isinstance(keys, torch.Tensor):
         return as_keys(keys)
     flat = np.asarray(keys).reshape(-1)
@@ -170,6 +171,11 @@ class LookaheadLoader(Generic[Batch]):
             raise TypeError(
                 "a LookaheadLoader draws batches ahead, and a ResumableLoader in it would count them as trained: nest "
                 "them as ResumableLoader(LookaheadLoader(loader, keys))"
+            )
+        if getattr(loader, "hands_out_rows", False):
+            raise TypeError(
+                "a LookaheadLoader draws batches ahead, and a Pipelined loader in it would get their rows too early: nest "
+                "them as Pipelined(LookaheadLoader(loader, keys), keys)"
             )
         self.loader = loader
         self.keys = keys

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
+from . import in_hand
 from .bags import BagOptions, Bags, Mode, check_mode
 from .fills import filling
 from .keys import as_integers, as_keys, padding_key
@@ -60,15 +61,16 @@ class TableModule(StandInModule):
     def _is_direct(self, table: Table, keys: Tensor) -> bool:
         """Whether the output can be the rows of a lease, without a tensor of distinct rows.
 
-        It can't in these cases. A `SparseOptimizer` and a table with admission need the distinct
-        rows. Rows in another dtype or on another device are computed from the distinct rows.
-        `torch.compile` can't look into the node of the graph.
+        It can't in these cases. A `SparseOptimizer`, a table with admission and rows that were got
+        ahead need the distinct rows. Rows in another dtype or on another device are computed from
+        the distinct rows. `torch.compile` can't look into the node of the graph.
         """
         return (
             keys.device.type == "cpu"
             and self._stand_in.dtype == torch.float32
             and table.admits_all
             and sink_of(table) is None
+            and not (self.trains and in_hand.has(table))
             and not is_compiling()
         )
 

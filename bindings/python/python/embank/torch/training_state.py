@@ -43,6 +43,7 @@ from .order import (
     own_generator,
     recorded_sampler,
 )
+from .pipelined import Pipelined
 from .reference import taken_at, taking_checkpoint
 from .workers import begin, check_repeatable
 
@@ -441,9 +442,10 @@ class ResumableLoader(Generic[Batch]):
     also in a run that is resumed from a state that was taken in between. So call `save` inside the
     loop.
 
-    Wrap everything that reads ahead: `ResumableLoader(LookaheadLoader(DataLoader(...)))`. If the
-    loader draws random numbers for the content of batches in this process, give it a generator of
-    its own. Its batches are then repeated exactly, at any read-ahead.
+    Wrap everything that reads ahead: `ResumableLoader(LookaheadLoader(DataLoader(...)))`, and
+    `ResumableLoader(Pipelined(...))`. If the loader draws random numbers for the content of batches
+    in this process, give it a generator of its own. Its batches are then repeated exactly, at any
+    read-ahead.
 
     With `persistent_workers=True`, each pass seeds the workers as torch seeds new ones, so a pass
     of any number can be repeated. A resumed run starts new workers: what the data set or
@@ -617,7 +619,10 @@ class ResumableLoader(Generic[Batch]):
 
     def _innermost(self) -> Iterable[Batch]:
         """The loader that draws the batches."""
-        return self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
+        loader = self.loader
+        while isinstance(loader, (LookaheadLoader, Pipelined)):
+            loader = loader.loader
+        return loader
 
     def _counted(self, batches: Iterator[Batch], order: Optional[Order]) -> Iterator[Batch]:
         this_order = self._order
@@ -629,8 +634,14 @@ class ResumableLoader(Generic[Batch]):
             yield batch
 
     def _announced(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        layers = []
         loader = self.loader
-        return loader.announcing(batches) if isinstance(loader, LookaheadLoader) else batches
+        while isinstance(loader, (LookaheadLoader, Pipelined)):
+            layers.append(loader)
+            loader = loader.loader
+        for layer in reversed(layers):
+            batches = layer.announcing(batches)
+        return batches
 
     def _generators(self) -> dict[str, Any]:
         state = _random_state()

@@ -1,0 +1,288 @@
+"""A data loader that gets the rows of coming batches while the model computes.
+
+The keys of each batch go to a queue of gets ahead (`embank.AheadQueue`), one queue for each bank. A
+thread of the bank takes the leases in the order of the batches and brings the rows into memory. The
+loader hands a batch out with its pending gets (`in_hand`). The first forward pass over a table
+waits for the table's get and copies the rows: they then have the updates of all earlier batches.
+All modules over the table share this one lease and one leaf, so the table takes one step a batch.
+
+The order of the gets within a batch is that of the tables' names. Two pipelines over the same
+tables therefore never wait for each other: the one that waits at a table has no later table.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar, Union
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from . import in_hand
+from .leaf import leaf_of, naming_cure
+from .lookahead import Keys, flat_keys
+from .sinks import Identity, identity, sink_of
+
+if TYPE_CHECKING:
+    from embank import AheadQueue, Bank, Lease, Pending, Table
+
+    from .modules import Embedding, EmbeddingBag
+
+Batch = TypeVar("Batch")
+
+_HANDED_OUT_MAX = 2
+"""The most batches in hand that no forward pass has used. A framework draws one batch ahead."""
+
+
+class _RowsAhead:
+    """The rows of one table that a batch needs: a pending get, and later its lease."""
+
+    def __init__(self, table: Table, parts: list[NDArray[np.int64]], queue: AheadQueue) -> None:
+        self._table = table
+        self._parts = parts
+        self._all = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self._pending: Pending = table.get_ahead(self._all, queue, distinct=True)
+        self._lease: Optional[Lease] = None
+        self._leaf: Optional[Tensor] = None
+
+    @property
+    def used(self) -> bool:
+        """Whether a forward pass has looked the rows up."""
+        return self._lease is not None
+
+    @property
+    def waits(self) -> bool:
+        return self._lease is None or self._lease.held
+
+    def equals(self, keys: NDArray[np.int64]) -> bool:
+        return any(np.array_equal(part, keys) for part in self._parts)
+
+    def lacks(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        lacking: NDArray[np.int64] = keys[np.isin(keys, self._all, invert=True)]
+        return lacking
+
+    def rows(
+        self, keys: NDArray[np.int64], device: torch.device
+    ) -> tuple[Tensor, NDArray[np.int64]]:
+        lease, leaf = self._lease, self._leaf
+        if lease is None or leaf is None:
+            out = None
+            if device.type == "cuda":
+                shape = (len(self._pending), self._table.dim)
+                out = torch.empty(shape, pin_memory=True).numpy()
+            with naming_cure():
+                lease = self._pending.wait(out=out)
+            leaf = leaf_of(self._table, lease, device, sink_of(self._table))
+            self._lease, self._leaf = lease, leaf
+        if leaf.device != device:
+            raise ValueError(
+                f"the rows of table {self._table.name!r} that were got ahead are on {leaf.device}, and keys of another "
+                f"module are on {device}: move them to one device, or use Pipelined(..., depth=0)"
+            )
+        return leaf, self._places(lease, keys)
+
+    def _places(self, lease: Lease, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        start = 0
+        for part in self._parts:
+            if np.array_equal(part, keys):
+                return lease.inverse[start : start + len(part)]
+            start += len(part)
+        order = np.argsort(lease.keys)
+        places: NDArray[np.int64] = order[
+            np.searchsorted(lease.keys, keys.view(np.uint64), sorter=order)
+        ]
+        return places
+
+    def let_go(self) -> None:
+        """Cancels the get if no forward pass has used it. Otherwise the graph has the lease."""
+        self._pending.cancel()
+        self._lease, self._leaf = None, None
+
+
+_Hand = dict[Identity, _RowsAhead]
+
+
+class Pipelined(Generic[Batch]):
+    """Iterates over `loader`, and gets the rows of the next `depth` batches while the model
+    computes.
+
+    A thread of each bank takes the leases of coming batches and reads their rows from disk. The
+    modules of `embank.torch` find their rows in the batch in hand: all modules over a table share
+    one lease. A forward pass copies the rows, with the updates of all earlier batches. So in a run
+    with one trainer, every depth gives the results of depth 0, except for the last digits where
+    several modules share a table: their gradients are summed in another order.
+
+    Each lease counts for the staleness bound from the get on. A table needs no bound, or one of at
+    least `depth` - 1; with a bound of `depth` no get waits for a batch of this loader.
+
+    `LookaheadLoader` announces rows further ahead than the bound allows. Use both as
+    `Pipelined(LookaheadLoader(loader, keys), keys)`. `ResumableLoader(Pipelined(...))` resumes
+    within a pass.
+
+    If `loader` or `keys` fails, the earlier batches are handed out first. The end of the pass,
+    `break` and exceptions end the thread and all leases. A batch takes one backward pass, or
+    several with a `SparseOptimizer`.
+
+    Not every model can get ahead. A table with admission, and a module with `max_norm`, raise
+    `ValueError` at a depth above 0.
+
+    Args:
+        loader: Any iterable of batches, also a `LookaheadLoader`. Each pass iterates over it again.
+            It must not be a `ResumableLoader`: wrap this loader in the `ResumableLoader` instead.
+        keys: A function that returns the keys of a batch by table, or by module over one table:
+            tensors or arrays of integers, of any shape. It must return all keys that the training
+            pass looks up in these tables. It runs in this process.
+        depth: The number of batches to get ahead. 0 gets nothing ahead. Default: 1.
+
+    >>> import embank, embank.torch, torch
+    >>> bank = embank.Bank("pipelined.bank", memory_budget="16MiB")
+    >>> items = bank.table("item", dim=8, optimizer=embank.SGD(lr=0.1), staleness_bound=2)
+    >>> model = embank.torch.Embedding(items)
+    >>> batches = [torch.arange(3) + step for step in range(5)]
+    >>> for batch in embank.torch.Pipelined(batches, lambda batch: {model: batch}, depth=2):
+    ...     model(batch).sum().backward()
+    >>> items.stats()["gets"], items.outstanding_leases()
+    (5, [])
+    >>> bank.close()
+    """
+
+    hands_out_rows = True
+    """Tells a `LookaheadLoader` that it must not draw ahead from this loader."""
+
+    def __init__(
+        self,
+        loader: Iterable[Batch],
+        keys: Callable[[Batch], Mapping[Union[Table, Embedding, EmbeddingBag], Keys]],
+        depth: int = 1,
+    ) -> None:
+        if not depth >= 0:
+            raise ValueError(f"depth must be 0 or more, not {depth}")
+        if getattr(loader, "counts_batches", False):
+            raise TypeError(
+                "a Pipelined loader draws batches ahead, and a ResumableLoader in it would count them as trained: nest "
+                "them as ResumableLoader(Pipelined(loader, keys))"
+            )
+        self.loader = loader
+        self.keys = keys
+        self.depth = depth
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.announcing(iter(self.loader))
+
+    def announcing(self, source: Iterator[Batch]) -> Iterator[Batch]:
+        """A pass over the remaining batches of an iteration of `loader`."""
+        return source if self.depth == 0 else self._ahead(source)
+
+    def __len__(self) -> int:
+        """The number of batches of a pass. `TypeError` if the loader does not know it."""
+        if not isinstance(self.loader, Sized):
+            raise TypeError(f"{type(self.loader).__name__} has no len()")
+        return len(self.loader)
+
+    def _ahead(self, source: Iterator[Batch]) -> Iterator[Batch]:
+        queues: dict[Bank, AheadQueue] = {}
+        coming: deque[tuple[Batch, _Hand]] = deque()
+        handed_out: list[_Hand] = []
+        all_in_hand = in_hand.batches()
+        failure: Optional[Exception] = None
+        drained = False
+        try:
+            while True:
+                while not drained and len(coming) <= self.depth:
+                    try:
+                        batch = next(source)
+                        coming.append((batch, self._asked(batch, queues)))
+                    except StopIteration:
+                        drained = True
+                    except Exception as error:
+                        drained, failure = True, error
+                if not coming:
+                    break
+                batch, hand = coming.popleft()
+                unused = [of for of in handed_out if not any(rows.used for rows in of.values())]
+                kept = unused[-(_HANDED_OUT_MAX - 1) :]
+                for of in handed_out:
+                    if all(of is not other for other in kept):
+                        _let_go(of, all_in_hand)
+                handed_out = [*kept, hand]
+                all_in_hand.append(hand)
+                yield batch
+        except BaseException:
+            # The pass was left early. The exception in `failure` refers to this frame, and so would
+            # keep the source alive.
+            failure = None
+            raise
+        finally:
+            for of in [*handed_out, *(hand for _, hand in coming)]:
+                _let_go(of, all_in_hand)
+            for queue in queues.values():
+                queue.close()
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure
+
+    def _asked(self, batch: Batch, queues: dict[Bank, AheadQueue]) -> _Hand:
+        """Asks for the rows of a batch."""
+        by_table: dict[Identity, tuple[Table, list[NDArray[np.int64]]]] = {}
+        for of, keys in _checked(self.keys(batch)).items():
+            table = _table_of(of)
+            # Copied, because the function `keys` may use its memory again for the next batch.
+            flat = flat_keys(keys).astype(np.int64)
+            by_table.setdefault(identity(table), (table, []))[1].append(flat)
+        hand: _Hand = {}
+        try:
+            for at in sorted(by_table, key=lambda at: (str(by_table[at][0].bank.path), at[1])):
+                table, parts = by_table[at]
+                self._check(table)
+                queue = queues.get(table.bank)
+                if queue is None:
+                    queue = queues[table.bank] = table.bank.ahead_queue()
+                hand[at] = _RowsAhead(table, parts, queue)
+        except BaseException:
+            _let_go(hand, [])
+            raise
+        return hand
+
+    def _check(self, table: Table) -> None:
+        bound = table.staleness_bound
+        if bound is not None and self.depth > bound + 1:
+            raise ValueError(
+                f"depth is {self.depth}, and table {table.name!r} has a staleness_bound of {bound}: more than {bound + 1} "
+                "batches ahead would only wait for each other; use a smaller depth or a larger bound"
+            )
+        if not table.admits_all:
+            raise ValueError(
+                f"table {table.name!r} has admission, which counts the gets of a key: a run that resumes would count the "
+                "gets of batches ahead twice; use Pipelined(..., depth=0)"
+            )
+
+
+def _let_go(hand: _Hand, all_in_hand: list[in_hand.Batch]) -> None:
+    for at, other in enumerate(all_in_hand):
+        if other is hand:
+            del all_in_hand[at]
+            break
+    for rows in hand.values():
+        rows.let_go()
+
+
+def _table_of(of: Any) -> Table:
+    """The table itself, or that of a module over one table."""
+    table: Table = getattr(of, "table", of)
+    return table
+
+
+def _checked(by_table: object) -> Mapping[Union[Table, Embedding, EmbeddingBag], Keys]:
+    """Raises `TypeError` unless a result of the function `keys` is `{table or module: keys}`."""
+    cure = "must return {table: keys} or {module: keys}, with an embank.Table or a module over one table"
+    if not isinstance(by_table, Mapping):
+        raise TypeError(f"the function keys {cure}, not {type(by_table).__name__}")
+    for of in by_table:
+        if not hasattr(_table_of(of), "get_ahead"):
+            raise TypeError(f"the function keys {cure}, not {of!r}")
+    return by_table

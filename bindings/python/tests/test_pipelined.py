@@ -1,0 +1,394 @@
+"""Tests `Pipelined`: results at every depth, all ways in which a pass ends, and what it refuses."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+
+import embank
+
+torch = pytest.importorskip("torch")
+
+from embank.torch import (  # noqa: E402
+    Embedding,
+    EmbeddingBag,
+    EmbeddingBagCollection,
+    EmbeddingCollection,
+    LookaheadLoader,
+    Pipelined,
+    ResumableLoader,
+    SparseOptimizer,
+    resume,
+    save,
+)
+
+
+def new_table(bank: embank.Bank, name: str, bound: Optional[int] = 8, dim: int = 4) -> embank.Table:
+    return bank.table(
+        name, dim=dim, optimizer=embank.Adagrad(lr=0.1), staleness_bound=bound
+    )
+
+
+def new_bank(path: Path) -> embank.Bank:
+    return embank.Bank(path, memory_budget="16MiB", wait_timeout=20.0)
+
+
+class Model(torch.nn.Module):
+    """Looks users up, and items as bags and as single rows."""
+
+    def __init__(self, bank: embank.Bank, bound: Optional[int] = 8) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.users = Embedding(new_table(bank, "user", bound), padding_idx=0)
+        items = new_table(bank, "item", bound)
+        self.bags = EmbeddingBag(items, mode="mean")
+        self.items = Embedding(items)
+        self.dense = torch.nn.Linear(12, 1)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        parts = [self.users(batch["user"]), self.bags(batch["seen"]), self.items(batch["item"])]
+        return self.dense(torch.cat(parts, dim=1)).squeeze(1)
+
+    def keys(self, batch: dict[str, torch.Tensor]) -> dict[Any, torch.Tensor]:
+        return {
+            self.users: batch["user"],
+            self.bags: batch["seen"],
+            self.items: batch["item"],
+        }
+
+
+def batches_of(count: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    return [
+        {
+            "user": torch.randint(0, 30, (16,), generator=generator),
+            "seen": torch.randint(0, 200, (16, 3), generator=generator),
+            "item": torch.randint(0, 200, (16,), generator=generator),
+        }
+        for _ in range(count)
+    ]
+
+
+def train(model: Model, loader: Any) -> list[float]:
+    dense = torch.optim.SGD(model.dense.parameters(), lr=0.1)
+    losses = []
+    for batch in loader:
+        loss = (model(batch) - 1.0).square().mean()
+        dense.zero_grad()
+        loss.backward()
+        dense.step()
+        losses.append(loss.item())
+    return losses
+
+
+def rows_of(model: Model) -> list[np.ndarray[Any, Any]]:
+    return [model.users.table.peek(range(31)), model.items.table.peek(range(200))]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 5])
+@pytest.mark.parametrize("lookahead", [False, True])
+def test_every_depth_gives_the_results_of_the_plain_loop(
+    tmp_path: Path, depth: int, lookahead: bool
+) -> None:
+    with new_bank(tmp_path / "plain") as bank:
+        model = Model(bank)
+        losses, rows = train(model, batches_of(40)), rows_of(model)
+    with new_bank(tmp_path / "pipelined") as bank:
+        model = Model(bank)
+        loader: Any = batches_of(40)
+        if lookahead:
+            of_tables = lambda batch: {model.items.table: batch["item"]}  # noqa: E731
+            loader = LookaheadLoader(loader, of_tables, depth=3)
+        pipelined = Pipelined(loader, model.keys, depth)
+        assert len(pipelined) == 40
+        found = train(model, pipelined)
+        gets = model.items.table.stats()["gets"]
+        assert bank.outstanding_leases() == []
+        if depth == 0:
+            # Bit for bit, with a get for each module.
+            assert found == losses and gets == 80
+            for own, other in zip(rows_of(model), rows):
+                np.testing.assert_array_equal(own, other)
+        else:
+            assert gets == 40
+            np.testing.assert_allclose(found, losses, rtol=1e-5)
+            for own, other in zip(rows_of(model), rows):
+                np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-6)
+
+
+def test_collections_take_rows_of_several_tables(tmp_path: Path) -> None:
+    results = []
+    for depth in (0, 3):
+        with new_bank(tmp_path / f"{depth}") as bank:
+            tables = {"a": new_table(bank, "a"), "b": new_table(bank, "b")}
+            bags, rows = EmbeddingBagCollection(tables), EmbeddingCollection(tables)
+            generator = torch.Generator().manual_seed(3)
+            batches = [torch.randint(0, 50, (8, 4), generator=generator) for _ in range(20)]
+            keys = lambda batch: {table: batch for table in tables.values()}  # noqa: E731
+            for batch in Pipelined(batches, keys, depth):
+                out = bags({"a": batch, "b": batch})
+                (out["a"] * out["b"]).sum().backward()
+            with torch.no_grad():
+                found = rows(dict.fromkeys("ab", torch.arange(50)))
+                results.append({name: found[name].numpy() for name in "ab"})
+    for name in "ab":
+        np.testing.assert_allclose(results[0][name], results[1][name], rtol=1e-5, atol=1e-7)
+
+
+def test_the_next_rows_are_leased_while_a_batch_is_computed(bank: embank.Bank) -> None:
+    table = new_table(bank, "t", bound=2)
+    module = Embedding(table)
+    batches = [torch.tensor([at, at + 1]) for at in range(10)]
+    for at, batch in enumerate(Pipelined(batches, lambda batch: {module: batch}, depth=2)):
+        module(batch).sum().backward()
+        if at + 3 < 10:
+            # The leases come without another call of this thread.
+            while len(table.outstanding_leases()) < 2:
+                pass
+            assert table.outstanding(at + 3) == 1
+    assert max(table.stats()["staleness"]) <= 2
+
+
+def test_gets_wait_for_the_batch_in_hand_and_no_longer(bank: embank.Bank) -> None:
+    module = Embedding(new_table(bank, "t", bound=0))
+    batch = torch.tensor([5, 6])
+    for each in Pipelined([batch] * 10, lambda batch: {module: batch}, depth=1):
+        module(each).sum().backward()
+    assert module.table.stats()["staleness"] == {0: 20}
+
+
+def test_a_framework_may_draw_one_batch_early(bank: embank.Bank) -> None:
+    module = Embedding(new_table(bank, "t", bound=0))
+    batches = [torch.tensor([at, 100]) for at in range(8)]
+    passing = iter(Pipelined(batches, lambda batch: {module: batch}, depth=1))
+    now = next(passing)
+    for coming in itertools.chain(passing, [None]):
+        module(now).sum().backward()
+        now = coming
+    # The pass ends before the last batch is trained, so this batch makes a get of its own.
+    assert module.table.stats()["gets"] == 9
+    learned = module.table.peek(range(8)) != module.table.initial(range(8))
+    assert learned.all() and bank.outstanding_leases() == []
+
+
+def test_batches_without_a_step_are_let_go(bank: embank.Bank) -> None:
+    module = Embedding(new_table(bank, "t", bound=1))
+    batches = [torch.tensor([at % 2]) for at in range(12)]
+    for at, batch in enumerate(Pipelined(batches, lambda batch: {module: batch}, depth=1)):
+        if at % 3 == 0:
+            continue  # no forward pass
+        output = module(batch)
+        if at % 3 == 1:
+            output.sum().backward()
+        with torch.no_grad():
+            module(torch.tensor([77]))  # peeks
+        del output
+    assert bank.outstanding_leases() == []
+
+
+@pytest.mark.parametrize("ends", ["break", "model", "loader", "keys"])
+def test_a_pass_that_ends_early_leaves_no_lease_and_no_thread(
+    bank: embank.Bank, ends: str
+) -> None:
+    module = Embedding(new_table(bank, "t"))
+    threads = native_threads()
+
+    def source() -> Iterator[torch.Tensor]:
+        for at in range(10):
+            if ends == "loader" and at == 5:
+                raise RuntimeError("loader")
+            yield torch.tensor([at, at + 1])
+
+    def keys(batch: torch.Tensor) -> dict[Any, torch.Tensor]:
+        if ends == "keys" and batch[0] == 5:
+            raise RuntimeError("keys")
+        return {module: batch}
+
+    seen = []
+
+    def run() -> None:
+        for batch in Pipelined(source(), keys, depth=3):
+            seen.append(int(batch[0]))
+            module(batch).sum().backward()
+            if ends == "break" and len(seen) == 5:
+                break
+            if ends == "model" and len(seen) == 5:
+                raise RuntimeError("model")
+
+    if ends == "break":
+        run()
+    else:
+        with pytest.raises(RuntimeError, match=ends):
+            run()
+    assert seen == [0, 1, 2, 3, 4]
+    gc.collect()
+    assert bank.outstanding_leases() == []
+    assert native_threads() == threads
+    # No batch is in hand, so the module makes a get of its own.
+    module(torch.tensor([3])).sum().backward()
+
+
+def native_threads() -> set[str]:
+    """The names of the process's threads that make gets ahead."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return {name for name in names if name == "embank-ahead"}
+
+
+def test_ctrl_c_ends_a_wait(bank: embank.Bank) -> None:
+    module = Embedding(new_table(bank, "t", bound=0))
+    held = []
+    holder = threading.Thread(target=lambda: held.append(module.table.get([7])))
+    holder.start()
+    holder.join()
+    waits = module.table.stats()["waits"]
+    done = threading.Event()
+
+    def interrupt() -> None:
+        while not done.is_set() and module.table.stats()["waits"] == waits:
+            pass
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        for batch in Pipelined([torch.tensor([7])], lambda batch: {module: batch}):
+            thread.start()
+            module(batch)
+            thread.join()  # the signal may arrive here
+    done.set()
+    thread.join()
+    assert len(bank.outstanding_leases()) == 1
+    held[0].release()
+
+
+def test_keys_that_were_not_announced_are_refused(bank: embank.Bank) -> None:
+    module = Embedding(new_table(bank, "t"))
+    other = Embedding(new_table(bank, "other"))
+    for batch in Pipelined([torch.tensor([1, 2, 2])], lambda batch: {module: batch}):
+        with pytest.raises(ValueError, match="key 3 of table 't' was not announced"):
+            module(torch.tensor([1, 3]))
+        other(torch.tensor([9])).sum().backward()  # of no announced table
+        assert module(torch.tensor([[2], [1]])).shape == (2, 1, 4)
+        module(batch).sum().backward()
+        with pytest.raises(ValueError, match="have taken their step"):
+            module(batch)
+    assert bank.outstanding_leases() == []
+
+
+def test_what_cannot_get_ahead_is_refused_by_name(bank: embank.Bank, tmp_path: Path) -> None:
+    module = Embedding(new_table(bank, "t", bound=1))
+    one = [torch.tensor([1])]
+    with pytest.raises(ValueError, match="depth is 3.*staleness_bound of 1"):
+        list(Pipelined(one, lambda batch: {module: batch}, depth=3))
+    admitted = bank.table("admitted", dim=2, admit_after_gets=2)
+    with pytest.raises(ValueError, match="'admitted' has admission"):
+        list(Pipelined(one, lambda batch: {admitted: batch}))
+    short = Embedding(new_table(bank, "short"), max_norm=1.0)
+    for batch in Pipelined(one, lambda batch: {short: batch}):
+        with pytest.raises(ValueError, match="max_norm"):
+            short(batch)
+    for match, keys in [("table: keys", lambda batch: batch), ("table: keys", lambda batch: {1: batch})]:
+        with pytest.raises(TypeError, match=match):
+            list(Pipelined(one, keys))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="0 or more"):
+        Pipelined(one, lambda batch: {module: batch}, depth=-1)
+    with pytest.raises(TypeError, match="nest them as ResumableLoader"):
+        Pipelined(ResumableLoader(one), lambda batch: {module: batch})
+    with pytest.raises(TypeError, match="nest them as Pipelined"):
+        LookaheadLoader(Pipelined(one, lambda batch: {module: batch}), lambda batch: {})
+    assert bank.outstanding_leases() == []
+
+
+def test_a_sparse_optimizer_keeps_its_results(tmp_path: Path) -> None:
+    results = []
+    for depth in (0, 2):
+        with new_bank(tmp_path / f"{depth}") as bank:
+            module = Embedding(new_table(bank, "t"))
+            tables = SparseOptimizer(module)
+            batches = [torch.tensor([at % 7, at % 5 + 10]) for at in range(20)]
+            for at, batch in enumerate(Pipelined(batches, lambda batch: {module: batch}, depth)):
+                (module(batch).sum() * (at + 1)).backward()
+                if at % 2 == 1:
+                    torch.nn.utils.clip_grad_norm_(tables.parameters(), 1.0)
+                    tables.step()
+                    tables.zero_grad()
+            assert bank.outstanding_leases() == []
+            results.append(module.table.peek(range(15)))
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+@pytest.mark.parametrize("lookahead", [False, True])
+def test_it_resumes_at_any_batch(tmp_path: Path, lookahead: bool) -> None:
+    data = torch.utils.data.TensorDataset(torch.randint(0, 99, (64, 3)))
+
+    def new_loader(module: Embedding) -> ResumableLoader[Any]:
+        loader: Any = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+        if lookahead:
+            loader = LookaheadLoader(loader, lambda batch: {module.table: batch[0]})
+        return ResumableLoader(Pipelined(loader, lambda batch: {module: batch[0]}, depth=2))
+
+    def run(path: Path, stop: Optional[int]) -> tuple[list[int], Any]:
+        with new_bank(path) as bank:
+            torch.manual_seed(5)
+            module = Embedding(new_table(bank, "t"))
+            loader = new_loader(module)
+            resume(bank, loader=loader)
+            seen = []
+            for at, (batch,) in enumerate(loader):
+                seen.append(int(batch.sum()))
+                module(batch).square().sum().backward()
+                if at == stop:
+                    save(bank, loader=loader)
+                    break
+            return seen, module.table.peek(range(99))
+
+    whole, rows = run(tmp_path / "whole", None)
+    first, _ = run(tmp_path / "parts", 4)
+    second, _ = run(tmp_path / "parts", 3)
+    third, found = run(tmp_path / "parts", None)
+    assert first + second + third == whole and len(whole) == 16
+    np.testing.assert_array_equal(found, rows)
+
+
+def test_two_pipelines_share_two_tables(bank: embank.Bank) -> None:
+    tables = [
+        bank.table(
+            name, dim=1, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros(), staleness_bound=1
+        )
+        for name in ("b", "a")
+    ]
+    failures: list[BaseException] = []
+
+    def train_one(seed: int) -> None:
+        try:
+            modules = [Embedding(table) for table in tables]
+            generator = torch.Generator().manual_seed(seed)
+            batches = [torch.randperm(12, generator=generator)[:6] for _ in range(60)]
+            order = modules if seed == 0 else modules[::-1]
+            for batch in Pipelined(batches, lambda batch: dict.fromkeys(order, batch), depth=2):
+                (-sum(module(batch).sum() for module in order)).backward()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=train_one, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    counts = np.zeros(12)
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(60):
+            counts[torch.randperm(12, generator=generator)[:6].numpy()] += 1
+    for table in tables:
+        assert table.peek(range(12)).ravel().tolist() == counts.tolist()
+        assert max(table.stats()["staleness"]) <= 1
+    assert bank.outstanding_leases() == []
