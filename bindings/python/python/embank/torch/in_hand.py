@@ -49,9 +49,18 @@ class RowsInHand(Protocol):
 Batch = Mapping[Identity, RowsInHand]
 
 
+class Pass(Protocol):
+    """A pass of a `Pipelined` loader."""
+
+    def withdraw(self) -> None:
+        """Cancels the gets ahead. Later forward passes over their batches get the rows themselves.
+        When the call returns, no thread makes gets for this pass."""
+
+
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.batches: list[Batch] = []
+        self.passes: list[Pass] = []
 
 
 _of_thread = _OfThread()
@@ -60,6 +69,11 @@ _of_thread = _OfThread()
 def batches() -> list[Batch]:
     """The batches in hand of this thread, the oldest first."""
     return _of_thread.batches
+
+
+def passes() -> list[Pass]:
+    """The passes of `Pipelined` loaders that this thread has begun and not ended."""
+    return _of_thread.passes
 
 
 def has(table: Table) -> bool:

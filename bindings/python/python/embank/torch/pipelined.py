@@ -44,7 +44,7 @@ class _RowsAhead:
         self._table = table
         self._parts = parts
         self._all = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self._pending: Pending = table.get_ahead(self._all, queue, distinct=True)
+        self._pending: Optional[Pending] = table.get_ahead(self._all, queue, distinct=True)
         self._lease: Optional[Lease] = None
         self._leaf: Optional[Tensor] = None
 
@@ -69,12 +69,7 @@ class _RowsAhead:
     ) -> tuple[Tensor, NDArray[np.int64]]:
         lease, leaf = self._lease, self._leaf
         if lease is None or leaf is None:
-            out = None
-            if device.type == "cuda":
-                shape = (len(self._pending), self._table.dim)
-                out = torch.empty(shape, pin_memory=True).numpy()
-            with naming_cure():
-                lease = self._pending.wait(out=out)
+            lease = self._got(device)
             leaf = leaf_of(self._table, lease, device, sink_of(self._table))
             self._lease, self._leaf = lease, leaf
         if leaf.device != device:
@@ -83,6 +78,17 @@ class _RowsAhead:
                 f"module are on {device}: move them to one device, or use Pipelined(..., depth=0)"
             )
         return leaf, self._places(lease, keys)
+
+    def _got(self, device: torch.device) -> Lease:
+        pending, self._pending = self._pending, None
+        with naming_cure():
+            if pending is None:
+                return self._table.get_distinct(self._all)
+            out = None
+            if device.type == "cuda":
+                shape = (len(pending), self._table.dim)
+                out = torch.empty(shape, pin_memory=True).numpy()
+            return pending.wait(out=out)
 
     def _places(self, lease: Lease, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         start = 0
@@ -96,9 +102,15 @@ class _RowsAhead:
         ]
         return places
 
+    def withdraw(self) -> None:
+        """Cancels the get if no forward pass has used it. A later forward pass gets the rows."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.cancel()
+
     def let_go(self) -> None:
-        """Cancels the get if no forward pass has used it. Otherwise the graph has the lease."""
-        self._pending.cancel()
+        """Ends the use of the rows. A graph of their forward pass keeps their lease."""
+        self.withdraw()
         self._lease, self._leaf = None, None
 
 
@@ -183,53 +195,96 @@ class Pipelined(Generic[Batch]):
         return len(self.loader)
 
     def _ahead(self, source: Iterator[Batch]) -> Iterator[Batch]:
-        queues: dict[Bank, AheadQueue] = {}
-        coming: deque[tuple[Batch, _Hand]] = deque()
-        handed_out: list[_Hand] = []
-        all_in_hand = in_hand.batches()
-        failure: Optional[Exception] = None
-        drained = False
+        this_pass: _Pass[Batch] = _Pass(source, self.keys, self.depth)
+        # A list of this thread: `close` may come from another thread.
+        passes = in_hand.passes()
+        passes.append(this_pass)
         try:
-            while True:
-                while not drained and len(coming) <= self.depth:
-                    try:
-                        batch = next(source)
-                        coming.append((batch, self._asked(batch, queues)))
-                    except StopIteration:
-                        drained = True
-                    except Exception as error:
-                        drained, failure = True, error
-                if not coming:
-                    break
-                batch, hand = coming.popleft()
-                unused = [of for of in handed_out if not any(rows.used for rows in of.values())]
-                kept = unused[-(_HANDED_OUT_MAX - 1) :]
-                for of in handed_out:
-                    if all(of is not other for other in kept):
-                        _let_go(of, all_in_hand)
-                handed_out = [*kept, hand]
-                all_in_hand.append(hand)
-                yield batch
+            while this_pass.hand_out():
+                yield this_pass.batch
         except BaseException:
             # The pass was left early. The exception in `failure` refers to this frame, and so would
             # keep the source alive.
-            failure = None
+            this_pass.failure = None
             raise
         finally:
-            for of in [*handed_out, *(hand for _, hand in coming)]:
-                _let_go(of, all_in_hand)
-            for queue in queues.values():
-                queue.close()
+            passes.remove(this_pass)
+            this_pass.end()
+        failure, this_pass.failure = this_pass.failure, None
         if failure is not None:
             try:
                 raise failure
             finally:
                 del failure
 
-    def _asked(self, batch: Batch, queues: dict[Bank, AheadQueue]) -> _Hand:
+
+class _Pass(Generic[Batch]):
+    """A pass over the batches of a loader."""
+
+    batch: Batch
+    """The batch that was handed out last."""
+
+    def __init__(
+        self, source: Iterator[Batch], keys: Callable[[Batch], object], depth: int
+    ) -> None:
+        self._source = source
+        self._keys = keys
+        self._depth = depth
+        self._queues: dict[Bank, AheadQueue] = {}
+        self._coming: deque[tuple[Batch, _Hand]] = deque()
+        self._handed_out: list[_Hand] = []
+        self._drained = False
+        self._in_hand = in_hand.batches()
+        self.failure: Optional[Exception] = None
+        """The error that ended the pass. It is raised after the batches before it have been handed
+        out.
+        """
+
+    def hand_out(self) -> bool:
+        """Draws batches and asks for their rows. Hands the next batch out, if there is one."""
+        while not self._drained and len(self._coming) <= self._depth:
+            try:
+                batch = next(self._source)
+                self._coming.append((batch, self._asked(batch)))
+            except StopIteration:
+                self._drained = True
+            except Exception as error:
+                self._drained, self.failure = True, error
+        if not self._coming:
+            return False
+        self.batch, hand = self._coming.popleft()
+        unused = [of for of in self._handed_out if not any(rows.used for rows in of.values())]
+        kept = unused[-(_HANDED_OUT_MAX - 1) :]
+        for of in self._handed_out:
+            if all(of is not other for other in kept):
+                self._let_go(of)
+        self._handed_out = [*kept, hand]
+        self._in_hand.append(hand)
+        return True
+
+    def withdraw(self) -> None:
+        for of in self._hands():
+            for rows in of.values():
+                rows.withdraw()
+        self._close_queues()
+
+    def end(self) -> None:
+        for of in self._hands():
+            self._let_go(of)
+        self._close_queues()
+
+    def _hands(self) -> list[_Hand]:
+        return [*self._handed_out, *(hand for _, hand in self._coming)]
+
+    def _close_queues(self) -> None:
+        for queue in self._queues.values():
+            queue.close()
+        self._queues.clear()
+
+    def _asked(self, batch: Batch) -> _Hand:
         """Asks for the rows of a batch."""
         by_table: dict[Identity, tuple[Table, list[NDArray[np.int64]]]] = {}
-        for of, keys in _checked(self.keys(batch)).items():
+        for of, keys in _checked(self._keys(batch)).items():
             table = _table_of(of)
             # Copied, because the function `keys` may use its memory again for the next batch.
             flat = flat_keys(keys).astype(np.int64)
@@ -239,20 +294,20 @@ class Pipelined(Generic[Batch]):
             for at in sorted(by_table, key=lambda at: (str(by_table[at][0].bank.path), at[1])):
                 table, parts = by_table[at]
                 self._check(table)
-                queue = queues.get(table.bank)
+                queue = self._queues.get(table.bank)
                 if queue is None:
-                    queue = queues[table.bank] = table.bank.ahead_queue()
+                    queue = self._queues[table.bank] = table.bank.ahead_queue()
                 hand[at] = _RowsAhead(table, parts, queue)
         except BaseException:
-            _let_go(hand, [])
+            self._let_go(hand)
             raise
         return hand
 
     def _check(self, table: Table) -> None:
         bound = table.staleness_bound
-        if bound is not None and self.depth > bound + 1:
+        if bound is not None and self._depth > bound + 1:
             raise ValueError(
-                f"depth is {self.depth}, and table {table.name!r} has a staleness_bound of {bound}: more than {bound + 1} "
+                f"depth is {self._depth}, and table {table.name!r} has a staleness_bound of {bound}: more than {bound + 1} "
                 "batches ahead would only wait for each other; use a smaller depth or a larger bound"
             )
         if not table.admits_all:
@@ -261,14 +316,13 @@ class Pipelined(Generic[Batch]):
                 "gets of batches ahead twice; use Pipelined(..., depth=0)"
             )
 
-
-def _let_go(hand: _Hand, all_in_hand: list[in_hand.Batch]) -> None:
-    for at, other in enumerate(all_in_hand):
-        if other is hand:
-            del all_in_hand[at]
-            break
-    for rows in hand.values():
-        rows.let_go()
+    def _let_go(self, hand: _Hand) -> None:
+        for at, other in enumerate(self._in_hand):
+            if other is hand:
+                del self._in_hand[at]
+                break
+        for rows in hand.values():
+            rows.let_go()
 
 
 def _table_of(of: Any) -> Table:

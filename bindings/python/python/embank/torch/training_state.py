@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import in_hand
 from .caller import warn_caller
 from .fills import change, training
 from .lookahead import LookaheadLoader
@@ -103,6 +104,9 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
         _check_bank(bank, name, part)
         _check_loader(name, part)
     _warn_unread(bank)
+    for each in in_hand.passes():
+        # Gets ahead may make rows while the states are collected.
+        each.withdraw()
     state_id = bank.state_id
     states = {}
     values = {}
