@@ -431,21 +431,21 @@ impl Segments {
     /// Takes a segment for a write at offset `within` of its file. Creates the file if it does not
     /// exist.
     fn for_writing(&self, number: u64, within: u64) -> Result<Held<'_>> {
+        let take = |wait| {
+            self.open.take(number, wait, Purpose::Change, |wait| self.open_or_create(number, wait))
+        };
         // The loop ends: another round follows only if another thread has created the file, or has
         // removed the file that it found.
         loop {
-            let existing = self.take(number, Wait::No, Purpose::Change)?;
-            if let Taken::Held(segment) = existing {
-                return self.owned(segment, within);
-            }
-            if matches!(existing, Taken::Busy) {
+            let mut taken = take(Wait::No)?;
+            if matches!(taken, Taken::Busy) {
                 // All open files are in use, or no descriptor is free. The earlier segments are
-                // complete, and after their sync their files can be closed.
+                // complete, and after their sync their files can be closed. Without this sync the
+                // wait might not end.
                 self.sync_below(number, &mut self.sync_failure.lock())?;
+                taken = take(Wait::Yes)?;
             }
-            if let Taken::Held(segment) =
-                self.open.take(number, Wait::Yes, Purpose::Change, |_| self.create(number))?
-            {
+            if let Taken::Held(segment) = taken {
                 return self.owned(segment, within);
             }
         }
@@ -491,9 +491,9 @@ impl Segments {
     }
 
     /// Opens or creates the file of a segment. `None` if another thread creates it now.
-    fn create(&self, number: u64) -> Result<Option<(Place, HeldFile)>> {
+    fn open_or_create(&self, number: u64, wait: Wait) -> Result<Option<(Place, HeldFile)>> {
         let place = self.place(number);
-        match open_file::existing(&place, self.direct, self.read_only, Wait::Yes) {
+        match open_file::existing(&place, self.direct, self.read_only, wait) {
             Ok(file) => return Ok(Some((place, file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io("open", &place, error)),
