@@ -12,7 +12,6 @@
 //! the end. If the step ends early, its error also has that of the row.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use embank_kv::{Clock, Shortage};
 
@@ -128,7 +127,7 @@ impl TableGradients<'_> {
         let [first, others @ ..] = &leases[..] else { panic!("a part of a step has no lease") };
         let table = &first.table;
         assert!(
-            others.iter().all(|lease| Arc::ptr_eq(&lease.table.shared, &table.shared)),
+            others.iter().all(|lease| lease.table.is_same(table)),
             "leases that are answered together are of one table"
         );
         for lease in leases {

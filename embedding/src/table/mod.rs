@@ -110,6 +110,23 @@ impl Table {
         self.shared.id
     }
 
+    /// True if both handles refer to the same table of the same open bank.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let user = bank.table("user", TableConfig::new(2))?;
+    /// assert!(user.is_same(&bank.open_table("user")?));
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// True while no other table has reused this table's number. Once another table has reused it,
     /// no rollback can restore this table, because no checkpoint contains this table any more.
     #[must_use]
