@@ -1,5 +1,5 @@
-//! `example`: the models in Rust, and their tests. They need libtorch, which comes with the PyTorch
-//! of `target/venv`.
+//! `example`: the models in Rust, and the tests of the crates that use `tch`. They need libtorch,
+//! which comes with the PyTorch of `target/venv`.
 
 use std::env;
 use std::ffi::OsString;
@@ -33,26 +33,35 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     environment::with_packages(root, &python, &lock, "")?;
     drop(lock);
     let mut cargo = cargo(root, &python)?;
-    cargo.args(["run", "--release", "--locked", "--manifest-path", MANIFEST, "--bin", &args.name]);
+    cargo.args(["run", "--release", "--locked", "--manifest-path", MANIFEST]);
+    cargo.args(["--package", "embank-examples", "--bin", &args.name]);
     command::become_program(cargo.arg("--").args(&args.args))
 }
 
-/// Checks the examples: formatting, lints and tests.
+/// Checks the crate `embank-tch` and the examples: formatting, lints and tests. The build is not
+/// optimized, because compiling takes most of the time of this check. If there is no C++ compiler,
+/// which `tch` needs, the check is left out with a message.
 ///
 /// # Errors
 /// Returns the error of the first check that fails.
 pub(crate) fn check(root: &Path, python: &Python) -> Result<()> {
+    let compiler = env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    if command::quiet(Command::new(&compiler).arg("--version")).is_err() {
+        println!("left out: there is no C++ compiler (apt install g++, or set CXX)");
+        return Ok(());
+    }
     let run = |words: &[&str]| {
         let (subcommand, others) = words.split_first().context("a subcommand of cargo")?;
         let mut cargo = cargo(root, python)?;
         command::shown(cargo.arg(subcommand).args(["--manifest-path", MANIFEST]).args(others))
     };
-    run(&["fmt", "--check"])?;
-    run(&["clippy", "--release", "--locked", "--all-targets", "--", "-D", "warnings"])?;
-    run(&["test", "--release", "--locked"])
+    run(&["fmt", "--all", "--check"])?;
+    run(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    run(&["test", "--locked", "--workspace"])
 }
 
-const MANIFEST: &str = "examples/rust/Cargo.toml";
+/// The workspace of the crates that need libtorch.
+const MANIFEST: &str = "bindings/tch/Cargo.toml";
 
 /// Returns Cargo with the environment that the crate `tch` and its programs need. PyTorch's Python
 /// is first in the path, and its libraries are in the loader's path.

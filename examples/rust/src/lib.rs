@@ -1,8 +1,8 @@
 //! Parts that the three examples share: rows in a bank or in memory, batches announced ahead, and
 //! the paths of the data files.
 //!
-//! Read [`rows`] first: it connects PyTorch's autograd and Embank. Then read `bin/kge.rs`, the
-//! shortest of the models.
+//! Read `bin/kge.rs` first, the shortest of the models. The crate `embank-tch` connects PyTorch's
+//! autograd and Embank.
 //!
 //! | program | model | data |
 //! |---|---|---|

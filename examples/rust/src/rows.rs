@@ -1,135 +1,94 @@
-//! Rows of embeddings as tensors with a gradient.
+//! Rows of embeddings, in a bank or in memory.
 //!
-//! [`Embedding`] replaces `tch::nn::embedding`. A training step is
+//! A training step is
 //!
-//! 1. `let rows = embedding.get(&keys)?`: the rows of the distinct keys become a leaf of the
-//!    autograd graph, and `rows.tensor()` has one row per key;
-//! 2. forward and `loss.backward()`: the leaf collects the gradient, summed over equal keys;
-//! 3. `rows.step()?`: the gradient goes back with the lease, and the optimizer runs in the store.
+//! 1. `let rows = embedding.forward(&keys)?`: one row per key, in the autograd graph;
+//! 2. forward and `loss.backward()`;
+//! 3. `tables.step()?`: the optimizer of each table takes its step, in the store.
 //!
-//! If the rows are dropped without a step, they stay unchanged.
+//! In `tch::no_grad`, `forward` creates and changes no row.
 //!
-//! The twin in memory ([`Twin`]) is a plain tensor with its own Adagrad and the table's initial
-//! values. So a run on it gives the results of a run on a bank, except for the last digits.
+//! With a bank, `embank-tch` does this. The twin in memory is a plain tensor with its own Adagrad
+//! and the table's initial values. So a run on it gives the results of a run on a bank, except for
+//! the last digits.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use anyhow::{Context, Result, ensure};
-use embank::{Adagrad, Bank, Lease, Missing, Optimizer, Request, Table, TableConfig, UniqueKeys};
+use anyhow::{Context, Result};
+use embank::{Adagrad, Bank, Optimizer, Table, TableConfig, UniqueKeys};
+use embank_tch::SparseOptimizer;
 use tch::{Kind, Tensor, no_grad};
+
+/// The tables of a model, and their optimizer step.
+pub struct Tables {
+    bank: Bank,
+    in_memory: bool,
+    optimizer: SparseOptimizer,
+    twins: Vec<Rc<Twin>>,
+}
 
 /// Rows by key.
 pub enum Embedding {
     /// In a bank. Rows beyond the memory budget are on disk.
-    Bank(Table),
+    Bank(embank_tch::Embedding),
     /// In memory.
-    Memory(Twin),
+    Memory(Rc<Twin>),
 }
 
-/// Rows that were got for training.
-pub struct Rows {
-    /// (distinct keys, dim), with a gradient after the backward pass.
-    leaf: Tensor,
-    /// Place of each key's row in `leaf`. `None` if key `i` has row `i`.
-    places: Option<Tensor>,
-    origin: Origin,
-}
+impl Tables {
+    /// The tables are in `bank`, or have twins in memory.
+    #[must_use]
+    pub fn new(bank: Bank, in_memory: bool) -> Self {
+        Self { bank, in_memory, optimizer: SparseOptimizer::new(), twins: Vec::new() }
+    }
 
-enum Origin {
-    Bank(Lease),
-    Memory { twin: Twin, positions: Tensor },
-}
-
-impl Embedding {
     /// Opens the table in the bank, or makes its twin in memory. Only the twin uses `keys`, which
     /// are all keys that the program gets.
     pub fn open(
-        bank: &Bank,
+        &mut self,
         name: &str,
         config: TableConfig,
-        in_memory: bool,
         keys: impl Iterator<Item = u64>,
-    ) -> Result<Self> {
-        let table = bank.table(name, config)?;
-        Ok(if in_memory { Self::Memory(Twin::of(&table, keys)?) } else { Self::Bank(table) })
+    ) -> Result<Embedding> {
+        let table = self.bank.table(name, config)?;
+        if !self.in_memory {
+            return Ok(Embedding::Bank(embank_tch::Embedding::new(table, &self.optimizer)));
+        }
+        let twin = Rc::new(Twin::of(&table, keys)?);
+        self.twins.push(Rc::clone(&twin));
+        Ok(Embedding::Memory(twin))
     }
 
-    /// Gets the rows of `keys`, which may repeat, for training.
-    pub fn get(&self, keys: &[u64]) -> Result<Rows> {
-        let request = Request::new(keys)?.distinct();
-        let unique = request.unique();
-        let places = (!unique.all_distinct()).then(|| {
-            let places: Vec<i64> = unique.inverse().iter().map(|&place| place.into()).collect();
-            Tensor::from_slice(&places)
-        });
-        let (leaf, origin) = match self {
-            Self::Bank(table) => {
-                let mut rows = vec![0.0; unique.len() * table.dim()];
-                let lease = table.get_rows(request, &mut rows)?;
-                (matrix(&rows, table.dim()), Origin::Bank(lease))
-            }
-            Self::Memory(twin) => {
-                let positions = twin.positions(unique.keys())?;
-                let leaf = twin.weight.index_select(0, &positions);
-                (leaf, Origin::Memory { twin: twin.share(), positions })
-            }
-        };
-        Ok(Rows { leaf: leaf.set_requires_grad(true), places, origin })
+    /// Takes one optimizer step of every row with a gradient.
+    pub fn step(&self) -> Result<()> {
+        self.twins.iter().for_each(|twin| twin.step());
+        Ok(self.optimizer.step()?)
     }
+}
 
-    /// Reads the rows of `keys` for evaluation. Creates and changes no row.
-    pub fn look(&self, keys: &[u64]) -> Result<Tensor> {
+impl Embedding {
+    /// Returns the rows of `keys`, (keys, dim), which may repeat.
+    pub fn forward(&self, keys: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Bank(table) => {
-                let mut rows = vec![0.0; keys.len() * table.dim()];
-                table.peek(keys, &mut rows, Missing::Initial)?;
-                Ok(matrix(&rows, table.dim()))
-            }
-            Self::Memory(twin) => Ok(twin.weight.index_select(0, &twin.positions(keys)?)),
+            Self::Bank(module) => Ok(module.forward(keys)?),
+            Self::Memory(twin) => twin.forward(keys),
         }
     }
 
     /// Announces that training will use these rows soon. Never waits.
-    pub fn lookahead(&self, keys: &[u64]) -> Result<()> {
-        if let Self::Bank(table) = self {
-            table.lookahead(keys)?;
+    pub fn lookahead(&self, keys: &Tensor) -> Result<()> {
+        if let Self::Bank(module) = self {
+            module.lookahead(keys)?;
         }
         Ok(())
     }
 }
 
-impl Rows {
-    /// (keys, dim): one row per key, in the order of the keys.
-    pub fn tensor(&self) -> Tensor {
-        match &self.places {
-            Some(places) => self.leaf.index_select(0, places),
-            None => self.leaf.shallow_clone(),
-        }
-    }
-
-    /// Takes one optimizer step per distinct key, with the gradient of the backward pass.
-    pub fn step(self) -> Result<()> {
-        let gradient = self.leaf.grad();
-        ensure!(
-            gradient.defined(),
-            "there is no gradient: call `backward` on the loss before `step`"
-        );
-        match self.origin {
-            Origin::Bank(lease) => {
-                let mut values = vec![0.0; gradient.numel()];
-                gradient.contiguous().copy_data(&mut values, gradient.numel());
-                lease.apply(&values)?;
-            }
-            Origin::Memory { twin, positions } => twin.step(&positions, &gradient),
-        }
-        Ok(())
-    }
-}
-
-/// Makes a tensor (rows, dim) from rows one after the other.
-fn matrix(rows: &[f32], dim: usize) -> Tensor {
-    Tensor::from_slice(rows).view([-1, dim as i64])
+/// Makes a tensor of keys. `tch` has no unsigned 64-bit tensors; a key keeps its bits.
+pub fn tensor_of(keys: &[u64]) -> Tensor {
+    Tensor::from_slice(&keys.iter().map(|&key| key as i64).collect::<Vec<_>>())
 }
 
 /// A table's twin in memory, with the Adagrad of `torch.optim`.
@@ -140,7 +99,9 @@ pub struct Twin {
     lr: f64,
     eps: f64,
     /// Each key's row number.
-    positions: Rc<HashMap<u64, i64>>,
+    positions: HashMap<u64, i64>,
+    /// The forward passes since the last step: rows with a gradient, and their numbers.
+    passes: RefCell<Vec<(Tensor, Tensor)>>,
 }
 
 impl Twin {
@@ -151,38 +112,42 @@ impl Twin {
         let unique = UniqueKeys::new(&keys)?;
         let mut rows = vec![0.0; unique.len() * table.dim()];
         table.initial(unique.keys(), &mut rows)?;
-        let weight = matrix(&rows, table.dim());
+        let weight = Tensor::from_slice(&rows).view([-1, table.dim() as i64]);
         let (lr, eps) = match table.config().optimizer {
             Optimizer::Adagrad(Adagrad { lr, eps, .. }) => (lr, eps),
-            Optimizer::None => (0.0, 1.0),
             other => anyhow::bail!("the twin in memory has no {other:?}"),
         };
         let positions = unique.keys().iter().copied().zip(0..).collect();
-        Ok(Self { sums: weight.zeros_like(), weight, lr, eps, positions: Rc::new(positions) })
+        let passes = RefCell::default();
+        Ok(Self { sums: weight.zeros_like(), weight, lr, eps, positions, passes })
     }
 
-    /// Returns new handles of the tensors.
-    fn share(&self) -> Self {
-        Self {
-            weight: self.weight.shallow_clone(),
-            sums: self.sums.shallow_clone(),
-            positions: self.positions.clone(),
-            ..*self
+    fn forward(&self, keys: &Tensor) -> Result<Tensor> {
+        let keys: Vec<u64> =
+            Vec::<i64>::try_from(keys)?.into_iter().map(|key| key as u64).collect();
+        let unique = UniqueKeys::new(&keys)?;
+        let found = unique.keys().iter().map(|key| self.positions.get(key).copied());
+        let found: Option<Vec<i64>> = found.collect();
+        let positions = Tensor::from_slice(&found.context("a key that the twin was not told of")?);
+        let leaf = self.weight.index_select(0, &positions).set_requires_grad(true);
+        let places: Vec<i64> = unique.inverse().iter().map(|&place| place.into()).collect();
+        let rows = leaf.index_select(0, &Tensor::from_slice(&places));
+        if rows.requires_grad() {
+            self.passes.borrow_mut().push((leaf, positions));
         }
+        Ok(rows)
     }
 
-    fn positions(&self, keys: &[u64]) -> Result<Tensor> {
-        let found: Option<Vec<i64>> =
-            keys.iter().map(|key| self.positions.get(key).copied()).collect();
-        Ok(Tensor::from_slice(&found.context("a key that the twin was not told of")?))
-    }
-
-    fn step(mut self, positions: &Tensor, gradient: &Tensor) {
-        no_grad(|| {
-            let sums = self.sums.index_select(0, positions) + gradient.square();
-            let step = gradient / (sums.sqrt() + self.eps) * -self.lr;
-            let _ = self.sums.index_copy_(0, positions, &sums);
-            let _ = self.weight.index_add_(0, positions, &step.to_kind(Kind::Float));
-        });
+    fn step(&self) {
+        for (leaf, positions) in self.passes.take() {
+            let gradient = leaf.grad();
+            no_grad(|| {
+                let sums = self.sums.index_select(0, &positions) + gradient.square();
+                let step = gradient / (sums.sqrt() + self.eps) * -self.lr;
+                let _ = self.sums.shallow_clone().index_copy_(0, &positions, &sums);
+                let step = step.to_kind(Kind::Float);
+                let _ = self.weight.shallow_clone().index_add_(0, &positions, &step);
+            });
+        }
     }
 }

@@ -20,7 +20,7 @@ use embank::{Initializer, Optimizer, TableConfig};
 use embank_examples::ahead::announced;
 use embank_examples::linear::linear;
 use embank_examples::options::{ADAGRAD_BYTES_PER_VALUE, Common, data_path};
-use embank_examples::rows::Embedding;
+use embank_examples::rows::{Embedding, Tables, tensor_of};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -71,7 +71,8 @@ fn main() -> Result<()> {
         .initializer(Initializer::Uniform { low: -0.05, high: 0.05 })
         .seed(options.common.seed);
     let keys = log.keys.iter().flatten().copied();
-    let categories = Embedding::open(&bank, "category", config, options.common.in_memory, keys)?;
+    let mut tables = Tables::new(bank, options.common.in_memory);
+    let categories = tables.open("category", config, keys)?;
 
     let variables = nn::VarStore::new(tch::Device::Cpu);
     let model = Dlrm::new(&variables.root(), i64::from(options.dim));
@@ -87,8 +88,7 @@ fn main() -> Result<()> {
             announced(batches, options.common.lookahead, |batch| categories.lookahead(&batch.keys))
         {
             let batch = batch?;
-            let rows = categories.get(&batch.keys)?;
-            let logits = model.forward(&batch.integers, &rows.tensor());
+            let logits = model.forward(&batch.integers, &categories.forward(&batch.keys)?);
             let loss = logits.binary_cross_entropy_with_logits::<Tensor>(
                 &batch.labels,
                 None,
@@ -98,7 +98,7 @@ fn main() -> Result<()> {
             dense.zero_grad();
             loss.backward();
             dense.step();
-            rows.step()?; // the table's own optimizer
+            tables.step()?; // the table's own optimizer
             total += loss.double_value(&[]);
             steps += 1.0;
         }
@@ -163,8 +163,9 @@ impl Dlrm {
 fn auc(model: &Dlrm, log: &Log, clicks: &[usize], categories: &Embedding) -> Result<f64> {
     let mut scored: Vec<(f32, f32)> = Vec::with_capacity(clicks.len());
     for batch in log.batches(clicks, 4096) {
-        let rows = categories.look(&batch.keys)?;
-        let logits = no_grad(|| model.forward(&batch.integers, &rows));
+        let logits = no_grad(|| -> Result<Tensor> {
+            Ok(model.forward(&batch.integers, &categories.forward(&batch.keys)?))
+        })?;
         let (logits, labels) =
             (Vec::<f32>::try_from(&logits)?, Vec::<f32>::try_from(&batch.labels)?);
         scored.extend(logits.into_iter().zip(labels));
@@ -194,7 +195,7 @@ struct Log {
 struct Batch {
     labels: Tensor,
     integers: Tensor,
-    keys: Vec<u64>,
+    keys: Tensor,
 }
 
 impl Log {
@@ -244,10 +245,11 @@ impl Log {
             let labels: Vec<f32> = clicks.iter().map(|&click| self.labels[click]).collect();
             let integers: Vec<f32> =
                 clicks.iter().flat_map(|&click| self.integers[click]).collect();
+            let keys: Vec<u64> = clicks.iter().flat_map(|&click| self.keys[click]).collect();
             Batch {
                 labels: Tensor::from_slice(&labels),
                 integers: Tensor::from_slice(&integers).view([-1, INTEGERS as i64]),
-                keys: clicks.iter().flat_map(|&click| self.keys[click]).collect(),
+                keys: tensor_of(&keys),
             }
         })
     }

@@ -19,7 +19,8 @@ use embank::{Initializer, Optimizer, TableConfig, UniqueKeys};
 use embank_examples::ahead::announced;
 use embank_examples::linear::linear;
 use embank_examples::options::{ADAGRAD_BYTES_PER_VALUE, Common, data_path};
-use embank_examples::rows::Embedding;
+use embank_examples::rows::{Embedding, Tables, tensor_of};
+use embank_tch::SparseOptimizer;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -79,12 +80,13 @@ fn main() -> Result<()> {
         .optimizer(Optimizer::adagrad(options.embedding_lr))
         .initializer(Initializer::Normal { mean: 0.0, std: options.spread })
         .seed(options.common.seed);
-    let embeddings = Embedding::open(&bank, "node", config, options.common.in_memory, 0..nodes)?;
     let features = bank.table("feature", TableConfig::new(graph.width as u32))?;
     for node in 0..nodes {
         features.put(&[node], &graph.features(node))?;
     }
-    let features = Embedding::Bank(features);
+    let features = embank_tch::Embedding::new(features, &SparseOptimizer::new());
+    let mut tables = Tables::new(bank, options.common.in_memory);
+    let embeddings = tables.open("node", config, 0..nodes)?;
 
     let variables = nn::VarStore::new(tch::Device::Cpu);
     let model = Model::new(&variables.root(), &graph, &options);
@@ -93,7 +95,7 @@ fn main() -> Result<()> {
 
     let announce = |batch: &Batch| {
         embeddings.lookahead(&batch.nodes)?;
-        features.lookahead(&batch.nodes)
+        Ok(features.lookahead(&batch.nodes)?)
     };
     let (mut best, mut test, mut seconds) = (-1.0, 0.0, 0.0);
     for epoch in 1..=options.epochs {
@@ -105,19 +107,21 @@ fn main() -> Result<()> {
         let batches = graph.batches(&order, options.batch_size, options.fanout, random);
         for batch in announced(batches, options.common.lookahead, announce) {
             let batch = batch?;
-            let rows = embeddings.get(&batch.nodes)?;
-            let logits = model.forward(&batch, &rows.tensor(), &features.look(&batch.nodes)?, true);
+            let rows = embeddings.forward(&batch.nodes)?;
+            let words = no_grad(|| features.forward(&batch.nodes))?;
+            let logits = model.forward(&batch, &rows, &words, true);
             let loss = logits.cross_entropy_for_logits(&batch.labels);
             dense.zero_grad();
             loss.backward();
             dense.step();
-            rows.step()?; // the table's own optimizer
+            tables.step()?; // the table's own optimizer
             total += loss.double_value(&[]);
             steps += 1.0;
         }
         seconds += started.elapsed().as_secs_f64();
         if epoch % options.evaluate_every == 0 || epoch == options.epochs {
-            let accuracy = |nodes: &[u64]| accuracy(&model, &graph, nodes, &embeddings, &features);
+            let accuracy =
+                |nodes: &[u64]| no_grad(|| accuracy(&model, &graph, nodes, &embeddings, &features));
             let valid = accuracy(&graph.valid)?;
             if valid > best {
                 (best, test) = (valid, accuracy(&graph.test)?);
@@ -204,12 +208,12 @@ fn accuracy(
     graph: &Graph,
     nodes: &[u64],
     embeddings: &Embedding,
-    features: &Embedding,
+    features: &embank_tch::Embedding,
 ) -> Result<f64> {
     let mut right = 0;
     for batch in graph.batches(nodes, 512, 50, SmallRng::seed_from_u64(0)) {
-        let (rows, features) = (embeddings.look(&batch.nodes)?, features.look(&batch.nodes)?);
-        let logits = no_grad(|| model.forward(&batch, &rows, &features, false));
+        let (rows, words) = (embeddings.forward(&batch.nodes)?, features.forward(&batch.nodes)?);
+        let logits = model.forward(&batch, &rows, &words, false);
         right += logits.argmax(1, false).eq_tensor(&batch.labels).sum(Kind::Int64).int64_value(&[]);
     }
     Ok(right as f64 / nodes.len() as f64)
@@ -231,7 +235,7 @@ struct Graph {
 /// `nodes` are the distinct nodes that the first block reads. The last block makes the vectors of
 /// the batch's seeds, the nodes of `labels`.
 struct Batch {
-    nodes: Vec<u64>,
+    nodes: Tensor,
     blocks: [Block; 2],
     labels: Tensor,
 }
@@ -312,7 +316,11 @@ impl Graph {
             let (last, middle) = self.block(seeds, fanout, &mut random);
             let (first, nodes) = self.block(&middle, fanout, &mut random);
             let labels: Vec<i64> = seeds.iter().map(|&seed| self.labels[seed as usize]).collect();
-            Batch { nodes, blocks: [first, last], labels: Tensor::from_slice(&labels) }
+            Batch {
+                nodes: tensor_of(&nodes),
+                blocks: [first, last],
+                labels: Tensor::from_slice(&labels),
+            }
         })
     }
 

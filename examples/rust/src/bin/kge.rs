@@ -18,11 +18,11 @@ use clap::Parser;
 use embank::{Initializer, Optimizer, TableConfig, UniqueKeys};
 use embank_examples::ahead::announced;
 use embank_examples::options::{ADAGRAD_BYTES_PER_VALUE, Common, data_path};
-use embank_examples::rows::Embedding;
+use embank_examples::rows::{Embedding, Tables, tensor_of};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-use tch::{Kind, Tensor};
+use tch::{Kind, Tensor, no_grad};
 
 #[derive(Debug, Parser)]
 #[command(about = "Trains DistMult on a knowledge graph, with its embeddings in a bank on disk")]
@@ -68,11 +68,9 @@ fn main() -> Result<()> {
         .optimizer(Optimizer::adagrad(options.lr))
         .initializer(Initializer::Normal { mean: 0.0, std: 0.01 })
         .seed(options.common.seed);
-    let open = |name, keys| {
-        Embedding::open(&bank, name, config.clone(), options.common.in_memory, 0..keys)
-    };
-    let (entities, relations) =
-        (open("entity", graph.entities)?, open("relation", graph.relations)?);
+    let mut tables = Tables::new(bank, options.common.in_memory);
+    let entities = tables.open("entity", config.clone(), 0..graph.entities)?;
+    let relations = tables.open("relation", config, 0..graph.relations)?;
 
     let mut seconds = 0.0;
     for epoch in 1..=options.epochs {
@@ -83,23 +81,17 @@ fn main() -> Result<()> {
             entities.lookahead(&batch.entities)
         }) {
             let batch = batch?;
-            let entity_rows = entities.get(&batch.entities)?;
-            let relation_rows = relations.get(&batch.relations)?;
-            let loss = loss(
-                &batch,
-                &entity_rows.tensor(),
-                &relation_rows.tensor(),
-                options.regularization,
-            );
+            let entity_rows = entities.forward(&batch.entities)?;
+            let relation_rows = relations.forward(&batch.relations)?;
+            let loss = loss(&batch, &entity_rows, &relation_rows, options.regularization);
             loss.backward();
-            entity_rows.step()?; // the tables' own optimizer
-            relation_rows.step()?;
+            tables.step()?; // the tables' own optimizer
             total += loss.double_value(&[]);
             steps += 1.0;
         }
         seconds += started.elapsed().as_secs_f64();
         if epoch % options.evaluate_every == 0 || epoch == options.epochs {
-            let valid = rank(&graph, &graph.valid, &entities, &relations)?;
+            let valid = no_grad(|| rank(&graph, &graph.valid, &entities, &relations))?;
             println!(
                 "epoch {epoch}: loss {:.4}, valid MRR {:.4}, {seconds:.1} s",
                 total / steps,
@@ -107,7 +99,7 @@ fn main() -> Result<()> {
             );
         }
     }
-    let test = rank(&graph, &graph.test, &entities, &relations)?;
+    let test = no_grad(|| rank(&graph, &graph.test, &entities, &relations))?;
     let [first, three, ten] = test.hits;
     println!("test MRR {:.4}, Hits@1 {first:.4}, @3 {three:.4}, @10 {ten:.4}", test.mrr);
     let samples = options.epochs as f64 * graph.train.len() as f64;
@@ -125,7 +117,7 @@ fn loss(batch: &Batch, entities: &Tensor, relations: &Tensor, regularization: f6
     let cubed = |rows: &Tensor| rows.abs().pow_tensor_scalar(3).sum(Kind::Float);
     let norm = cubed(&head) + cubed(relations) + cubed(&tail);
     scores.cross_entropy_for_logits(&batch.targets)
-        + norm * (regularization / batch.relations.len() as f64)
+        + norm * (regularization / batch.relations.numel() as f64)
 }
 
 /// Mean reciprocal rank, and the share of queries with the true tail in the first 1, 3, 10.
@@ -134,7 +126,7 @@ struct Ranking {
     hits: [f64; 3],
 }
 
-/// Ranks the tail of each query among all entities except the query's other known tails. Peeks at a
+/// Ranks the tail of each query among all entities except the query's other known tails. Reads a
 /// chunk of entities at a time, so the table need not be in memory. A score that equals the score
 /// of the true tail up to rounding counts as half better. Fails if a score is not finite: no score
 /// is greater than NaN, so NaN would rank first.
@@ -147,16 +139,20 @@ fn rank(
     const ENTITY_CHUNK: u64 = 8192;
     const QUERY_CHUNK: usize = 1024;
     const TIE: f64 = 1e-5;
-    let column = |of: fn(&Triple) -> u64| queries.iter().map(of).collect::<Vec<u64>>();
+    let column = |of: fn(&Triple) -> u64| tensor_of(&queries.iter().map(of).collect::<Vec<u64>>());
     let query =
-        entities.look(&column(|of| of.head))? * relations.look(&column(|of| of.relation))?;
-    let truth = &query * entities.look(&column(|of| of.tail))?;
+        entities.forward(&column(|of| of.head))? * relations.forward(&column(|of| of.relation))?;
+    let truth = &query * entities.forward(&column(|of| of.tail))?;
     let truth = finite(truth.sum_dim_intlist(1, true, Kind::Float))?;
     let tie = truth.abs().clamp_min(1.0) * TIE;
     let better = Tensor::zeros([queries.len() as i64], (Kind::Double, tch::Device::Cpu));
     for begin in (0..graph.entities).step_by(ENTITY_CHUNK as usize) {
         let end = graph.entities.min(begin + ENTITY_CHUNK);
-        let rows = entities.look(&(begin..end).collect::<Vec<u64>>())?;
+        let rows = entities.forward(&Tensor::arange_start(
+            begin as i64,
+            end as i64,
+            (Kind::Int64, tch::Device::Cpu),
+        ))?;
         let width = (end - begin) as i64;
         for (chunk, part) in queries.chunks(QUERY_CHUNK).enumerate() {
             let (first, count) = ((chunk * QUERY_CHUNK) as i64, part.len() as i64);
@@ -211,8 +207,8 @@ struct Graph {
 /// `entities` are the distinct entities of the batch. `heads` and `candidates` are positions in
 /// `entities`, and `targets` are the positions of the tails in `candidates`.
 struct Batch {
-    entities: Vec<u64>,
-    relations: Vec<u64>,
+    entities: Tensor,
+    relations: Tensor,
     heads: Tensor,
     candidates: Tensor,
     targets: Tensor,
@@ -276,13 +272,14 @@ impl Graph {
             let triples: Vec<Triple> = triples.collect();
             let others = (0..negatives).map(|_| random.random_range(0..self.entities));
             let candidates: Vec<u64> = triples.iter().map(|of| of.tail).chain(others).collect();
-            let candidates = UniqueKeys::new(&candidates).expect("a batch has fewer than 2^32 keys");
+            let candidates =
+                UniqueKeys::new(&candidates).expect("a batch has fewer than 2^32 keys");
             let heads = triples.iter().map(|of| of.head);
             let all: Vec<u64> = heads.chain(candidates.keys().iter().copied()).collect();
             let all = UniqueKeys::new(&all).expect("a batch has fewer than 2^32 keys");
             Batch {
-                entities: all.keys().to_vec(),
-                relations: triples.iter().map(|of| of.relation).collect(),
+                entities: tensor_of(all.keys()),
+                relations: tensor_of(&triples.iter().map(|of| of.relation).collect::<Vec<_>>()),
                 heads: places(&all.inverse()[..triples.len()]),
                 candidates: places(&all.inverse()[triples.len()..]),
                 targets: places(&candidates.inverse()[..triples.len()]),
