@@ -24,9 +24,6 @@ pub(crate) struct Args {
     /// Only the wheel and the Python tests
     #[arg(long)]
     python_only: bool,
-    /// Also the models in Rust: compiling tch takes some minutes
-    #[arg(long, conflicts_with = "rust_only")]
-    rust_examples: bool,
 }
 
 /// Runs the stages and prints the summary. The exit code is a failure if a stage failed.
@@ -48,7 +45,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         environment.map(|thread| thread.join().expect("errors are returned"))
     });
     if let Some(environment) = environment {
-        python_stages(&root, environment, args.rust_examples, &mut stages);
+        let python = python_stages(&root, environment, &mut stages);
+        match python {
+            _ if args.python_only => {}
+            Some(python) => {
+                stages.run(RUST_WITH_PYTORCH, || examples::check(&root, &python));
+            }
+            None => stages.skip(RUST_WITH_PYTORCH),
+        }
     }
     print!("{}", stages.summary());
     Ok(if stages.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -132,12 +136,12 @@ fn python_environment(root: &Path) -> Result<(Python, Lock)> {
     Ok((python, lock))
 }
 
+/// Runs the stages of Python. Returns the Python of the environment if it has the package.
 fn python_stages(
     root: &Path,
     environment: Timed<(Python, Lock)>,
-    rust_examples: bool,
     stages: &mut Stages,
-) {
+) -> Option<Python> {
     let environment = stages.record("Python environment", environment);
     let python: Option<Python> = environment.and_then(|(python, lock)| {
         // The profile is not `test`: with that profile, Cargo would also build the tests of the
@@ -155,13 +159,7 @@ fn python_stages(
         })),
         _ => PYTHON_STAGES.iter().for_each(|stage| stages.skip(stage.name)),
     }
-    match &python {
-        _ if !rust_examples => {}
-        Some(python) => {
-            stages.run(RUST_EXAMPLES, || examples::check(root, python));
-        }
-        None => stages.skip(RUST_EXAMPLES),
-    }
+    python
 }
 
 /// Builds the program `embank`, which Python tests start as a server.
@@ -181,7 +179,7 @@ fn program(root: &Path) -> Result<PathBuf> {
 
 /// Name of the last stage. It runs alone after the Python stages, because it needs the libraries of
 /// PyTorch.
-const RUST_EXAMPLES: &str = "Rust examples";
+const RUST_WITH_PYTORCH: &str = "Rust with PyTorch";
 
 /// A stage that is one command of the environment's Python.
 struct PythonStage {
