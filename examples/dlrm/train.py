@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
@@ -35,7 +36,7 @@ BLOB_FORMAT = 4
 @dataclass(frozen=True)
 class TrainOptions:
     """`sample_every`, `evaluate_every` and `checkpoint_every` are in steps. `lookahead` is the
-    number of batches announced ahead, or "auto".
+    number of batches announced ahead, or "auto". `depth` is that of batches whose rows are got.
 
     `checkpoint_every` should be a multiple of `sample_every`. A checkpoint within an interval lacks
     the seconds of the interval's first part, so a resumed run would count too few.
@@ -47,6 +48,7 @@ class TrainOptions:
 
     dense_learning_rate: float = 1e-3
     lookahead: int | Literal["auto"] = 0
+    depth: int = 0
     sample_every: int = 20
     evaluate_every: int = 0
     checkpoint_every: int = 0
@@ -137,18 +139,19 @@ class Trainer:
 
     def batches(self) -> Iterable[Batch]:
         """Returns the batches from the present step on. If `lookahead` is not 0, their keys are
-        announced to the store."""
-        remaining: Iterator[Batch] = (
+        announced to the store. If `depth` is not 0, their rows are got ahead."""
+        batches: Iterable[Batch] = (
             self.data.batch(rows) for rows in self.order.from_step(self.progress.step)
         )
-        if not self.tables or self.options.lookahead == 0:
-            return remaining
-        announced: Iterable[Batch] = embank.torch.LookaheadLoader(
-            remaining,
-            keys=lambda batch: batch_keys(self.tables, batch),
-            depth=self.options.lookahead,
-        )
-        return announced
+        if not self.tables:
+            return batches
+
+        def keys(batch: Batch) -> dict[embank.Table, NDArray[np.int64]]:
+            return batch_keys(self.tables, batch)
+
+        if self.options.lookahead != 0:
+            batches = embank.torch.LookaheadLoader(batches, keys, depth=self.options.lookahead)
+        return embank.torch.Pipelined(batches, keys, self.options.depth)
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         """Runs a forward pass, a backward pass and the optimizers. Returns the batch's loss.

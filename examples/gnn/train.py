@@ -94,14 +94,16 @@ class Training:
     row_optimizer: torch.optim.Optimizer | None
 
     def steps(
-        self, batches: Iterable[Batch], lookahead: int | Literal["auto"]
+        self, batches: Iterable[Batch], lookahead: int | Literal["auto"], depth: int = 0
     ) -> Iterator[torch.Tensor]:
-        """Trains on each batch and yields its loss."""
+        """Trains on each batch and yields its loss. The rows of `depth` batches are got ahead."""
         if self.row_optimizer is None:
-            batches = embank.torch.LookaheadLoader(
-                batches, lambda batch: {table: batch.nodes for table in self.tables},
-                depth=lookahead,
-            )
+
+            def keys(batch: Batch) -> dict[embank.Table, torch.Tensor]:
+                return {table: batch.nodes for table in self.tables}
+
+            announced = embank.torch.LookaheadLoader(batches, keys, depth=lookahead)
+            batches = embank.torch.Pipelined(announced, keys, depth)
             if self.features is not None:
                 batches = self.features.ahead(batches)
         for batch in batches:
@@ -146,7 +148,8 @@ def train(training: Training, graph: Graph, given: argparse.Namespace) -> dict[s
         rng = np.random.default_rng([given.seed, epoch])
         batches = sampler.batches(graph.train, given.batch_size, rng, shuffle=True)
         started = time.perf_counter()
-        losses = list(training.steps(itertools.islice(batches, given.steps), given.lookahead))
+        some = itertools.islice(batches, given.steps)
+        losses = list(training.steps(some, given.lookahead, given.depth))
         seconds += time.perf_counter() - started
         samples += min(len(losses) * given.batch_size, len(graph.train))
         if epoch % given.evaluate_every == 0 or epoch == given.epochs:
@@ -186,6 +189,8 @@ def parser() -> argparse.ArgumentParser:
         help="memory budget as a share of the tables' bytes (default %(default)s)")
     add("--lookahead", type=rows.lookahead, default="auto", metavar="N",
         help="batches announced ahead, or auto, the default: as reading and computing take")
+    add("--depth", type=int, default=0, metavar="N",
+        help="batches whose rows are got ahead (default %(default)s)")
     add("--dim", type=int, default=64, help="floats of an embedding (default %(default)s)")
     add("--hidden", type=int, default=64)
     add("--fanouts", type=int, nargs=2, default=(10, 10), metavar="N")

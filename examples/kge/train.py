@@ -71,14 +71,17 @@ class Training:
     optimizer: torch.optim.Optimizer | None
 
     def steps(
-        self, batches: Iterable[Batch], lookahead: int | Literal["auto"]
+        self, batches: Iterable[Batch], lookahead: int | Literal["auto"], depth: int = 0
     ) -> Iterator[torch.Tensor]:
-        """Trains on each batch and yields its loss."""
+        """Trains on each batch and yields its loss. The rows of `depth` batches are got ahead."""
         if self.optimizer is None:
             entities, _ = self.tables
-            batches = embank.torch.LookaheadLoader(
-                batches, lambda batch: {entities: batch.entities}, depth=lookahead
-            )
+
+            def keys(batch: Batch) -> dict[embank.Table, torch.Tensor]:
+                return {entities: batch.entities}
+
+            announced = embank.torch.LookaheadLoader(batches, keys, depth=lookahead)
+            batches = embank.torch.Pipelined(announced, keys, depth)
         for batch in batches:
             loss = self.model(batch)
             if self.optimizer is not None:
@@ -123,7 +126,7 @@ def train_in(
     for epoch in range(1, given.epochs + 1):
         batches = graph.batches(given.batch_size, given.negatives, given.seed, epoch)
         started = time.perf_counter()
-        losses = list(training.steps(batches, given.lookahead))
+        losses = list(training.steps(batches, given.lookahead, given.depth))
         seconds += time.perf_counter() - started
         if epoch % given.evaluate_every == 0 or epoch == given.epochs:
             valid = rank(training.model, graph.valid, known, graph.entities)
@@ -149,6 +152,8 @@ def parser() -> argparse.ArgumentParser:
         help="memory budget as a share of the tables' bytes (default %(default)s)")
     add("--lookahead", type=rows.lookahead, default="auto", metavar="N",
         help="batches announced ahead, or auto, the default: as reading and computing take")
+    add("--depth", type=int, default=0, metavar="N",
+        help="batches whose rows are got ahead (default %(default)s)")
     add("--dim", type=int, default=128, help="floats a row (default %(default)s)")
     add("--epochs", type=int, default=6)
     add("--batch-size", type=int, default=1000)

@@ -88,8 +88,8 @@ pub(crate) enum Measurement {
     /// quality`
     #[command(disable_help_flag = true)]
     Quality(PassedOn),
-    /// Training: quality, speed, staleness, lookahead, optimizers, dtypes, python, in-memory, busy;
-    /// without a name, clicks
+    /// Training: quality, speed, staleness, lookahead, pipelined, optimizers, dtypes, python,
+    /// in-memory, busy; without a name, clicks
     #[command(disable_help_flag = true)]
     Training(PassedOn),
     /// Resident memory against the budget, at tables of 1x, 4x and 16x the budget

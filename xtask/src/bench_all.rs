@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 40] = [
+const MEASUREMENTS: [&[&str]; 41] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -56,6 +56,7 @@ const MEASUREMENTS: [&[&str]; 40] = [
     &["training", "speed"],
     &["training", "staleness"],
     &["training", "lookahead"],
+    &["training", "pipelined"],
     &["training", "optimizers"],
     &["training", "dtypes"],
     &["training", "python"],

@@ -33,12 +33,13 @@ ROOMY = 4
 @dataclass(frozen=True)
 class Rows:
     """Where a run keeps its rows: in tensors, or in a store with a budget. `lookahead` is a number
-    of batches, or "auto"."""
+    of batches, or "auto". The rows of `depth` batches are got ahead."""
 
     name: str
     kind: Kind
     budget_bytes: int = 0
     lookahead: int | Literal["auto"] = 0
+    depth: int = 0
 
 
 @dataclass
@@ -175,7 +176,7 @@ class Clicks(Workload):
         trainer = Trainer(
             ClickModel(experiment.shape, bags, experiment.seed),
             self.numbered if in_memory else self.data, experiment.order,
-            TrainOptions(lookahead=rows.lookahead), rows.name, None if in_memory else bank,
+            TrainOptions(lookahead=rows.lookahead, depth=rows.depth), rows.name, None if in_memory else bank,
             [] if in_memory else tables, optimizer,
         )
         batches = read_first(rows, bank, trainer.batches(),
@@ -226,7 +227,7 @@ class Triples(Workload):
         batches = read_first(rows, bank, batches, lambda batch: {
             entities: batch.entities, relations: batch.relations
         })
-        steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead)
+        steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead, rows.depth)
         return steps
 
 
@@ -263,7 +264,7 @@ class Neighbours(Workload):
         )
         (nodes,) = training.tables
         batches = read_first(rows, bank, batches, lambda batch: {nodes: batch.nodes})
-        steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead)
+        steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead, rows.depth)
         return steps
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -77,6 +79,14 @@ def batches_of(count: int) -> list[dict[str, torch.Tensor]]:
     ]
 
 
+def until(is_true: Callable[[], bool]) -> None:
+    """Waits until other threads have made it true."""
+    deadline = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def train(model: Model, loader: Any) -> list[float]:
     dense = torch.optim.SGD(model.dense.parameters(), lr=0.1)
     losses = []
@@ -105,8 +115,7 @@ def test_every_depth_gives_the_results_of_the_plain_loop(
         model = Model(bank)
         loader: Any = batches_of(40)
         if lookahead:
-            of_tables = lambda batch: {model.items.table: batch["item"]}  # noqa: E731
-            loader = LookaheadLoader(loader, of_tables, depth=3)
+            loader = LookaheadLoader(loader, model.keys, depth=3)
         pipelined = Pipelined(loader, model.keys, depth)
         assert len(pipelined) == 40
         found = train(model, pipelined)
@@ -151,10 +160,8 @@ def test_the_next_rows_are_leased_while_a_batch_is_computed(bank: embank.Bank) -
         module(batch).sum().backward()
         if at + 3 < 10:
             # The leases come without another call of this thread.
-            while len(table.outstanding_leases()) < 2:
-                pass
+            until(lambda: len(table.outstanding_leases()) == 2)
             assert table.outstanding(at + 3) == 1
-    assert max(table.stats()["staleness"]) <= 2
 
 
 def test_gets_wait_for_the_batch_in_hand_and_no_longer(bank: embank.Bank) -> None:
@@ -173,14 +180,16 @@ def test_a_framework_may_draw_one_batch_early(bank: embank.Bank) -> None:
     for coming in itertools.chain(passing, [None]):
         module(now).sum().backward()
         now = coming
-    # The pass ends before the last batch is trained, so this batch makes a get of its own.
-    assert module.table.stats()["gets"] == 9
+    # The pass ends before the last batch is trained, so this batch makes a get of its own. Its get
+    # ahead was cancelled, before it was made or after.
+    assert module.table.stats()["gets"] in (8, 9)
     learned = module.table.peek(range(8)) != module.table.initial(range(8))
     assert learned.all() and bank.outstanding_leases() == []
 
 
-def test_batches_without_a_step_are_let_go(bank: embank.Bank) -> None:
-    module = Embedding(new_table(bank, "t", bound=1))
+@pytest.mark.parametrize("bound", [0, 1])
+def test_batches_without_a_step_are_let_go(bank: embank.Bank, bound: int) -> None:
+    module = Embedding(new_table(bank, "t", bound=bound))
     batches = [torch.tensor([at % 2]) for at in range(12)]
     for at, batch in enumerate(Pipelined(batches, lambda batch: {module: batch}, depth=1)):
         if at % 3 == 0:
@@ -231,15 +240,19 @@ def test_a_pass_that_ends_early_leaves_no_lease_and_no_thread(
     assert seen == [0, 1, 2, 3, 4]
     gc.collect()
     assert bank.outstanding_leases() == []
-    assert native_threads() == threads
+    until(lambda: native_threads() == threads)
     # No batch is in hand, so the module makes a get of its own.
     module(torch.tensor([3])).sum().backward()
 
 
-def native_threads() -> set[str]:
-    """The names of the process's threads that make gets ahead."""
-    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-    return {name for name in names if name == "embank-ahead"}
+def native_threads() -> int:
+    """The number of the process's threads that make gets ahead."""
+    count = 0
+    for path in Path("/proc/self/task").glob("*/comm"):
+        # A thread may end meanwhile.
+        with contextlib.suppress(OSError):
+            count += path.read_text().strip() == "embank-ahead"
+    return count
 
 
 def test_ctrl_c_ends_a_wait(bank: embank.Bank) -> None:
@@ -248,23 +261,16 @@ def test_ctrl_c_ends_a_wait(bank: embank.Bank) -> None:
     holder = threading.Thread(target=lambda: held.append(module.table.get([7])))
     holder.start()
     holder.join()
-    waits = module.table.stats()["waits"]
-    done = threading.Event()
-
-    def interrupt() -> None:
-        while not done.is_set() and module.table.stats()["waits"] == waits:
-            pass
-        signal.raise_signal(signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        for batch in Pipelined([torch.tensor([7])], lambda batch: {module: batch}):
-            thread.start()
-            module(batch)
-            thread.join()  # the signal may arrive here
-    done.set()
-    thread.join()
-    assert len(bank.outstanding_leases()) == 1
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            for batch in Pipelined([torch.tensor([7])], lambda batch: {module: batch}):
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+                module(batch)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    until(lambda: len(bank.outstanding_leases()) == 1)
     held[0].release()
 
 
@@ -277,8 +283,68 @@ def test_keys_that_were_not_announced_are_refused(bank: embank.Bank) -> None:
         other(torch.tensor([9])).sum().backward()  # of no announced table
         assert module(torch.tensor([[2], [1]])).shape == (2, 1, 4)
         module(batch).sum().backward()
-        with pytest.raises(ValueError, match="have taken their step"):
-            module(batch)
+        # The batch has taken its step, so this pass gets its rows itself.
+        module(torch.tensor([3])).sum().backward()
+    assert module.table.stats()["gets"] == 2
+    assert bank.outstanding_leases() == []
+
+
+def test_rows_that_no_pass_uses_take_no_step(tmp_path: Path) -> None:
+    results = []
+    for depth in (0, 2):
+        with new_bank(tmp_path / f"{depth}") as bank:
+            optimizer = embank.Adam(lr=0.1)
+            table = bank.table("t", dim=2, optimizer=optimizer, staleness_bound=2)
+            table.put(range(10), np.ones((10, 2), np.float32))
+            module, frozen = Embedding(table, padding_idx=0), Embedding(table).freeze()
+            batches = [torch.tensor([0, at % 3 + 1, at % 2 + 4]) for at in range(12)]
+            keys = lambda batch: {module: batch, frozen: batch + 3, table: batch}  # noqa: E731
+            for batch in Pipelined(batches, keys, depth):
+                (module(batch[:2]) * frozen(batch[1:] + 3)).sum().backward()
+            results.append(table.peek(range(10)))
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+    assert results[0][0, 0] == 1.0
+
+
+def test_a_table_with_weight_decay_and_several_modules(tmp_path: Path) -> None:
+    results = []
+    for depth in (0, 3):
+        with new_bank(tmp_path / f"{depth}") as bank:
+            optimizer = embank.AdamW(lr=0.1, weight_decay=0.1)
+            table = bank.table("t", dim=2, optimizer=optimizer, staleness_bound=3)
+            bag = EmbeddingBag(table, mode="max")
+            weighted = EmbeddingBag(table, mode="sum")
+            scaled = Embedding(table, scale_grad_by_freq=True)
+            generator = torch.Generator().manual_seed(2)
+            batches = [torch.randint(-3, 9, (4, 3), generator=generator) for _ in range(30)]
+            weights = torch.rand(4, 3, generator=generator)
+            keys = lambda batch: {table: batch.numpy().astype(np.int32)}  # noqa: E731
+            for batch in Pipelined(batches, keys, depth):
+                out = bag(batch) + weighted(batch, per_sample_weights=weights)
+                out = out + scaled(batch[:, :2].to(torch.int32)).sum(1)
+                out.square().sum().backward()
+            results.append(table.peek(np.arange(-3, 9)))
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-6)
+
+
+def test_empty_batches_and_keys_that_change_in_place(bank: embank.Bank) -> None:
+    module = Embedding(new_table(bank, "t"))
+
+    def source() -> Iterator[torch.Tensor]:
+        for at in range(6):
+            yield torch.arange(at % 3) + 10 * at
+
+    for batch in Pipelined(source(), lambda batch: {module: batch}, depth=2):
+        module(batch).sum().backward()
+    keys = np.zeros(2, np.int64)
+
+    def reused(batch: torch.Tensor) -> dict[Any, Any]:
+        keys[:] = batch.numpy()
+        return {module: keys}
+
+    batches = [torch.tensor([at, at + 1]) for at in range(6)]
+    for batch in Pipelined(batches, reused, depth=2):
+        module(batch).sum().backward()
     assert bank.outstanding_leases() == []
 
 
@@ -301,6 +367,8 @@ def test_what_cannot_get_ahead_is_refused_by_name(bank: embank.Bank, tmp_path: P
         Pipelined(one, lambda batch: {module: batch}, depth=-1)
     with pytest.raises(TypeError, match="nest them as ResumableLoader"):
         Pipelined(ResumableLoader(one), lambda batch: {module: batch})
+    with pytest.raises(TypeError, match="do not wrap it in another"):
+        Pipelined(Pipelined(one, lambda batch: {module: batch}), lambda batch: {module: batch})
     with pytest.raises(TypeError, match="nest them as Pipelined"):
         LookaheadLoader(Pipelined(one, lambda batch: {module: batch}), lambda batch: {})
     assert bank.outstanding_leases() == []
@@ -326,7 +394,8 @@ def test_a_sparse_optimizer_keeps_its_results(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lookahead", [False, True])
 def test_it_resumes_at_any_batch(tmp_path: Path, lookahead: bool) -> None:
-    data = torch.utils.data.TensorDataset(torch.randint(0, 99, (64, 3)))
+    generator = torch.Generator().manual_seed(6)
+    data = torch.utils.data.TensorDataset(torch.randint(0, 99, (64, 3), generator=generator))
 
     def new_loader(module: Embedding) -> ResumableLoader[Any]:
         loader: Any = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
@@ -357,18 +426,22 @@ def test_it_resumes_at_any_batch(tmp_path: Path, lookahead: bool) -> None:
     np.testing.assert_array_equal(found, rows)
 
 
-def test_a_save_withdraws_what_was_got_ahead(bank: embank.Bank) -> None:
-    module = Embedding(new_table(bank, "t"))
-    batches = [torch.arange(4) + 4 * at for at in range(12)]
-    for at, batch in enumerate(Pipelined(batches, lambda batch: {module: batch}, depth=3)):
-        module(batch).sum().backward()
-        if at % 4 == 1:
-            save(bank, model=module, at=at)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_save_withdraws_what_was_got_ahead(tmp_path: Path, depth: int) -> None:
+    results = []
+    for of in (0, depth):
+        with new_bank(tmp_path / f"{of}") as bank:
+            # The smallest bound that the depth allows, and a key that all batches share.
+            module = Embedding(new_table(bank, "t", bound=depth - 1))
+            batches = [torch.tensor([at, at + 1, 100]) for at in range(14)]
+            for at, batch in enumerate(Pipelined(batches, lambda batch: {module: batch}, of)):
+                module(batch).square().sum().backward()
+                if at % 4 == 1:
+                    save(bank, model=module, at=at)
+                    assert bank.outstanding_leases() == []
             assert bank.outstanding_leases() == []
-    # All batches were trained, those after a save by gets of their own.
-    table = module.table
-    assert (table.peek(range(48)) != table.initial(range(48))).all()
-    assert bank.outstanding_leases() == []
+            results.append(module.table.peek(range(101)))
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 def test_two_pipelines_share_two_tables(bank: embank.Bank) -> None:
@@ -404,5 +477,4 @@ def test_two_pipelines_share_two_tables(bank: embank.Bank) -> None:
             counts[torch.randperm(12, generator=generator)[:6].numpy()] += 1
     for table in tables:
         assert table.peek(range(12)).ravel().tolist() == counts.tolist()
-        assert max(table.stats()["staleness"]) <= 1
     assert bank.outstanding_leases() == []

@@ -1,7 +1,7 @@
 """The batches in hand: batches whose rows a `Pipelined` loader got ahead of their forward pass.
 
-A module over a table looks here in a training pass. If its thread has a batch in hand with rows of
-the table, the module takes these rows and makes no get of its own.
+A module over a table looks here in a training pass. If its thread has a batch in hand whose rows of
+the table wait for their step, the module takes these rows and makes no get of its own.
 
 A framework may draw a batch before it trains the one before (Lightning and Accelerate look one
 batch ahead, to know the last one). So several batches may be in hand. A forward pass belongs to the
@@ -13,7 +13,7 @@ gets of their own for this batch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -52,23 +52,24 @@ Batch = Mapping[Identity, RowsInHand]
 class Pass(Protocol):
     """A pass of a `Pipelined` loader."""
 
+    @property
+    def in_hand(self) -> Sequence[Batch]:
+        """The batches that were handed out, the oldest first."""
+
+    def begin(self, batch: Batch) -> None:
+        """Records that a forward pass uses this batch. Earlier batches that no forward pass has
+        used were skipped."""
+
     def withdraw(self) -> None:
-        """Cancels the gets ahead. Later forward passes over their batches get the rows themselves.
-        When the call returns, no thread makes gets for this pass."""
+        """Cancels the gets ahead. When the call returns, no thread makes gets for this pass."""
 
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
-        self.batches: list[Batch] = []
         self.passes: list[Pass] = []
 
 
 _of_thread = _OfThread()
-
-
-def batches() -> list[Batch]:
-    """The batches in hand of this thread, the oldest first."""
-    return _of_thread.batches
 
 
 def passes() -> list[Pass]:
@@ -76,33 +77,37 @@ def passes() -> list[Pass]:
     return _of_thread.passes
 
 
+def _waiting(table: Table) -> Iterator[tuple[Pass, Batch, RowsInHand]]:
+    at = identity(table)
+    for of in passes():
+        for batch in of.in_hand:
+            if at in batch and batch[at].waits:
+                yield of, batch, batch[at]
+
+
 def has(table: Table) -> bool:
-    """Whether a batch in hand has rows of the table."""
-    return any(identity(table) in batch for batch in batches())
+    """Whether a batch in hand has rows of the table that wait for their step."""
+    return any(True for _ in _waiting(table))
 
 
 def find(table: Table, keys: NDArray[np.int64]) -> RowsInHand:
     """Returns the rows in hand that have all `keys`. Must be called only for a table that `has`.
 
     Raises:
-        ValueError: A key was not announced, or the batch has taken its step.
+        ValueError: A key was not announced.
     """
-    in_hand = [batch[identity(table)] for batch in batches() if identity(table) in batch]
-    waiting = [of for of in in_hand if of.waits]
-    for of in waiting:
-        if of.equals(keys):
-            return of
-    lacking = [of.lacks(keys) for of in waiting]
-    for of, lacks in zip(waiting, lacking):
+    waiting = list(_waiting(table))
+    # A batch with equal keys comes first. Another batch may have these keys among others.
+    for of, batch, rows in waiting:
+        if rows.equals(keys):
+            of.begin(batch)
+            return rows
+    for of, batch, rows in waiting:
+        lacks = rows.lacks(keys)
         if len(lacks) == 0:
-            return of
-    if not lacking:
-        raise ValueError(
-            f"the rows of table {table.name!r} that were got ahead for this batch have taken their step: a batch takes "
-            "one backward pass, for all its forward passes; make a SparseOptimizer, whose step() takes the sum of "
-            "several backward passes, or use Pipelined(..., depth=0)"
-        )
+            of.begin(batch)
+            return rows
     raise ValueError(
-        f"key {int(lacking[-1][0])} of table {table.name!r} was not announced for this batch: the function keys of "
-        "Pipelined must return all keys of the table that the model looks up"
+        f"key {int(lacks[0]) % 2**64} of table {table.name!r} was not announced for this batch: the function keys of "
+        "Pipelined must return all keys of the table that the model looks up before the batch takes its step"
     )

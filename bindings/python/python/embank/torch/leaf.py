@@ -50,6 +50,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 import embank
@@ -64,8 +65,9 @@ if TYPE_CHECKING:
     from embank import Lease, Table
 
 
-# A table, leases of it, their keys `(n,)`, and gradients `(n, dim)`. With one lease, the keys may
-# be None: the gradients then have the shape of its rows.
+# A table, leases of it, keys of theirs `(n,)`, and gradients `(n, dim)`. With one lease, the keys
+# may be None: the gradients then have the shape of its rows. Rows of the leases whose keys are not
+# given take no step.
 Part = tuple["Table", Sequence["Lease"], Optional[NDArray[np.uint64]], NDArray[np.float32]]
 
 
@@ -90,9 +92,14 @@ class OnGradient:
     detached after the forward pass.
     """
 
-    def __init__(self, table: Table, lease: Lease) -> None:
+    def __init__(
+        self, table: Table, lease: Lease, looked_up: Optional[NDArray[np.bool_]] = None
+    ) -> None:
         self._table = table
         self.lease = lease
+        # Whether a forward pass has looked a row of the lease up; None if all were looked up. The
+        # rows of a batch in hand are announced before it is known which of them are used.
+        self._looked_up = looked_up
         # True until the backward pass of these rows.
         self.waits = True
 
@@ -106,10 +113,18 @@ class OnGradient:
             return
         raise_unless_held(self.lease)
         sink = sink_of(self._table)
+        rows, gradient, keys = leaf.detach(), gradient.detach(), None
+        if self._looked_up is not None and not self._looked_up.all():
+            # A step with a gradient of zero would move rows that the batch does not use.
+            keys = self.lease.keys[self._looked_up]
+            used = torch.from_numpy(self._looked_up).to(gradient.device)
+            rows, gradient = rows[used], gradient[used]
         if sink is None:
-            _Backward.current().gather(self._table, self.lease, gradient.detach())
+            _Backward.current().gather(self._table, self.lease, gradient, keys)
         else:
-            sink.collect(self._table, self.lease, leaf.detach(), gradient.detach())
+            sink.collect(
+                self._table, self.lease, self.lease.keys if keys is None else keys, rows, gradient
+            )
 
 
 class _Earlier:
@@ -172,14 +187,17 @@ class _Gathered(NamedTuple):
 
     table: Table
     leases: list[Lease]
+    keys: list[Optional[NDArray[np.uint64]]]
+    """The keys of each gradient; None for all rows of its lease."""
     gradients: list[Tensor]
 
     def part(self) -> Part:
         """Returns the table's part of the step."""
         arrays = [to_host(gradient) for gradient in self.gradients]
         if len(self.leases) == 1:
-            return self.table, self.leases, None, arrays[0]
-        keys = np.concatenate([lease.keys for lease in self.leases])
+            return self.table, self.leases, self.keys[0], arrays[0]
+        of_leases = zip(self.leases, self.keys)
+        keys = np.concatenate([lease.keys if of is None else of for lease, of in of_leases])
         sums = [
             gradient if lease.per == "distinct" else lease.sum_gradients(gradient)
             for lease, gradient in zip(self.leases, arrays)
@@ -210,10 +228,17 @@ class _Backward:
                 engine.queue_callback(running)
         return running
 
-    def gather(self, table: Table, lease: Lease, gradient: Tensor) -> None:
+    def gather(
+        self,
+        table: Table,
+        lease: Lease,
+        gradient: Tensor,
+        keys: Optional[NDArray[np.uint64]] = None,
+    ) -> None:
         with self._lock:
-            found = self._of_table.setdefault(identity(table), _Gathered(table, [], []))
+            found = self._of_table.setdefault(identity(table), _Gathered(table, [], [], []))
             found.leases.append(lease)
+            found.keys.append(keys)
             found.gradients.append(gradient)
 
     def __call__(self) -> None:
@@ -222,8 +247,8 @@ class _Backward:
         except BaseException:
             # Releases the leases here. The hooks and a retained graph own them too, so they would
             # stay held.
-            for _, leases, _ in self._of_table.values():
-                for lease in leases:
+            for gathered in self._of_table.values():
+                for lease in gathered.leases:
                     lease.release()
             raise
         finally:
@@ -284,12 +309,14 @@ def leased_rows(
     of each key in them, in the shape of the keys. All tables must be of one bank, and no table may
     occur twice.
     """
-    if any(in_hand.has(table) for table, _ in requests):
+    ahead = [in_hand.has(table) for table, _ in requests]
+    if any(ahead):
+        # The others are still got together, in their order.
+        plain = [request for request, is_ahead in zip(requests, ahead) if not is_ahead]
+        rows_of_plain = iter(leased_rows(plain, norm) if plain else [])
         return [
-            _rows_in_hand(table, keys, norm)
-            if in_hand.has(table)
-            else leased_rows([(table, keys)], norm)[0]
-            for table, keys in requests
+            rows_in_hand(*request, norm) if is_ahead else next(rows_of_plain)
+            for request, is_ahead in zip(requests, ahead)
         ]
     wanted = [(table, as_keys(keys)) for table, keys in requests]
     sinks = [sink_of(table) for table, _ in wanted]
@@ -317,10 +344,18 @@ def leased_rows(
     return found
 
 
-def leaf_of(table: Table, lease: Lease, device: torch.device, sink: Optional[Sink]) -> Tensor:
-    """Makes the leaf of a lease on distinct rows, on `device`. The leaf's hook owns the lease."""
+def leaf_of(
+    table: Table,
+    lease: Lease,
+    device: torch.device,
+    sink: Optional[Sink],
+    looked_up: Optional[NDArray[np.bool_]] = None,
+) -> Tensor:
+    """Makes the leaf of a lease on distinct rows, on `device`. The leaf's hook owns the lease. Only
+    rows that are True in `looked_up` take a step.
+    """
     leaf = to_device(torch.from_numpy(lease.rows), device).requires_grad_()
-    on_gradient = OnGradient(table, lease)
+    on_gradient = OnGradient(table, lease, looked_up)
     _earlier.note(table, on_gradient)
     register: Callable[[OnGradient], object] = leaf.register_post_accumulate_grad_hook
     register(on_gradient)
@@ -339,6 +374,10 @@ def _rows_in_hand(table: Table, keys: Tensor, norm: Optional[Norm]) -> Rows:
     flat = as_keys(keys)
     leaf, places = in_hand.find(table, flat).rows(flat, keys.device)
     return Rows(leaf, to_device(torch.from_numpy(places), keys.device).view(keys.shape))
+
+
+# `torch.compile` does not look into this call, which depends on the batches in hand.
+rows_in_hand: Callable[[Table, Tensor, Optional[Norm]], Rows] = _disable_dynamo(_rows_in_hand)
 
 
 class LeasedOutput(torch.autograd.Function):
@@ -376,7 +415,7 @@ class LeasedOutput(torch.autograd.Function):
             # The sink was made after the forward pass. It takes one row for each distinct key.
             rows = torch.from_numpy(table.peek(lease.keys))
             sums = torch.from_numpy(lease.sum_gradients(to_host(gradient)))
-            sink.collect(table, lease, rows, sums)
+            sink.collect(table, lease, lease.keys, rows, sums)
         return None, None, None, None
 
 
@@ -530,7 +569,7 @@ def to_host(values: Tensor) -> NDArray[np.float32]:
     """Returns `values` as an array. The copy from a CUDA device goes through page-locked memory."""
     values = values.detach()
     if values.device.type == "cuda":
-        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
         host.copy_(values, non_blocking=True)
         torch.cuda.current_stream(values.device).synchronize()
         values = host

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embank import AutoDepth
 
-from .keys import as_keys
+from .keys import as_keys, padding_key
 
 Batch = TypeVar("Batch")
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     _Announced = tuple[Table, NDArray[Any]]
 
 Keys = Union[torch.Tensor, NDArray[Any]]
+# By table, or by module over one table. `Mapping` is invariant in its keys, so it has `Any` here.
+KeysByTable = Mapping[Any, Keys]
 
 _TOGETHER = 3
 """The number of batches whose keys the loader announces with one call. Rows of more batches lie
@@ -50,7 +52,7 @@ class _Ahead(Generic[Batch]):
     def announced(self) -> int:
         return len(self.batches) - len(self.waiting)
 
-    def draw(self, keys: Optional[Callable[[Batch], Mapping[Table, Keys]]]) -> None:
+    def draw(self, keys: Optional[Callable[[Batch], KeysByTable]]) -> None:
         """Adds a batch. If the function `keys` is given, the keys of the batch wait for the next
         announcement.
         """
@@ -62,9 +64,7 @@ class _Ahead(Generic[Batch]):
         announced: list[_Announced] = []
         if keys is not None:
             # Copied, because the function `keys` may use its memory again for the next batch.
-            by_table = keys(batch)
-            _check_tables(by_table)
-            of_batch = [(table, flat_keys(of).copy()) for table, of in by_table.items()]
+            of_batch = [(table, of.copy()) for table, of in keys_by_table(keys(batch))]
             self.waiting.append((of_batch, announced))
         self.batches.append((batch, announced))
 
@@ -93,14 +93,27 @@ class _Ahead(Generic[Batch]):
                     table.cancel_lookahead(keys)
 
 
-def _check_tables(by_table: object) -> None:
-    """Raises `TypeError` unless a result of the function `keys` is `{table: keys}`."""
-    cure = "must return {table: keys}, with the embank.Table itself"
-    if not isinstance(by_table, Mapping):
-        raise TypeError(f"the function keys {cure}, not {type(by_table).__name__}")
-    for table in by_table:
+def keys_by_table(found: object) -> list[tuple[Table, NDArray[Any]]]:
+    """Returns the pairs of table and keys in a result of the function `keys`. Leaves out the key of
+    the padding of a module.
+
+    Raises:
+        TypeError: It is not `{table: keys}` or `{module over one table: keys}`.
+    """
+    cure = "must return {table: keys} or {module: keys}, with an embank.Table or a module over one table"
+    if not isinstance(found, Mapping):
+        raise TypeError(f"the function keys {cure}, not {type(found).__name__}")
+    pairs = []
+    for of, keys in found.items():
+        table: Any = getattr(of, "table", of)
         if not hasattr(table, "lookahead"):
-            raise TypeError(f"the function keys {cure}, not {table!r}")
+            raise TypeError(f"the function keys {cure}, not {of!r}")
+        flat = flat_keys(keys)
+        padding = padding_key(getattr(of, "padding_idx", None))
+        if padding is not None:
+            flat = flat[flat.astype(np.int64) != padding]
+        pairs.append((table, flat))
+    return pairs
 
 
 def flat_keys(keys: Keys) -> NDArray[Any]:
@@ -140,8 +153,8 @@ class LookaheadLoader(Generic[Batch]):
         loader: Any iterable of batches: a `DataLoader`, also with workers, or a list. Each pass
             iterates over it again. It must not be a `ResumableLoader`: wrap this loader in the
             `ResumableLoader` instead.
-        keys: A function that returns the keys of a batch by table: tensors or arrays of integers,
-            of any shape. It runs in this process.
+        keys: A function that returns the keys of a batch by table, or by module over one table:
+            tensors or arrays of integers, of any shape. It runs in this process.
         depth: The least number of batches to announce ahead; 0 announces nothing. Default: "auto".
 
     >>> import embank, embank.torch, torch
@@ -159,7 +172,7 @@ class LookaheadLoader(Generic[Batch]):
     def __init__(
         self,
         loader: Iterable[Batch],
-        keys: Callable[[Batch], Mapping[Table, Keys]],
+        keys: Callable[[Batch], KeysByTable],
         depth: Union[int, Literal["auto"]] = "auto",
     ) -> None:
         if isinstance(depth, str):

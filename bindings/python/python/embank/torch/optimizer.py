@@ -176,7 +176,14 @@ class SparseOptimizer(torch.optim.Optimizer):
         with self._lock:
             return [rows for pending in self._pending.values() for rows in pending.parameters()]
 
-    def collect(self, table: Table, lease: Lease, rows: Tensor, gradient: Tensor) -> None:
+    def collect(
+        self,
+        table: Table,
+        lease: Lease,
+        keys: NDArray[np.uint64],
+        rows: Tensor,
+        gradient: Tensor,
+    ) -> None:
         """Takes a gradient from the backward pass."""
         at = identity(table)
         if at not in self._group:
@@ -186,9 +193,9 @@ class SparseOptimizer(torch.optim.Optimizer):
             # A parameter that the program has put here stays, so that the step refuses it.
             others = self._others(self._group[at])
             if pending is None:
-                pending = self._pending[at] = _Pending(table, lease.keys, rows, gradient)
+                pending = self._pending[at] = _Pending(table, keys, rows, gradient)
             else:
-                pending.merge(lease.keys, rows, gradient)
+                pending.merge(keys, rows, gradient)
             if all(lease is not of for of in pending.leases):
                 pending.leases.append(lease)
             self._group[at]["params"] = [*pending.parameters(), *others]

@@ -7,14 +7,15 @@ waits for the table's get and copies the rows: they then have the updates of all
 All modules over the table share this one lease and one leaf, so the table takes one step a batch.
 
 The order of the gets within a batch is that of the tables' names. Two pipelines over the same
-tables therefore never wait for each other: the one that waits at a table has no later table.
+tables of a bank therefore never wait for each other: the one that waits at a table has no later
+table.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar, Union
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Generic, Optional, TypeVar
 
 import numpy as np
 import torch
@@ -23,13 +24,11 @@ from torch import Tensor
 
 from . import in_hand
 from .leaf import leaf_of, naming_cure
-from .lookahead import Keys, flat_keys
+from .lookahead import KeysByTable, keys_by_table
 from .sinks import Identity, identity, sink_of
 
 if TYPE_CHECKING:
     from embank import AheadQueue, Bank, Lease, Pending, Table
-
-    from .modules import Embedding, EmbeddingBag
 
 Batch = TypeVar("Batch")
 
@@ -40,13 +39,20 @@ _HANDED_OUT_MAX = 2
 class _RowsAhead:
     """The rows of one table that a batch needs: a pending get, and later its lease."""
 
-    def __init__(self, table: Table, parts: list[NDArray[np.int64]], queue: AheadQueue) -> None:
-        self._table = table
+    def __init__(self, table: Table, parts: list[NDArray[np.int64]]) -> None:
+        self.table = table
         self._parts = parts
         self._all = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self._pending: Optional[Pending] = table.get_ahead(self._all, queue, distinct=True)
+        self._pending: Optional[Pending] = None
         self._lease: Optional[Lease] = None
         self._leaf: Optional[Tensor] = None
+        self._looked_up: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        self._sorted: Optional[NDArray[np.int64]] = None
+
+    def ask(self, queue: AheadQueue) -> None:
+        """Asks for the rows, if that is still to be done."""
+        if self._pending is None and self._lease is None:
+            self._pending = self.table.get_ahead(self._all, queue, distinct=True)
 
     @property
     def used(self) -> bool:
@@ -69,25 +75,32 @@ class _RowsAhead:
     ) -> tuple[Tensor, NDArray[np.int64]]:
         lease, leaf = self._lease, self._leaf
         if lease is None or leaf is None:
+            sink = sink_of(self.table)
+            if sink is not None:
+                sink.check_bound(self.table, self._all)
             lease = self._got(device)
-            leaf = leaf_of(self._table, lease, device, sink_of(self._table))
+            self._looked_up = np.zeros(len(lease.keys), dtype=np.bool_)
+            leaf = leaf_of(self.table, lease, device, sink, self._looked_up)
             self._lease, self._leaf = lease, leaf
         if leaf.device != device:
             raise ValueError(
-                f"the rows of table {self._table.name!r} that were got ahead are on {leaf.device}, and keys of another "
+                f"the rows of table {self.table.name!r} that were got ahead are on {leaf.device}, and keys of another "
                 f"module are on {device}: move them to one device, or use Pipelined(..., depth=0)"
             )
-        return leaf, self._places(lease, keys)
+        places = self._places(lease, keys)
+        self._looked_up[places] = True
+        return leaf, places
 
     def _got(self, device: torch.device) -> Lease:
         pending, self._pending = self._pending, None
         with naming_cure():
             if pending is None:
-                return self._table.get_distinct(self._all)
+                return self.table.get_distinct(self._all)
             out = None
             if device.type == "cuda":
-                shape = (len(pending), self._table.dim)
-                out = torch.empty(shape, pin_memory=True).numpy()
+                shape = (len(pending), self.table.dim)
+                rows = torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=True)
+                out = rows.numpy()
             return pending.wait(out=out)
 
     def _places(self, lease: Lease, keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -96,14 +109,16 @@ class _RowsAhead:
             if np.array_equal(part, keys):
                 return lease.inverse[start : start + len(part)]
             start += len(part)
-        order = np.argsort(lease.keys)
+        if self._sorted is None:
+            self._sorted = np.argsort(lease.keys)
+        order = self._sorted
         places: NDArray[np.int64] = order[
             np.searchsorted(lease.keys, keys.view(np.uint64), sorter=order)
         ]
         return places
 
     def withdraw(self) -> None:
-        """Cancels the get if no forward pass has used it. A later forward pass gets the rows."""
+        """Cancels the get if no forward pass has used it."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.cancel()
@@ -124,8 +139,9 @@ class Pipelined(Generic[Batch]):
     A thread of each bank takes the leases of coming batches and reads their rows from disk. The
     modules of `embank.torch` find their rows in the batch in hand: all modules over a table share
     one lease. A forward pass copies the rows, with the updates of all earlier batches. So in a run
-    with one trainer, every depth gives the results of depth 0, except for the last digits where
-    several modules share a table: their gradients are summed in another order.
+    with one trainer, every depth gives the results of depth 0, except for the last digits: torch
+    pools bags in place of the store, and several modules over a table sum their gradients in
+    another order.
 
     Each lease counts for the staleness bound from the get on. A table needs no bound, or one of at
     least `depth` - 1; with a bound of `depth` no get waits for a batch of this loader.
@@ -136,7 +152,8 @@ class Pipelined(Generic[Batch]):
 
     If `loader` or `keys` fails, the earlier batches are handed out first. The end of the pass,
     `break` and exceptions end the thread and all leases. A batch takes one backward pass, or
-    several with a `SparseOptimizer`.
+    several with a `SparseOptimizer`. Forward passes after that get their rows themselves. The
+    forward pass must run in the thread that iterates over this loader.
 
     Not every model can get ahead. A table with admission, and a module with `max_norm`, raise
     `ValueError` at a depth above 0.
@@ -167,7 +184,7 @@ class Pipelined(Generic[Batch]):
     def __init__(
         self,
         loader: Iterable[Batch],
-        keys: Callable[[Batch], Mapping[Union[Table, Embedding, EmbeddingBag], Keys]],
+        keys: Callable[[Batch], KeysByTable],
         depth: int = 1,
     ) -> None:
         if not depth >= 0:
@@ -177,6 +194,8 @@ class Pipelined(Generic[Batch]):
                 "a Pipelined loader draws batches ahead, and a ResumableLoader in it would count them as trained: nest "
                 "them as ResumableLoader(Pipelined(loader, keys))"
             )
+        if getattr(loader, "hands_out_rows", False):
+            raise TypeError("a Pipelined loader gets the rows of its batches: do not wrap it in another")
         self.loader = loader
         self.keys = keys
         self.depth = depth
@@ -196,7 +215,7 @@ class Pipelined(Generic[Batch]):
 
     def _ahead(self, source: Iterator[Batch]) -> Iterator[Batch]:
         this_pass: _Pass[Batch] = _Pass(source, self.keys, self.depth)
-        # A list of this thread: `close` may come from another thread.
+        # The list of this thread: another thread may close this generator.
         passes = in_hand.passes()
         passes.append(this_pass)
         try:
@@ -232,9 +251,8 @@ class _Pass(Generic[Batch]):
         self._depth = depth
         self._queues: dict[Bank, AheadQueue] = {}
         self._coming: deque[tuple[Batch, _Hand]] = deque()
-        self._handed_out: list[_Hand] = []
+        self.in_hand: list[_Hand] = []
         self._drained = False
-        self._in_hand = in_hand.batches()
         self.failure: Optional[Exception] = None
         """The error that ended the pass. It is raised after the batches before it have been handed
         out.
@@ -242,25 +260,39 @@ class _Pass(Generic[Batch]):
 
     def hand_out(self) -> bool:
         """Draws batches and asks for their rows. Hands the next batch out, if there is one."""
+        # What was withdrawn comes before the gets of later batches.
+        for hand in self._hands():
+            if not _used(hand):
+                self._ask(hand)
         while not self._drained and len(self._coming) <= self._depth:
             try:
                 batch = next(self._source)
-                self._coming.append((batch, self._asked(batch)))
             except StopIteration:
                 self._drained = True
+                break
+            except Exception as error:
+                self._drained, self.failure = True, error
+                break
+            try:
+                self._coming.append((batch, self._hand(batch)))
             except Exception as error:
                 self._drained, self.failure = True, error
         if not self._coming:
             return False
         self.batch, hand = self._coming.popleft()
-        unused = [of for of in self._handed_out if not any(rows.used for rows in of.values())]
+        unused = [of for of in self.in_hand if not _used(of)]
         kept = unused[-(_HANDED_OUT_MAX - 1) :]
-        for of in self._handed_out:
+        for of in self.in_hand:
             if all(of is not other for other in kept):
-                self._let_go(of)
-        self._handed_out = [*kept, hand]
-        self._in_hand.append(hand)
+                _let_go(of)
+        self.in_hand = [*kept, hand]
         return True
+
+    def begin(self, batch: in_hand.Batch) -> None:
+        if not any(of is batch for of in self.in_hand):
+            return
+        while self.in_hand[0] is not batch and not _used(self.in_hand[0]):
+            _let_go(self.in_hand.pop(0))
 
     def withdraw(self) -> None:
         for of in self._hands():
@@ -270,38 +302,40 @@ class _Pass(Generic[Batch]):
 
     def end(self) -> None:
         for of in self._hands():
-            self._let_go(of)
+            _let_go(of)
+        self.in_hand = []
         self._close_queues()
 
     def _hands(self) -> list[_Hand]:
-        return [*self._handed_out, *(hand for _, hand in self._coming)]
+        return [*self.in_hand, *(hand for _, hand in self._coming)]
 
     def _close_queues(self) -> None:
         for queue in self._queues.values():
             queue.close()
         self._queues.clear()
 
-    def _asked(self, batch: Batch) -> _Hand:
+    def _hand(self, batch: Batch) -> _Hand:
         """Asks for the rows of a batch."""
         by_table: dict[Identity, tuple[Table, list[NDArray[np.int64]]]] = {}
-        for of, keys in _checked(self._keys(batch)).items():
-            table = _table_of(of)
+        for table, keys in keys_by_table(self._keys(batch)):
             # Copied, because the function `keys` may use its memory again for the next batch.
-            flat = flat_keys(keys).astype(np.int64)
-            by_table.setdefault(identity(table), (table, []))[1].append(flat)
-        hand: _Hand = {}
+            by_table.setdefault(identity(table), (table, []))[1].append(keys.astype(np.int64))
+        names = sorted(by_table, key=lambda at: (str(by_table[at][0].bank.path), at[1]))
+        hand = {at: _RowsAhead(*by_table[at]) for at in names}
         try:
-            for at in sorted(by_table, key=lambda at: (str(by_table[at][0].bank.path), at[1])):
-                table, parts = by_table[at]
-                self._check(table)
-                queue = self._queues.get(table.bank)
-                if queue is None:
-                    queue = self._queues[table.bank] = table.bank.ahead_queue()
-                hand[at] = _RowsAhead(table, parts, queue)
+            self._ask(hand)
         except BaseException:
-            self._let_go(hand)
+            _let_go(hand)
             raise
         return hand
+
+    def _ask(self, hand: _Hand) -> None:
+        for rows in hand.values():
+            self._check(rows.table)
+            queue = self._queues.get(rows.table.bank)
+            if queue is None:
+                queue = self._queues[rows.table.bank] = rows.table.bank.ahead_queue()
+            rows.ask(queue)
 
     def _check(self, table: Table) -> None:
         bound = table.staleness_bound
@@ -316,27 +350,11 @@ class _Pass(Generic[Batch]):
                 "gets of batches ahead twice; use Pipelined(..., depth=0)"
             )
 
-    def _let_go(self, hand: _Hand) -> None:
-        for at, other in enumerate(self._in_hand):
-            if other is hand:
-                del self._in_hand[at]
-                break
-        for rows in hand.values():
-            rows.let_go()
+
+def _used(hand: _Hand) -> bool:
+    return any(rows.used for rows in hand.values())
 
 
-def _table_of(of: Any) -> Table:
-    """The table itself, or that of a module over one table."""
-    table: Table = getattr(of, "table", of)
-    return table
-
-
-def _checked(by_table: object) -> Mapping[Union[Table, Embedding, EmbeddingBag], Keys]:
-    """Raises `TypeError` unless a result of the function `keys` is `{table or module: keys}`."""
-    cure = "must return {table: keys} or {module: keys}, with an embank.Table or a module over one table"
-    if not isinstance(by_table, Mapping):
-        raise TypeError(f"the function keys {cure}, not {type(by_table).__name__}")
-    for of in by_table:
-        if not hasattr(_table_of(of), "get_ahead"):
-            raise TypeError(f"the function keys {cure}, not {of!r}")
-    return by_table
+def _let_go(hand: _Hand) -> None:
+    for rows in hand.values():
+        rows.let_go()

@@ -36,8 +36,17 @@ class Awaited(Protocol):
 class Sink(Protocol):
     """An object that keeps the gradients of a table until its step."""
 
-    def collect(self, table: Table, lease: Lease, rows: Tensor, gradient: Tensor) -> None:
-        """Takes the gradient of a lease's rows; both have the shape `(u, dim)`."""
+    def collect(
+        self,
+        table: Table,
+        lease: Lease,
+        keys: NDArray[np.uint64],
+        rows: Tensor,
+        gradient: Tensor,
+    ) -> None:
+        """Takes a gradient: distinct keys `(u,)` of the lease, their rows and the gradient, both
+        `(u, dim)`.
+        """
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
         """Raises an error if a get of `keys` would wait for leases that only the caller can end."""

@@ -189,7 +189,8 @@ def _unreadable(parts: Mapping[str, Any]) -> str:
 
 def _check_loader(name: str, part: Any) -> None:
     """Raises `TypeError` for a loader that does not record its place."""
-    if isinstance(part, (torch.utils.data.DataLoader, LookaheadLoader)) and not isinstance(part, Stateful):
+    loaders = (torch.utils.data.DataLoader, LookaheadLoader, Pipelined)
+    if isinstance(part, loaders) and not isinstance(part, Stateful):
         raise TypeError(
             f"part {name!r} is a {type(part).__name__}, which has no state: iterate over a ResumableLoader that wraps "
             "it, and save that, ResumableLoader(loader) or ResumableLoader(LookaheadLoader(loader, keys))"
