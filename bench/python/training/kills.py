@@ -5,7 +5,8 @@ moment (from --seed) after the loading of its data, resumes it, and compares the
 of an undisturbed run: both must be equal to 1e-6, every time. Some kills come before the first
 checkpoint; after at least half of the kills there must be a checkpoint to resume from. If the run
 had already saved its outcome when it was killed, the kill does not count, and the run is repeated
-with an earlier kill. A run that fails by itself fails the measurement.
+with an earlier kill. A run that fails by itself fails the measurement. With --depth, the rows of that many
+batches are got ahead.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ VARIANT = "Embank"
 def main() -> int:
     options = measure.parser(__doc__)
     options.add_argument("--kills", type=int, help=f"default {KILLS}, quick {KILLS_QUICK}")
+    options.add_argument("--depth", type=int, default=0, help="default %(default)s")
     options.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.child is not None:
@@ -119,7 +121,7 @@ def start(given: argparse.Namespace, folder: Path) -> subprocess.Popen[str]:
     the bank, training, a checkpoint, or the last evaluation. """
     child = subprocess.Popen(
         [sys.executable, __file__, "--child", str(folder), "--threads", str(given.threads),
-         "--device", given.device],
+         "--device", given.device, "--depth", str(given.depth)],
         stdout=subprocess.PIPE, text=True,
     )
     assert child.stdout is not None
@@ -148,7 +150,8 @@ def train(given: argparse.Namespace) -> int:
     experiment = movielens_experiment(measure.DATA, batch_size=256, seed=0, device=given.device)
     interval = experiment.train.sample_every
     every = whole_intervals(experiment.order.steps // CHECKPOINTS, interval)
-    experiment = replace(experiment, train=replace(experiment.train, checkpoint_every=every))
+    options = replace(experiment.train, checkpoint_every=every, depth=given.depth)
+    experiment = replace(experiment, train=options)
     print(READY, flush=True)
     variant = Variant(VARIANT, quarter_budget(experiment), lookahead=4)
     outcome = run_variant(experiment, variant, given.child, resume=True)
