@@ -5,8 +5,8 @@ moment (from --seed) after the loading of its data, resumes it, and compares the
 of an undisturbed run: both must be equal to 1e-6, every time. Some kills come before the first
 checkpoint; after at least half of the kills there must be a checkpoint to resume from. If the run
 had already saved its outcome when it was killed, the kill does not count, and the run is repeated
-with an earlier kill. A run that fails by itself fails the measurement. With --depth, the rows of that many
-batches are got ahead.
+with an earlier kill. A run that fails by itself fails the measurement. With --depth, the rows of
+that many batches are got ahead.
 """
 
 from __future__ import annotations

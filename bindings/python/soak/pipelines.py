@@ -3,9 +3,9 @@
 Each pipeline is a thread with a `Pipelined` loader of a random depth, with Lookahead or without it.
 Its passes end at the end of the data, by `break`, or by an exception of the loader, of the function
 `keys` or of the model; some batches are skipped. All gradients are whole numbers, so the rows count
-the steps exactly. Another thread takes checkpoints. After each round of some seconds no lease may be
-left, no get may have been beyond the bound, and every row must have its count, also after the bank
-was opened again.
+the steps exactly. Another thread takes checkpoints. After each round of some seconds no lease may
+be left, no get may have been beyond the bound, and every row must have its count, also after the
+bank was opened again.
 
     python bindings/python/soak/pipelines.py --minutes 20 --seed 1
 """
@@ -119,7 +119,7 @@ def train(bank: embank.Bank, seed: int, counts: Counts, until: float) -> None:
 
 
 def check(bank: embank.Bank, counts: Counts) -> None:
-    """Raises AssertionError unless every row has its count, no lease is left, and the bound held."""
+    """Raises AssertionError unless each row has its count, no lease is left, and the bound held."""
     assert bank.outstanding_leases() == [], bank.outstanding_leases()
     for table in open_tables(bank):
         rows = table.peek(np.arange(ROWS))
