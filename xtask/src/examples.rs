@@ -69,7 +69,8 @@ fn cargo(root: &Path, python: &Python) -> Result<Command> {
     let torch = torch_folder(root, python)?;
     let mut cargo = checks::cargo(root);
     cargo
-        .env("LIBTORCH_USE_PYTORCH", "1")
+        // Any value turns it on. With the folder as its value, Cargo links another PyTorch again.
+        .env("LIBTORCH_USE_PYTORCH", &torch)
         .env("CARGO_TARGET_DIR", root.join("target/examples"))
         .env("PATH", with_first(&root.join("target/venv/bin"), "PATH")?)
         .env("LD_LIBRARY_PATH", with_first(&torch.join("lib"), "LD_LIBRARY_PATH")?);

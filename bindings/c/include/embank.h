@@ -356,9 +356,9 @@ typedef struct embank_lease embank_lease;
 // Names that a call returns. Free with embank_names_free.
 typedef struct embank_names embank_names;
 
-// A get ahead. embank_pending_wait ends it, even if that call returns an error. Only if an
-// argument is wrong does the get stay as it was. Free with embank_pending_free, which also cancels
-// the get if it has not ended.
+// A get ahead. embank_pending_wait ends it, even if that call returns an error. If an argument is
+// wrong, the get stays as it was. Free with embank_pending_free, which also cancels the get if it
+// has not ended.
 typedef struct embank_pending embank_pending;
 
 // A scan: the rows of a table in the checkpoint that was the newest when the scan began. Each row

@@ -19,9 +19,9 @@ pub struct embank_ahead_queue {
     inner: Owned<AheadQueue>,
 }
 
-/// A get ahead. embank_pending_wait ends it, even if that call returns an error. Only if an
-/// argument is wrong does the get stay as it was. Free with embank_pending_free, which also cancels
-/// the get if it has not ended.
+/// A get ahead. embank_pending_wait ends it, even if that call returns an error. If an argument is
+/// wrong, the get stays as it was. Free with embank_pending_free, which also cancels the get if it
+/// has not ended.
 #[derive(Debug)]
 pub struct embank_pending {
     inner: Owned<Mutex<Option<Pending>>>,

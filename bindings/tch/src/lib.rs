@@ -25,8 +25,10 @@
 //! for _ in 0..3 {
 //!     let keys = Tensor::from_slice(&[7_i64, 3, 7]);
 //!     let loss = top.forward(&users.forward(&keys)?).square().mean(Kind::Float);
-//!     dense.backward_step(&loss);
-//!     tables.step()?; // the optimizers of the tables
+//!     dense.zero_grad();
+//!     loss.backward();
+//!     tables.step()?; // the optimizers of the tables, which refuse a NaN
+//!     dense.step();
 //! }
 //! embank_tch::save(&bank, &variables, b"step 3")?;
 //! let rows = no_grad(|| users.forward(&Tensor::from_slice(&[7_i64])))?; // for evaluation

@@ -13,8 +13,9 @@ use crate::tensors::floats;
 /// of variables.
 ///
 /// Each forward pass of a module that was made with this object adds its lease and its leaf tensor.
-/// [`step`](Self::step) takes one step with all gradients since the last step. A program that
-/// trains makes one object for all its modules. Clones are handles of one object.
+/// [`step`](Self::step) takes one step with all gradients since the last step. Each training thread
+/// makes one object for all its modules: a step of another thread would take passes whose backward
+/// pass is still to come. Clones are handles of one object.
 ///
 /// # Examples
 /// ```
@@ -100,8 +101,9 @@ impl SparseOptimizer {
     }
 
     /// Gives up the gradients since the last step, and the leases of their forward passes. Their
-    /// rows stay unchanged. A program calls it to leave a batch out. No call is needed after a
-    /// step. A forward pass that no backward pass has reached stays for the next step.
+    /// rows stay unchanged. A program calls it to leave a batch out, after `backward`. No call is
+    /// needed after a step. A forward pass that no backward pass has reached stays for the next
+    /// step; [`step`](Self::step) ends it.
     pub fn zero_grad(&self) {
         self.passes().retain(|pass| !pass.leaf.grad().defined());
     }

@@ -305,15 +305,20 @@ impl Optimizer {
     }
 
     pub(crate) fn state_shape(&self) -> StateShape {
-        let shape = |vectors, scalars, counts_steps| StateShape { vectors, scalars, counts_steps };
+        let shape = |vectors, squares, scalars, counts_steps| StateShape {
+            vectors,
+            scalars,
+            squares,
+            counts_steps,
+        };
         match self {
-            Optimizer::None => shape(0, 0, false),
-            Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => shape(0, 0, false),
-            Optimizer::Sgd(_) => shape(1, 0, true),
-            Optimizer::Adagrad(adagrad) => shape(1, 0, adagrad.lr_decay != 0.0),
-            Optimizer::RowWiseAdagrad(_) => shape(0, 1, false),
-            Optimizer::Adam(_) | Optimizer::AdamW(_) => shape(2, 0, true),
-            Optimizer::Ftrl(_) => shape(2, 0, false),
+            Optimizer::None => shape(0, None, 0, false),
+            Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => shape(0, None, 0, false),
+            Optimizer::Sgd(_) => shape(1, None, 0, true),
+            Optimizer::Adagrad(adagrad) => shape(1, Some(0), 0, adagrad.lr_decay != 0.0),
+            Optimizer::RowWiseAdagrad(_) => shape(0, None, 1, false),
+            Optimizer::Adam(_) | Optimizer::AdamW(_) => shape(2, Some(1), 0, true),
+            Optimizer::Ftrl(_) => shape(2, Some(0), 0, false),
         }
     }
 

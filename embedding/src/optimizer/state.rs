@@ -5,8 +5,10 @@
 pub(crate) struct StateShape {
     /// Number of vectors of dim values.
     pub(crate) vectors: usize,
-    /// Number of single f32.
+    /// Number of single f32. They are sums or means of squares.
     pub(crate) scalars: usize,
+    /// Index of the state vector that has sums or means of squares. `None` if no vector has.
+    pub(crate) squares: Option<usize>,
     /// True if the row counts its steps.
     pub(crate) counts_steps: bool,
 }

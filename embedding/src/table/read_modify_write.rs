@@ -33,7 +33,8 @@ impl Table {
     /// state has the order of [`DecodedRow::state`](crate::DecodedRow), without the count of steps,
     /// and is empty without an optimizer. Values are f32 whatever the table's dtype. The result is
     /// rounded to the dtype like an update ([`Rounding`](crate::Rounding)). A row that `function`
-    /// does not change keeps its values.
+    /// does not change keeps its values. A row of FTRL is computed from its state at the next step,
+    /// so a lasting change of such a row changes the state too.
     ///
     /// The result replaces exactly the row that `function` got, so no change by another call is
     /// lost. If the row's record moves during the call, the bank calls `function` again with the
@@ -44,7 +45,8 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::KeyIsNoId`], before any row is changed. [`Error::UpdateRefused`] if `function`
-    /// panics, or gives a value that the table can't hold, after all other rows are changed. A
+    /// panics, or gives a value that the table can't hold or a state that no step makes (a negative
+    /// sum of squares, or another value of 2^50 or more), after all other rows are changed. A
     /// failure of the store, after which some rows may be changed. A call that repeats the batch
     /// would change those rows twice.
     ///
@@ -78,8 +80,8 @@ impl Table {
     }
 
     /// Changes rows like [`update`](Self::update), with a function that can end the call. `Break`
-    /// leaves its row unchanged. From then on, the bank begins no call of `function`, and inserts
-    /// no row.
+    /// leaves its row unchanged, and makes no row for its key. Threads of the bank that share the
+    /// batch may each still change one row after that.
     ///
     /// # Errors
     /// [`Error::Cancelled`] after a `Break`: some rows are changed. The errors of
@@ -153,6 +155,10 @@ impl Table {
                 "the function makes value {place} of the optimizer's state {value}, which {} can't hold as a finite \
                  value",
                 config.state_dtype.name()
+            ),
+            Refusal::Beyond(Beyond::NoState { place, value }) => format!(
+                "the function makes value {place} of the optimizer's state {value}, which no step makes: sums of \
+                 squares are not negative, and other state is below 2^50"
             ),
         }
     }
@@ -243,7 +249,9 @@ where
         self.room.resize(self.layout.dim, 0.0);
         self.layout.begin(self.keys[i], value, &mut self.room);
         self.update(i, value);
-        true
+        // A function that ends the call leaves no new row. Another thread may have ended it
+        // meanwhile, and then a row that this thread has made is left out too.
+        !self.has_ended()
     }
 }
 

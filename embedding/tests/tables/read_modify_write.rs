@@ -236,6 +236,43 @@ fn a_panic_leaves_its_row_and_the_bank_usable() {
     table.get(&keys, &mut vec![0.0; keys.len() * DIM]).unwrap().release().unwrap();
 }
 
+/// Shows that a state that no step makes is refused. Such a state would make the row infinite or
+/// NaN at a later step, without an error.
+#[test]
+fn a_state_that_no_step_makes_is_refused() {
+    let test = bank_of(1);
+    let cases = [
+        (Optimizer::adagrad(0.1), 0, -1.0),
+        (Optimizer::row_wise_adagrad(0.1), 0, -1.0),
+        (Optimizer::adam(0.1), 0, 3e38),
+        (Optimizer::adam(0.1), DIM, -1.0),
+        (Optimizer::ftrl(0.1), 0, -1.0),
+    ];
+    for (number, (optimizer, place, value)) in cases.into_iter().enumerate() {
+        let config = TableConfig::new(DIM as u32).optimizer(optimizer);
+        let table = test.bank.table(&format!("t{number}"), config).unwrap();
+        let refused = table.update(&[1], |_, row, state| {
+            row.fill(9.0);
+            state[place] = value;
+        });
+        let (key, _, text) = refusal(refused);
+        assert!(key == 1 && text.contains("no step makes"), "{text}");
+        assert_ne!(rows_of(&table, &[1])[0], 9.0);
+        table.update(&[1], |_, _, state| state[place] = 2.0).unwrap();
+        table.apply_gradients(&[1], &[0.1; DIM]).unwrap();
+        assert!(rows_of(&table, &[1]).iter().all(|value| value.is_finite()));
+    }
+}
+
+#[test]
+fn a_function_that_ends_the_call_makes_no_row() {
+    let test = bank_of(1);
+    let table = table(&test.bank, zeros());
+    let ended = table.update_with(&[1], |_, _, _| ControlFlow::Break(()));
+    assert!(matches!(ended, Err(Error::Cancelled)), "{ended:?}");
+    assert_eq!(table.contains(&[1]).unwrap(), [false]);
+}
+
 #[test]
 fn a_function_can_end_the_call() {
     let test = bank_of(1);

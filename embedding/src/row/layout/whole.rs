@@ -4,12 +4,21 @@ use super::RowLayout;
 use crate::dtype::{Dtype, decode_float, encode_float};
 use crate::row::sections::Sections;
 
-/// The first value of a row that the table can't hold as a finite value.
+/// The first value of a row that can't be written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Beyond {
+    /// The table can't hold the value as a finite one.
     Vector { column: usize, value: f32 },
+    /// The table can't hold the value as a finite one.
     State { place: usize, value: f32 },
+    /// No step makes this state: see [`STATE_MAX`].
+    NoState { place: usize, value: f32 },
 }
+
+/// A step checks its result only if the gradient is large (`table::gradients`). It relies on state
+/// that steps have made: sums of squares that are not negative, and other state that is about as
+/// large as the gradients. Larger state from outside could make a row infinite.
+const STATE_MAX: f32 = (1_u64 << 50) as f32;
 
 impl RowLayout {
     /// Number of values of a whole row: the vector and the optimizer's state. The count of updates
@@ -47,6 +56,7 @@ impl RowLayout {
         let (vector, rest) = after.split_at(self.dim);
         let (moments, singles) = rest.split_at(self.dim * self.shape.vectors);
         self.check_whole(vector, moments, singles)?;
+        self.check_state(&before[self.dim..], &after[self.dim..])?;
         let (draws, updates) = self.draws_of_update(key, value);
         self.write_count(value, updates);
         // An imported int8 row can have any scale. Encoding its vector again would round to another
@@ -72,6 +82,26 @@ impl RowLayout {
         match Dtype::F32.range().first_beyond(singles) {
             None => Ok(()),
             Some(at) => Err(Beyond::State { place: moments.len() + at, value: singles[at] }),
+        }
+    }
+}
+
+impl RowLayout {
+    /// Fails if a changed value of the state is one that no step makes.
+    fn check_state(&self, before: &[f32], after: &[f32]) -> Result<(), Beyond> {
+        let vectors = self.dim * self.shape.vectors;
+        let squares = self.shape.squares.map(|at| at * self.dim..(at + 1) * self.dim);
+        let is_square =
+            |place| place >= vectors || squares.as_ref().is_some_and(|at| at.contains(&place));
+        let pairs = before.iter().zip(after).enumerate();
+        let mut changed = pairs.filter(|(_, (old, new))| old.to_bits() != new.to_bits());
+        let refused = changed.find(|&(place, (_, &new))| match is_square(place) {
+            true => new < 0.0,
+            false => new.abs() >= STATE_MAX,
+        });
+        match refused {
+            None => Ok(()),
+            Some((place, (_, &value))) => Err(Beyond::NoState { place, value }),
         }
     }
 }
