@@ -265,13 +265,19 @@ static void read_modify_write(void) {
     GOOD(embank_table_peek(table, refused, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
     CHECK(rows[0] == 1.0f && rows[1] == 1.0f && rows[2] == 3.0f && rows[3] == 3.0f);
 
-    /* The callback ends the call. */
+    /* The callback ends the call, and makes no row. */
     const uint64_t ends[2] = {3, 5};
-    BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_update(table, ends, 2, add_to_row, &one));
+    const float before[2] = {7, 8};
+    for (int round = 0; round < 2; round++) {
+        BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_update(table, ends, 2, add_to_row, &one));
+        GOOD(embank_table_contains(table, ends, 1, &present));
+        CHECK(present == round);
+        GOOD(embank_table_contains(table, ends + 1, 1, &present));
+        CHECK(present == 0);
+        if (round == 0) GOOD(embank_table_put(table, ends, 1, before, 2));
+    }
     GOOD(embank_table_peek(table, ends, 1, rows, 2, EMBANK_MISSING_ERROR, NULL));
-    CHECK(rows[0] == 1.0f && rows[1] == 1.0f);
-    GOOD(embank_table_contains(table, ends + 1, 1, &present));
-    CHECK(present == 0);
+    CHECK(rows[0] == 7.0f && rows[1] == 8.0f);
 
     BAD(EMBANK_STATUS_INVALID_ARGUMENT, "`change` is NULL", embank_table_update(table, keys, 3, NULL, &one));
     BAD(EMBANK_STATUS_INVALID_ARGUMENT, "table is NULL", embank_table_update(NULL, keys, 3, add_to_row, &one));
