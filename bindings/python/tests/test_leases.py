@@ -179,12 +179,19 @@ def test_a_lease_that_another_thread_ends_is_waited_for(
         until(lambda: bank.stats()["waits"] > waits)
         lease.apply(ones(1))
 
-    # `hand_over` is called only for the first lease. After another thread has ended that lease,
-    # gets wait without `hand_over`.
+    # A lease that is handed over is waited for. After another thread has ended a lease that was not
+    # handed over, gets wait without `hand_over`.
     for hands_over in (True, False):
         lease = table.get([7])
         if hands_over:
             lease.hand_over()
+        else:
+            with pytest.raises(embank.SelfBlocked):
+                table.get([7])
+            ends = threading.Thread(target=lease.release)
+            ends.start()
+            ends.join()
+            lease = table.get([7])
         worker = threading.Thread(
             target=end_it_when_waited_for, args=(lease, bank.stats()["waits"])
         )
