@@ -5,6 +5,7 @@ measurement.
   speed        samples/s beside memory and RocksDB, tables of 4x the budget   (its Fig. 7)
   staleness    two trainers, bounds from 0 to 80 and none: speed and quality  (its Fig. 8)
   lookahead    with and without, over sizes of the buffer                     (its Fig. 9)
+  pipelined    rows that are got ahead, at several depths
   optimizers   equality with torch.optim
   dtypes       rows below f32: bytes on disk and of a read, and the loss of quality
   python       the cost of a call from Python
@@ -26,6 +27,7 @@ PROGRAMS = {
     "speed": "training/speed.py",
     "staleness": "training/staleness.py",
     "lookahead": "training/lookahead.py",
+    "pipelined": "training/pipelined.py",
     "optimizers": "training/optimizers.py",
     "dtypes": "training/dtypes.py",
     "python": "store/overhead.py",
