@@ -131,7 +131,8 @@ struct Job {
 /// What became of a Get. Its handle and the queue's thread share this.
 #[derive(Debug)]
 struct Outcome {
-    /// `None` until the Get has ended. Changed while the lock of [`QueueState`] is held.
+    /// `None` until the Get has ended, and after the handle has taken the result. Set while the
+    /// lock of [`QueueState`] is held, so that no waiting thread misses it.
     result: Mutex<Option<Result<Lease>>>,
     /// True once the handle was dropped. The queue's thread then ends the lease.
     dropped: AtomicBool,
