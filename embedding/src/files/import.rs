@@ -297,6 +297,7 @@ impl Table {
                 check_range(path, "vector", dtype, done, &batch.keys, &batch.vectors)?;
                 if with_state {
                     check_range(path, "state", Dtype::F32, done, &batch.keys, &batch.state)?;
+                    self.check_imported_state(path, done, &batch)?;
                 }
             }
             self.check_imported_ids(path, done, &batch.keys)?;
@@ -423,6 +424,28 @@ impl Table {
             _ => 0,
         };
         Err(file_mismatch(path, format!("row {}: {error}", first + row as u64)))
+    }
+
+    /// Fails if a value of the batch's state is one that no step of the table's optimizer makes.
+    /// `first` is the row number of the batch's first row in the file.
+    fn check_imported_state(&self, path: &Path, first: u64, batch: &ReadBatch) -> Result<()> {
+        let layout = self.shared.layout();
+        let columns = layout.state_values().max(1);
+        let wrong = |&at: &usize| !layout.is_made_by_steps(at % columns, batch.state[at]);
+        let Some(at) = (0..batch.state.len()).find(wrong) else { return Ok(()) };
+        let row = at / columns;
+        Err(unreadable(
+            path,
+            format!(
+                "row {} (key {}), column {} of the state is {}, which no step of {} makes; mend the file, import without \
+                 the state, or import with `non_finite` to take it as it is",
+                first + row as u64,
+                batch.keys[row],
+                at % columns,
+                batch.state[at],
+                self.config().optimizer.name()
+            ),
+        ))
     }
 
     fn put_imported(&self, batch: &ReadBatch, taken: Taken) -> Result<()> {

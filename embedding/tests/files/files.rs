@@ -541,6 +541,48 @@ fn a_value_that_is_not_finite_is_named_with_its_place() {
     }
 }
 
+/// Checks state that no step makes: negative sums of squares and counts, and values of other state
+/// that could make the row infinite.
+#[test]
+fn a_state_that_no_step_makes_is_named_with_its_place() {
+    let adam = [0.5, -0.5, 0.25, 0.0, 3.0];
+    let cases = [
+        (Optimizer::adagrad(0.1), &[0.5, 0.25][..], 1, -1.0),
+        (Optimizer::row_wise_adagrad(0.1), &[0.5], 0, -1.0e-30),
+        (Optimizer::adam(0.1), &adam, 1, -2.0_f32.powi(50)),
+        (Optimizer::adam(0.1), &adam, 3, -0.5),
+        (Optimizer::adam(0.1), &adam, 4, -1.0),
+    ];
+    for (optimizer, good, column, value) in cases {
+        let test = new_bank();
+        let table = table(&test.bank, TableConfig::new(2).optimizer(optimizer));
+        let columns = good.len();
+        let wrong: Vec<_> =
+            good.iter().enumerate().map(|(at, &v)| if at == column { value } else { v }).collect();
+        let header = format!(
+            r#"{{"keys":{{"dtype":"U32","shape":[2],"data_offsets":[0,8]}},"rows":{{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]}},"state":{{"dtype":"F32","shape":[2,{columns}],"data_offsets":[24,{}]}}}}"#,
+            24 + 8 * columns
+        );
+        let keys = [40_u32, 50].map(u32::to_le_bytes).concat();
+        let file = |state: &[f32]| {
+            let floats = [&[1.0, 2.0, 3.0, 4.0], good, state].concat();
+            let floats: Vec<_> = floats.into_iter().flat_map(f32::to_le_bytes).collect();
+            safetensors(&header, &[&keys[..], &floats].concat())
+        };
+        let path = test.dir.path().join("t.safetensors");
+        fs::write(&path, file(&wrong)).unwrap();
+        let error = table.import(&path, &ImportOptions::default()).unwrap_err().to_string();
+        let place = format!("row 1 (key 50), column {column} of the state is {value}");
+        assert!(error.contains(&place) && error.contains("`non_finite`"), "{error}");
+        assert_eq!(table.contains(&[40, 50]).unwrap(), [false, false]);
+        let options = ImportOptions { non_finite: true, ..Default::default() };
+        assert!(table.import(&path, &options).unwrap().with_state);
+        fs::write(&path, file(good)).unwrap();
+        assert!(table.import(&path, &ImportOptions::default()).unwrap().with_state);
+        assert_eq!(rows_of(&table, &[40, 50]), [1.0, 2.0, 3.0, 4.0]);
+    }
+}
+
 #[test]
 fn of_equal_keys_the_last_row_stays() {
     let test = new_bank();

@@ -89,19 +89,21 @@ impl RowLayout {
 impl RowLayout {
     /// Fails if a changed value of the state is one that no step makes.
     fn check_state(&self, before: &[f32], after: &[f32]) -> Result<(), Beyond> {
-        let vectors = self.dim * self.shape.vectors;
-        let squares = self.shape.squares.map(|at| at * self.dim..(at + 1) * self.dim);
-        let is_square =
-            |place| place >= vectors || squares.as_ref().is_some_and(|at| at.contains(&place));
         let pairs = before.iter().zip(after).enumerate();
         let mut changed = pairs.filter(|(_, (old, new))| old.to_bits() != new.to_bits());
-        let refused = changed.find(|&(place, (_, &new))| match is_square(place) {
-            true => new < 0.0,
-            false => new.abs() >= STATE_MAX,
-        });
-        match refused {
+        match changed.find(|&(place, (_, &new))| !self.is_made_by_steps(place, new)) {
             None => Ok(()),
             Some((place, (_, &value))) => Err(Beyond::NoState { place, value }),
+        }
+    }
+
+    /// Returns false if no step makes `value` at `place` of a row's state: see [`STATE_MAX`]. The
+    /// places are those of [`state_columns`](Self::state_columns).
+    pub(crate) fn is_made_by_steps(&self, place: usize, value: f32) -> bool {
+        let of_squares = self.shape.squares == Some(place / self.dim);
+        match of_squares || place >= self.dim * self.shape.vectors {
+            true => value >= 0.0,
+            false => value.abs() < STATE_MAX,
         }
     }
 }
