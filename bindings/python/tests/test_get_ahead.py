@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,6 +47,29 @@ def test_it_returns_what_a_get_returns(table: embank.Table, queue: embank.AheadQ
     with pytest.raises(ValueError, match="waited for before"):
         pending.wait()
     assert "rows (3, 4)" in repr(pending)
+
+
+def test_bags_may_be_given_with_the_wait(
+    bank: embank.Bank, table: embank.Table, queue: embank.AheadQueue
+) -> None:
+    keys, offsets = np.array([5, 3, 5, 9, 3]), [0, 2, 2, 5]
+    for asked in ({}, {"distinct": True}, {"offsets": [0, 5]}):
+        pending = table.get_ahead(keys, queue, **asked)  # type: ignore[arg-type]
+        given: Any = {"offsets": offsets, "weights": np.arange(5, dtype=np.float32)}
+        with pending.wait(**given) as lease, table.get_bags(keys, **given) as other:
+            np.testing.assert_array_equal(lease.rows, other.rows)
+            assert lease.per == "bag" and len(lease) == 3
+            gradients = np.ones((3, 4), np.float32)
+            np.testing.assert_array_equal(
+                lease.sum_gradients(gradients), other.sum_gradients(gradients)
+            )
+    for match, wrong in [
+        ("end with the number of keys", {"offsets": [0, 4]}),
+        ("go with offsets", {"weights": [1.0]}),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            table.get_ahead(keys, queue).wait(**wrong)  # type: ignore[arg-type]
+    assert bank.outstanding_leases() == []
 
 
 def test_rows_go_into_a_given_array(table: embank.Table, queue: embank.AheadQueue) -> None:

@@ -152,6 +152,56 @@ def test_collections_take_rows_of_several_tables(tmp_path: Path) -> None:
         np.testing.assert_allclose(results[0][name], results[1][name], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bags_of_one_module_are_bit_for_bit_those_of_the_plain_loop(
+    tmp_path: Path, mode: Any, weighted: bool
+) -> None:
+    if weighted and mode != "sum":
+        pytest.skip("weights go with sums")
+    generator = torch.Generator().manual_seed(3)
+    offsets = torch.tensor([0, 3, 3, 7])
+    batches = [torch.randint(0, 20, (12,), generator=generator) for _ in range(12)]
+    weights = torch.rand(12, generator=generator) if weighted else None
+    results = []
+    for depth in (0, 2):
+        with new_bank(tmp_path / f"{depth}") as bank:
+            table = new_table(bank, "t")
+            bag = EmbeddingBag(table, mode=mode)
+            outputs = []
+            for keys in Pipelined(batches, lambda keys: {bag: keys}, depth):
+                output = bag(keys, offsets, per_sample_weights=weights)
+                output.square().sum().backward()
+                outputs.append(output.detach().numpy())
+            assert table.stats()["gets"] == len(batches) and bank.outstanding_leases() == []
+            results.append((np.stack(outputs), table.peek(range(20))))
+    for plain, ahead in zip(*results):
+        np.testing.assert_array_equal(plain, ahead)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_passes_after_a_pooled_one_share_its_lease(tmp_path: Path, weight_decay: float) -> None:
+    """Two passes with equal keys, and one with some of them, take one step together."""
+    results = []
+    for depth in (0, 1):
+        with new_bank(tmp_path / f"{depth}") as bank:
+            optimizer = embank.Adagrad(lr=0.1, weight_decay=weight_decay)
+            table = bank.table("t", dim=3, optimizer=optimizer, staleness_bound=8)
+            bag, single = EmbeddingBag(table, mode="sum"), Embedding(table)
+            for keys in Pipelined(
+                [torch.tensor([[1, 2], [2, 9]]) + step for step in range(6)],
+                lambda keys: {table: keys},
+                depth,
+            ):
+                outputs = [bag(keys), bag(keys), single(keys[1])]
+                sum(of.square().sum() for of in outputs).backward()
+            # At depth 0, each pass makes a get.
+            assert table.stats()["gets"] == (6 if depth == 1 else 18)
+            assert bank.outstanding_leases() == []
+            results.append(table.peek(range(1, 15)))
+    np.testing.assert_allclose(*results, rtol=1e-5)
+
+
 def test_the_next_rows_are_leased_while_a_batch_is_computed(bank: embank.Bank) -> None:
     table = new_table(bank, "t", bound=2)
     module = Embedding(table)

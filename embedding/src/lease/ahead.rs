@@ -41,6 +41,7 @@ use crate::lease::Lease;
 use crate::lease::request::{LeasedPer, Request};
 use crate::registry::{Taker, TakerNumber, this_number, this_thread};
 use crate::table::Table;
+use crate::table::bags::{Bags, OwnedBags};
 use crate::table::operations::PeekRows;
 use crate::table::peek::Missing;
 use crate::vocabulary::registry::Vocabularies;
@@ -311,6 +312,8 @@ pub struct Pending {
     table: Table,
     keys: Vec<u64>,
     row_count: usize,
+    /// Bags that take the place of those of the request.
+    bags: Option<OwnedBags>,
     number: u64,
     shared: Arc<Shared>,
     outcome: Arc<Outcome>,
@@ -345,6 +348,19 @@ impl Pending {
         &self.table
     }
 
+    /// Asks for one pooled row per bag, in place of the rows of the request, as
+    /// [`Request::bags`] does. The rows are read only in [`wait`](Self::wait), so a caller that
+    /// learns the bags after it has asked for the Get loses nothing.
+    ///
+    /// # Errors
+    /// [`BadBags`](Error::BadBags); the Get is then cancelled.
+    pub fn bags(mut self, bags: Bags<'_>) -> Result<Self> {
+        self.table.check_bags(self.keys.len(), &bags)?;
+        self.row_count = bags.len();
+        self.bags = Some(bags.into());
+        Ok(self)
+    }
+
     /// Waits for the Get, and returns its lease. `rows` holds [`row_count`](Self::row_count) * dim
     /// values and receives the rows of the request, with all updates up to now. A row that the
     /// lease does not hold, because it was not admitted or was deleted since, is read as a peek
@@ -360,9 +376,12 @@ impl Pending {
     /// [`get_rows`](Table::get_rows). [`AheadEnded`](Error::AheadEnded) if the queue has ended.
     /// [`LeaseExpired`](Error::LeaseExpired) if the lease has expired since the Get. No other call
     /// reports an error of the Get. After an error, the Get holds no lease.
-    pub fn wait(self, rows: &mut [f32]) -> Result<Lease> {
+    pub fn wait(mut self, rows: &mut [f32]) -> Result<Lease> {
         self.table.check_shape("rows", self.row_count, rows.len())?;
-        let lease = self.wait_for_lease()?;
+        let mut lease = self.wait_for_lease()?;
+        if let Some(bags) = self.bags.take() {
+            lease.per = LeasedPer::Bag(bags);
+        }
         lease.entry.what().take_over();
         lease.read_rows(&self.keys, rows)?;
         // An expired lease does not count for the bound, so the rows may be too old.
@@ -515,6 +534,6 @@ impl Table {
         drop(state);
         shared.work.notify_one();
         let (table, keys) = (self.clone(), keys.to_vec());
-        Ok(Pending { table, keys, row_count, number, shared, outcome })
+        Ok(Pending { table, keys, row_count, bags: None, number, shared, outcome })
     }
 }

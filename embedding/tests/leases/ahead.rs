@@ -95,6 +95,27 @@ fn a_get_ahead_returns_what_a_get_returns() {
 }
 
 #[test]
+fn bags_may_be_given_before_the_wait() {
+    let (_test, table, queue) = new(3);
+    table.put(&[7, 8], &[5.0, 6.0]).unwrap();
+    let keys = [7, 8, 7];
+    let bags = Bags { offsets: &[0, 2, 3], pooling: Pooling::Sum, weights: Some(&[1.0, 2.0, 3.0]) };
+    for request in [table.request(&keys).unwrap(), table.request(&keys).unwrap().distinct()] {
+        let pending = table.get_ahead(request, &queue).unwrap().bags(bags).unwrap();
+        assert_eq!(pending.row_count(), 2);
+        let (lease, rows) = wait(pending).unwrap();
+        assert_eq!(rows, [17.0, 15.0]);
+        // The gradient of key 7 is 1 * 0 + 3 * 1.
+        assert_eq!(lease.sum_gradients(&[0.0, 1.0]).unwrap(), [3.0, 0.0]);
+    }
+    let pending = table.get_ahead(table.request(&keys).unwrap(), &queue).unwrap();
+    until(|| pending.is_ready());
+    let wrong = Bags { offsets: &[0, 2], ..bags };
+    assert!(matches!(pending.bags(wrong), Err(Error::BadBags { .. })));
+    assert_eq!(table.outstanding(7).unwrap(), Some(0));
+}
+
+#[test]
 fn rows_have_the_updates_up_to_the_wait() {
     let (_test, table, queue) = new(1);
     let first = get(&table, &[7]);

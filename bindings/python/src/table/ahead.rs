@@ -86,6 +86,7 @@ pub(crate) struct PyPending {
     cell: Arc<BankCell>,
     id: PendingId,
     table: Arc<str>,
+    keys: usize,
     rows: usize,
     dim: usize,
     per: RowsPer,
@@ -101,6 +102,8 @@ impl PyPending {
     /// Args:
     ///     out: The array that gets the rows, C-contiguous float32 with `len(self)` rows of `dim`;
     ///         for distinct keys it may have more rows. Default: None, a new array.
+    ///     offsets, pooling, weights: Bags, as for `get_bags`, in place of the rows that were asked
+    ///         for: the rows are pooled in this call. Default: the rows that were asked for.
     ///
     /// Returns:
     ///     A `Lease`, as `Table.get`, `Table.get_distinct` or `Table.get_bags` returns it.
@@ -109,17 +112,33 @@ impl PyPending {
     ///     StalenessTimeout: A row stayed over the bound.
     ///     SelfBlocked: Only leases of this thread hold a row at its bound.
     ///     UnknownValue: The table has a vocabulary, and a key is no id of it.
-    ///     ValueError: The get was cancelled or waited for before, or its bank is closed.
+    ///     ValueError: The get was cancelled or waited for before, its bank is closed, or offsets
+    ///         or weights do not fit the keys.
     ///     EmbankError: The queue was closed before it made the get.
-    #[pyo3(signature = (*, out = None))]
-    fn wait<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<PyLease> {
-        let mut rows = match self.per {
-            RowsPer::Distinct => Rows::first_of(py, out, self.rows, self.dim)?,
-            RowsPer::Key | RowsPer::Bag => Rows::new(py, out, self.rows, self.dim)?,
+    #[pyo3(signature = (*, out = None, offsets = None, pooling = "sum", weights = None))]
+    fn wait<'py>(
+        &self,
+        py: Python<'py>,
+        out: Option<&Bound<'py, PyAny>>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        pooling: &str,
+        weights: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<PyLease> {
+        let bags = given_bags(self.keys, offsets, pooling, weights)?;
+        let (per, count) = match &bags {
+            Some(bags) => (RowsPer::Bag, bags.as_bags().len()),
+            None => (self.per, self.rows),
+        };
+        let mut rows = match per {
+            RowsPer::Distinct => Rows::first_of(py, out, count, self.dim)?,
+            RowsPer::Key | RowsPer::Bag => Rows::new(py, out, count, self.dim)?,
         };
         let values = rows.as_slice_mut()?;
-        let is_distinct = self.per == RowsPer::Distinct;
-        let waited = self.cell.wait_for_lease(py, self.id, |pending| {
+        let is_distinct = per == RowsPer::Distinct;
+        let waited = self.cell.wait_for_lease(py, self.id, |mut pending| {
+            if let Some(bags) = &bags {
+                pending = pending.bags(bags.as_bags())?;
+            }
             let lease = pending.wait(values)?;
             let unique = is_distinct.then(|| {
                 let unique = lease.unique();
@@ -137,7 +156,7 @@ impl PyPending {
             (PyArray1::from_vec(py, keys).unbind(), PyArray1::from_vec(py, inverse).unbind())
         });
         let (cell, table) = (Arc::clone(&self.cell), Arc::clone(&self.table));
-        Ok(PyLease::new(cell, id, rows.into_array(), table, self.per, unique))
+        Ok(PyLease::new(cell, id, rows.into_array(), table, per, unique))
     }
 
     /// True if `wait` would not wait for the get.
@@ -170,6 +189,20 @@ impl PyPending {
 
     fn __repr__(&self) -> String {
         format!("<embank.Pending of table {:?}, rows ({}, {})>", &*self.table, self.rows, self.dim)
+    }
+}
+
+/// Returns the bags of a batch of `keys` keys. `None` if there are no offsets.
+fn given_bags(
+    keys: usize,
+    offsets: Option<&Bound<'_, PyAny>>,
+    pooling: &str,
+    weights: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<GivenBags>> {
+    match (offsets, weights) {
+        (Some(offsets), weights) => GivenBags::new(keys, offsets, pooling, weights).map(Some),
+        (None, Some(_)) => Err(PyValueError::new_err("weights go with offsets")),
+        (None, None) => Ok(None),
     }
 }
 
@@ -221,16 +254,10 @@ impl PyTable {
         let earlier = earlier.map(Keys::new).transpose()?;
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
-        let bags = match (offsets, weights) {
-            (Some(_), _) if distinct => {
-                return Err(PyValueError::new_err("give offsets or distinct=True, not both"));
-            }
-            (Some(offsets), weights) => {
-                Some(GivenBags::new(keys.len(), offsets, pooling, weights)?)
-            }
-            (None, Some(_)) => return Err(PyValueError::new_err("weights go with offsets")),
-            (None, None) => None,
-        };
+        if distinct && offsets.is_some() {
+            return Err(PyValueError::new_err("give offsets or distinct=True, not both"));
+        }
+        let bags = given_bags(keys.len(), offsets, pooling, weights)?;
         let queue = queue.get();
         if !Arc::ptr_eq(&queue.cell, &self.cell) {
             return Err(PyValueError::new_err(format!(
@@ -266,6 +293,6 @@ impl PyTable {
             None => RowsPer::Key,
         };
         let (cell, table) = (Arc::clone(&self.cell), Arc::clone(&self.key.name));
-        Ok(PyPending { cell, id, table, rows, dim: self.key.dim, per })
+        Ok(PyPending { cell, id, table, keys: keys.len(), rows, dim: self.key.dim, per })
     }
 }

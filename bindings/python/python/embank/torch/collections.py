@@ -10,14 +10,15 @@ from torch import Tensor
 
 import embank
 
+from . import in_hand
 from .bags import BagOptions, BagRequest, Bags, Mode, check_mode, joined_request
 from .keys import as_integers, padding_key
-from .leaf import Rows, leased_outputs, naming_cure, refuse_recording, tensors_of
+from .leaf import Rows, leased_bags, leased_outputs, naming_cure, refuse_recording, tensors_of
 from .modules import TableModule
 from .sinks import identity
 
 if TYPE_CHECKING:
-    from embank import Table
+    from embank import Lease, Table
 
 Jagged = Union[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
@@ -213,6 +214,8 @@ class EmbeddingBagCollection(_Collection):
             request = joined_request(of_all) if len(of_all) == len(requests) else None
             if request is None:
                 return None
+            if self.trains and not self._pools(at, request):
+                return None
             joined[at] = request
         found: dict[str, Tensor] = {}
         counts = {at: [bags[name].count for name in names] for at, names in of_table.items()}
@@ -237,15 +240,26 @@ class EmbeddingBagCollection(_Collection):
                 pooled = peek(keys, offsets, pooling=pooling, weights=weights)
                 outputs[at] = list(tensors_of(pooled, counts[at]))
             return outputs
+        leases: dict[tuple[int, str], Optional[Lease]] = {}
         of_bank: dict[int, list[tuple[int, str]]] = {}
-        for at in requests:
-            of_bank.setdefault(at[0], []).append(at)
+        for at, request in requests.items():
+            if in_hand.has(self._table[at]):
+                leases[at] = leased_bags(self._table[at], request)
+            else:
+                of_bank.setdefault(at[0], []).append(at)
         for tables in of_bank.values():
             with naming_cure():
-                leases = embank.get_bags_many([(self._table[at], *requests[at]) for at in tables])
-            for at, lease in zip(tables, leases):
-                outputs[at] = leased_outputs(self._stand_in, self._table[at], lease, counts[at])
+                got = embank.get_bags_many([(self._table[at], *requests[at]) for at in tables])
+            leases.update(zip(tables, got))
+        for at, lease in leases.items():
+            assert lease is not None
+            outputs[at] = leased_outputs(self._stand_in, self._table[at], lease, counts[at])
         return outputs
+
+    def _pools(self, at: tuple[int, str], request: BagRequest) -> bool:
+        """Whether the table can pool the bags of the request."""
+        table = self._table[at]
+        return not in_hand.has(table) or in_hand.find(table, request.keys).pools(request.keys)
 
     def _bags(self, name: str, jagged: Jagged) -> Bags:
         given = (jagged, None) if isinstance(jagged, Tensor) else jagged

@@ -24,7 +24,9 @@ from torch import Tensor
 from .sinks import Identity, identity
 
 if TYPE_CHECKING:
-    from embank import Table
+    from embank import Lease, Table
+
+    from .bags import BagRequest
 
 
 class RowsInHand(Protocol):
@@ -39,6 +41,14 @@ class RowsInHand(Protocol):
 
     def lacks(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of `keys` that were not announced."""
+
+    def pools(self, keys: NDArray[np.int64]) -> bool:
+        """Whether the table can pool bags of `keys`: no forward pass has used the rows, and `keys`
+        were announced, as they are and alone."""
+
+    def bags(self, request: BagRequest) -> Lease:
+        """The lease on all rows, with the bags of the request. Must be called only for keys that
+        the table `pools`."""
 
     def rows(
         self, keys: NDArray[np.int64], device: torch.device

@@ -56,6 +56,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 import embank
 
 from . import in_hand
+from .bags import BagRequest
 from .caller import warn_caller
 from .keys import as_keys
 from .sinks import Identity, Sink, identity, sink_of
@@ -114,7 +115,10 @@ class OnGradient:
         raise_unless_held(self.lease)
         sink = sink_of(self._table)
         rows, gradient, keys = leaf.detach(), gradient.detach(), None
-        if self._looked_up is not None and not self._looked_up.all():
+        if self.lease.per != "distinct":
+            # The lease has pooled bags for another forward pass, and these are its distinct rows.
+            keys = self.lease.keys
+        elif self._looked_up is not None and not self._looked_up.all():
             # A step with a gradient of zero would move rows that the batch does not use.
             keys = self.lease.keys[self._looked_up]
             used = torch.from_numpy(self._looked_up).to(gradient.device)
@@ -196,13 +200,16 @@ class _Gathered(NamedTuple):
         arrays = [to_host(gradient) for gradient in self.gradients]
         if len(self.leases) == 1:
             return self.table, self.leases, self.keys[0], arrays[0]
-        of_leases = zip(self.leases, self.keys)
+        of_leases = list(zip(self.leases, self.keys))
         keys = np.concatenate([lease.keys if of is None else of for lease, of in of_leases])
         sums = [
-            gradient if lease.per == "distinct" else lease.sum_gradients(gradient)
-            for lease, gradient in zip(self.leases, arrays)
+            gradient
+            if of is not None or lease.per == "distinct"
+            else lease.sum_gradients(gradient)
+            for (lease, of), gradient in zip(of_leases, arrays)
         ]
-        return self.table, self.leases, keys, np.concatenate(sums)
+        # Forward passes may share the lease of a batch in hand.
+        return self.table, list(dict.fromkeys(self.leases)), keys, np.concatenate(sums)
 
 
 class _Backward:
@@ -338,7 +345,7 @@ def leased_rows(
                 # The step starts from the shortened rows, because torch's `max_norm` shortens the
                 # weight itself.
                 lease.rewrite(too_long, lease.rows[too_long])
-        leaf = leaf_of(table, lease, keys.device, sink)
+        leaf = leaf_of(table, lease, lease.rows, keys.device, sink)
         places = to_device(torch.from_numpy(lease.inverse), keys.device).view(keys.shape)
         found.append(Rows(leaf, places))
     return found
@@ -347,14 +354,15 @@ def leased_rows(
 def leaf_of(
     table: Table,
     lease: Lease,
+    rows: NDArray[np.float32],
     device: torch.device,
     sink: Optional[Sink],
     looked_up: Optional[NDArray[np.bool_]] = None,
 ) -> Tensor:
-    """Makes the leaf of a lease on distinct rows, on `device`. The leaf's hook owns the lease. Only
-    rows that are True in `looked_up` take a step.
+    """Makes a leaf of the lease's distinct `rows`, on `device`. The leaf's hook owns the lease.
+    Only rows that are True in `looked_up` take a step.
     """
-    leaf = to_device(torch.from_numpy(lease.rows), device).requires_grad_()
+    leaf = to_device(torch.from_numpy(rows), device).requires_grad_()
     on_gradient = OnGradient(table, lease, looked_up)
     _earlier.note(table, on_gradient)
     register: Callable[[OnGradient], object] = leaf.register_post_accumulate_grad_hook
@@ -362,6 +370,18 @@ def leaf_of(
     if sink is not None:
         sink.leased(table, on_gradient)
     return leaf
+
+
+def leased_bags(table: Table, request: BagRequest) -> Optional[Lease]:
+    """Leases bags that the table pools, for one backward pass. None if their rows were got ahead,
+    and the table can't pool them: see `RowsInHand.pools`.
+    """
+    if in_hand.has(table):
+        found = in_hand.find(table, request.keys)
+        return found.bags(request) if found.pools(request.keys) else None
+    keys, offsets, pooling, weights = request
+    with naming_cure():
+        return table.get_bags(keys, offsets, pooling=pooling, weights=weights)
 
 
 def _rows_in_hand(table: Table, keys: Tensor, norm: Optional[Norm]) -> Rows:

@@ -15,7 +15,8 @@ from .bags import BagOptions, Bags, Mode, check_mode
 from .fills import filling
 from .keys import as_integers, as_keys, padding_key
 from .leaf import (
-    Norm, Rows, is_compiling, leased_output, leased_rows, naming_cure, peeked_rows, refuse_recording,
+    Norm, Rows, is_compiling, leased_bags, leased_output, leased_rows, naming_cure, peeked_rows,
+    refuse_recording,
 )  # fmt: skip
 from .reference import check_reference, differences, reference
 from .sinks import sink_of
@@ -61,16 +62,15 @@ class TableModule(StandInModule):
     def _is_direct(self, table: Table, keys: Tensor) -> bool:
         """Whether the output can be the rows of a lease, without a tensor of distinct rows.
 
-        It can't in these cases. A `SparseOptimizer`, a table with admission and rows that were got
-        ahead need the distinct rows. Rows in another dtype or on another device are computed from
-        the distinct rows. `torch.compile` can't look into the node of the graph.
+        It can't in these cases. A `SparseOptimizer` and a table with admission need the distinct
+        rows. Rows in another dtype or on another device are computed from the distinct rows.
+        `torch.compile` can't look into the node of the graph.
         """
         return (
             keys.device.type == "cpu"
             and self._stand_in.dtype == torch.float32
             and table.admits_all
             and sink_of(table) is None
-            and not (self.trains and in_hand.has(table))
             and not is_compiling()
         )
 
@@ -254,7 +254,12 @@ class Embedding(_OneTable):
         """The rows of `input` (integers of any shape): float32 `(*input.shape, dim)`."""
         refuse_recording(self.tables(), [input])
         input = as_integers("keys", input)
-        if self._is_plain and self.trains and self._is_direct(self.table, input):
+        if (
+            self._is_plain
+            and self.trains
+            and self._is_direct(self.table, input)
+            and not in_hand.has(self.table)
+        ):
             with naming_cure():
                 lease = self.table.get(as_keys(input))
             output = leased_output(self._stand_in, self.table, lease)
@@ -410,14 +415,13 @@ class EmbeddingBag(_OneTable):
         request = bags.request()
         if request is None:
             return None
-        keys, offsets, pooling, weights = request
         if self.trains:
-            with naming_cure():
-                lease = self.table.get_bags(keys, offsets, pooling=pooling, weights=weights)
-            return leased_output(self._stand_in, self.table, lease)
+            lease = leased_bags(self.table, request)
+            return None if lease is None else leased_output(self._stand_in, self.table, lease)
         if torch.is_grad_enabled() and not self.frozen:
             # torch pools instead, so that the graph begins at the rows.
             return None
+        keys, offsets, pooling, weights = request
         peek = self.table.peek_bags
         return torch.from_numpy(peek(keys, offsets, pooling=pooling, weights=weights))
 

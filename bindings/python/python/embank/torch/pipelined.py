@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import in_hand
+from .bags import BagRequest
 from .leaf import leaf_of, naming_cure
 from .lookahead import KeysByTable, keys_by_table
 from .sinks import Identity, identity, sink_of
@@ -64,11 +65,25 @@ class _RowsAhead:
         return self._lease is None or self._lease.held
 
     def equals(self, keys: NDArray[np.int64]) -> bool:
-        return any(np.array_equal(part, keys) for part in self._parts)
+        return any(_equal(part, keys) for part in self._parts)
 
     def lacks(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         lacking: NDArray[np.int64] = keys[np.isin(keys, self._all, invert=True)]
         return lacking
+
+    def pools(self, keys: NDArray[np.int64]) -> bool:
+        return self._lease is None and len(self._parts) == 1 and _equal(self._all, keys)
+
+    def bags(self, request: BagRequest) -> Lease:
+        pending, self._pending = self._pending, None
+        keys, offsets, pooling, weights = request
+        with naming_cure():
+            if pending is None:
+                lease = self.table.get_bags(keys, offsets, pooling=pooling, weights=weights)
+            else:
+                lease = pending.wait(offsets=offsets, pooling=pooling, weights=weights)
+        self._lease = lease
+        return lease
 
     def rows(
         self, keys: NDArray[np.int64], device: torch.device
@@ -76,11 +91,16 @@ class _RowsAhead:
         lease, leaf = self._lease, self._leaf
         if lease is None or leaf is None:
             sink = sink_of(self.table)
-            if sink is not None:
-                sink.check_bound(self.table, self._all)
-            lease = self._got(device)
-            self._looked_up = np.zeros(len(lease.keys), dtype=np.bool_)
-            leaf = leaf_of(self.table, lease, device, sink, self._looked_up)
+            if lease is None:
+                if sink is not None:
+                    sink.check_bound(self.table, self._all)
+                lease = self._got(device)
+                rows = lease.rows
+            else:
+                # The lease has the bags of another forward pass, not the rows.
+                rows = self.table.peek(lease.keys)
+            self._looked_up = np.zeros(len(rows), dtype=np.bool_)
+            leaf = leaf_of(self.table, lease, rows, device, sink, self._looked_up)
             self._lease, self._leaf = lease, leaf
         if leaf.device != device:
             raise ValueError(
@@ -106,7 +126,7 @@ class _RowsAhead:
     def _places(self, lease: Lease, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         start = 0
         for part in self._parts:
-            if np.array_equal(part, keys):
+            if _equal(part, keys):
                 return lease.inverse[start : start + len(part)]
             start += len(part)
         if self._sorted is None:
@@ -139,9 +159,9 @@ class Pipelined(Generic[Batch]):
     A thread of each bank takes the leases of coming batches and reads their rows from disk. The
     modules of `embank.torch` find their rows in the batch in hand: all modules over a table share
     one lease. A forward pass copies the rows, with the updates of all earlier batches. So in a run
-    with one trainer, every depth gives the results of depth 0, except for the last digits: torch
-    pools bags in place of the store, and several modules over a table sum their gradients in
-    another order.
+    with one trainer, every depth gives the results of depth 0, except for the last digits if
+    several modules use one table: torch then pools bags in place of the store, and their gradients
+    are summed in another order.
 
     Each lease counts for the staleness bound from the get on. A table needs no bound, or one of at
     least `depth` - 1; with a bound of `depth` no get waits for a batch of this loader.
@@ -349,6 +369,10 @@ class _Pass(Generic[Batch]):
                 f"table {table.name!r} has admission, which counts the gets of a key: a run that resumes would count the "
                 "gets of batches ahead twice; use Pipelined(..., depth=0)"
             )
+
+
+def _equal(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
+    return len(one) == len(other) and bool((one == other).all())
 
 
 def _used(hand: _Hand) -> bool:
