@@ -1,5 +1,6 @@
 //! Banks. A bank is a directory with many tables under one memory budget.
 
+mod as_exported;
 pub(crate) mod auto_depth;
 pub(crate) mod checkpoints;
 pub(crate) mod tables;

@@ -27,7 +27,6 @@
 //! dense table is the single file `x.npy`. In safetensors, int8 vectors also have a tensor
 //! `scales`; see [`batch::parts_of`].
 
-mod as_exported;
 pub(crate) mod batch;
 pub(crate) mod element;
 pub(crate) mod export;
