@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from model import DistMult
-from triples import Ints, KnownTails
+from triples import KnownTails, Triples
 
 ENTITY_CHUNK = 8192
 QUERY_CHUNK = 1024
@@ -25,7 +25,7 @@ class Ranking:
 
 
 @torch.no_grad()
-def rank(model: DistMult, queries: Ints, known: KnownTails, entities: int) -> Ranking:
+def rank(model: DistMult, queries: Triples, known: KnownTails, entities: int) -> Ranking:
     """Ranks the tail of each of `queries` (n, 3) among all entities.
 
     Rows are peeked, a chunk of entities at a time, so the table need not be in memory. A score that
@@ -35,7 +35,8 @@ def rank(model: DistMult, queries: Ints, known: KnownTails, entities: int) -> Ra
     Raises `FloatingPointError` if a score is not finite: the model has diverged and has no ranking.
     """
     model.eval()
-    head, relation, tail = (torch.from_numpy(column.copy()) for column in queries.T)
+    columns = np.ascontiguousarray(queries.T, np.int64)
+    head, relation, tail = (torch.from_numpy(column) for column in columns)
     query = model.query(model.entities(head), model.relations(relation))
     truth = model.entities(tail)
     true_score = finite((query * truth).sum(1, keepdim=True))

@@ -2,8 +2,10 @@
 
     python examples/kge/train.py --model complex                 # a quarter of the table in memory
     python examples/kge/train.py --model complex --in-memory     # the same with torch.nn.Embedding
+    python examples/kge/train.py --graph wikikg2 --data DIR --rank-triples 1000
 
-The data are three files of triples, as WN18RR has them. The program reports the filtered mean
+The data are three files of triples with names, as WN18RR has them, or with `--graph` the files of
+Freebase (86 million entities) or of ogbl-wikikg2. The program reports the filtered mean
 reciprocal rank and Hits@1, 3 and 10 over both directions.
 """
 
@@ -22,14 +24,20 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 
 import openmp  # noqa: E402, F401  (before torch)
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import embank  # noqa: E402
 import embank.torch  # noqa: E402
 import rows  # noqa: E402
+from freebase import load_freebase  # noqa: E402
 from model import MODELS, DistMult  # noqa: E402
 from ranking import rank  # noqa: E402
-from triples import Batch, KnowledgeGraph, names_budget  # noqa: E402
+from triples import Batch, KnowledgeGraph, names_budget, sample  # noqa: E402
+from wikikg2 import load_wikikg2  # noqa: E402
+
+NUMBERED = {"freebase": load_freebase, "wikikg2": load_wikikg2}
+"""Readers of data sets whose entities and relations are numbered already."""
 
 
 def main() -> int:
@@ -37,9 +45,13 @@ def main() -> int:
     torch.set_num_threads(given.threads)
     folder = rows.scratch_folder("kge", given.scratch)
     try:
-        graph = load(given.data, folder / "names", given.device)
+        data = given.data or rows.data_folder("wn18rr" if given.graph == "names" else given.graph)
+        if given.graph in NUMBERED:
+            graph = NUMBERED[given.graph](data)
+        else:
+            graph = load(data, folder / "names", given.device)
         outcome = train(graph, folder, given)
-    except (OSError, ValueError, FloatingPointError) as error:
+    except (OSError, ValueError, FloatingPointError, embank.EmbankError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
@@ -122,20 +134,23 @@ def train_in(
 ) -> dict[str, Any]:
     """Trains to the end. Returns the ranking of the test triples and the history."""
     training = build(graph, bank, given)
-    known, history, seconds = graph.known_tails(), [], 0.0
+    valids, tests = (sample(part, given.rank_triples, given.seed)
+                     for part in (graph.valid, graph.test))
+    known = graph.known_tails(np.concatenate([valids, tests]))
+    history, seconds = [], 0.0
     for epoch in range(1, given.epochs + 1):
         batches = graph.batches(given.batch_size, given.negatives, given.seed, epoch)
         started = time.perf_counter()
         losses = list(training.steps(batches, given.lookahead, given.depth))
         seconds += time.perf_counter() - started
         if epoch % given.evaluate_every == 0 or epoch == given.epochs:
-            valid = rank(training.model, graph.valid, known, graph.entities)
+            valid = rank(training.model, valids, known, graph.entities)
             loss = float(torch.stack(losses).mean())
             print(f"epoch {epoch}: loss {loss:.4f}, valid MRR {valid.mrr:.4f}, {seconds:.1f} s",
                   flush=True)
             history.append({"epoch": epoch, "loss": loss, "seconds": seconds,
                             "metric": valid.mrr})
-    test = rank(training.model, graph.test, known, graph.entities)
+    test = rank(training.model, tests, known, graph.entities)
     return {"test": asdict(test), "metric": test.mrr, "history": history,
             "samples_per_second": given.epochs * len(graph.train) / seconds}
 
@@ -146,7 +161,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add = options.add_argument
     add("--model", choices=tuple(MODELS), default="distmult")
-    add("--data", type=Path, default=rows.data_folder("wn18rr"), metavar="DIR")
+    add("--graph", choices=("names", *NUMBERED), default="names",
+        help="kind of files: triples of names, or numbered as in Freebase or ogbl-wikikg2 "
+        "(default %(default)s)")
+    add("--data", type=Path, metavar="DIR", help="folder of the files (default: wn18rr, freebase "
+        "or wikikg2 in $EMBANK_DATA)")
     add("--in-memory", action="store_true", help="torch.nn.Embedding in place of the bank")
     add("--budget-share", type=float, default=0.25, metavar="X",
         help="memory budget as a share of the tables' bytes (default %(default)s)")
@@ -161,6 +180,8 @@ def parser() -> argparse.ArgumentParser:
     add("--lr", type=float, default=0.1, help="of Adagrad (default %(default)s)")
     add("--regularization", type=float, default=0.05, help="weight of N3 (default %(default)s)")
     add("--evaluate-every", type=int, default=2, metavar="EPOCHS")
+    add("--rank-triples", type=int, metavar="N", help="of valid and of test that are ranked, drawn "
+        "by --seed (default: all)")
     add("--seed", type=int, default=0)
     add("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     add("--device", choices=("auto", "io_uring", "threads"), default="auto")

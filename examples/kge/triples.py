@@ -1,6 +1,7 @@
 """A knowledge graph as numbered triples, its batches, and its known tails.
 
-Two vocabularies of a bank number the names, so no name is kept in memory.
+Two vocabularies of a bank number the names, so no name is kept in memory. `freebase.py` and
+`wikikg2.py` read data sets whose triples are numbered already.
 
 Every triple (h, r, t) is in the graph a second time as (t, r', h), with the reciprocal relation r'.
 So a model only answers the question "which tail?" (Lacroix et al., 2018).
@@ -8,7 +9,7 @@ So a model only answers the question "which tail?" (Lacroix et al., 2018).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ import embank
 from lines import Line, lines
 
 Ints = NDArray[np.int64]
+Triples = NDArray[np.int32]
 PARTS = ("train", "valid", "test")
 NAME_BYTES_MAX = 16 << 10
 """Longest name of an entity or relation, in bytes of UTF-8. A vocabulary's record of two such names
@@ -30,6 +32,10 @@ TEXT_BYTES_PER_BUDGET_BYTE = 8
 """The index of a bank takes about 16 bytes of memory for each name. A name stands in several
 triples, each of some dozens of bytes. So an eighth of the text's bytes is enough for the index."""
 CHUNK_LINES = 8192
+CHUNK_TRIPLES = 1 << 24
+ID_MAX = (1 << 31) - 1
+"""Largest id of an entity or relation. Triples are kept as int32, because the large data sets have
+hundreds of millions of them."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +58,45 @@ class Batch:
 class KnowledgeGraph:
     """The triples of a graph. `train`, `valid` and `test` have the shape (n, 3), with the columns
     head, relation and tail. Each triple of a file is there twice: unchanged, and reversed (head and
-    tail exchanged) with the reciprocal relation. `relations` counts both kinds of relations.
+    tail exchanged) with the reciprocal relation. `relations` counts both kinds of relations. A
+    triple of a file takes 24 bytes of memory, and 16 more while an epoch trains.
     """
 
     entities: int
     relations: int
-    train: Ints
-    valid: Ints
-    test: Ints
+    train: Triples
+    valid: Triples
+    test: Triples
+
+    @staticmethod
+    def of(entities: int, relations: int, parts: Sequence[Triples]) -> KnowledgeGraph:
+        """Makes a graph of the triples (n, 3) of train, valid and test, each in one direction.
+
+        Raises `ValueError` if there are more entities, or relations of both kinds, than int32 can
+        number.
+        """
+        if max(entities, 2 * relations) > ID_MAX + 1:
+            raise ValueError(
+                f"the graph has {entities} entities and {relations} relations; this example takes "
+                f"{ID_MAX + 1} entities and half as many relations at most"
+            )
+        return KnowledgeGraph(
+            entities, 2 * relations, *(both_directions(part, relations) for part in parts)
+        )
 
     @staticmethod
     def load(folder: Path, names: embank.Bank) -> KnowledgeGraph:
         """Reads train.tsv, valid.tsv and test.tsv: head, relation and tail a line, tabs between.
+        The names may end in .txt, as DGL-KE has them.
 
         The vocabularies `entity` and `relation` of the bank `names` number the names, in order of
         first appearance. Names are equal if their bytes are equal. `common/lines.py` has the rule
         for the text.
 
-        Raises `FileNotFoundError` if a file is missing, and `ValueError` with file and line for a
-        line without exactly three fields, a name that is empty or longer than `NAME_BYTES_MAX`,
-        text that breaks the rule, and a file without triples.
+        Raises `FileNotFoundError` if a file is missing. Raises `ValueError` for a folder whose
+        files have both endings, and for one with Freebase's ids. Raises `ValueError` with file and
+        line for a line without exactly three fields, a name that is empty or longer than
+        `NAME_BYTES_MAX`, text that breaks the rule, and a file without triples.
         """
         paths = part_paths(folder)
         entities, relations = (
@@ -79,14 +104,17 @@ class KnowledgeGraph:
             for kind in ("entity", "relation")
         )
         parts = [numbered(path, entities, relations) for path in paths]
-        count = len(relations)
-        return KnowledgeGraph(
-            len(entities), 2 * count, *(both_directions(part, count) for part in parts)
-        )
+        return KnowledgeGraph.of(len(entities), len(relations), parts)
 
-    def known_tails(self) -> KnownTails:
-        """The tails of every (head, relation) in any part."""
-        return KnownTails(np.concatenate([self.train, self.valid, self.test]), self.relations)
+    def known_tails(self, queries: Triples | None = None) -> KnownTails:
+        """The tails, in any part, of every (head, relation) of `queries` (n, 3). None asks for the
+        tails of every (head, relation) of the graph."""
+        parts = [self.train, self.valid, self.test]
+        if queries is not None:
+            asked = np.unique(pairs(queries, self.relations))
+            parts = [piece[np.isin(pairs(piece, self.relations), asked)] for part in parts
+                     for piece in np.array_split(part, 1 + len(part) // CHUNK_TRIPLES)]
+        return KnownTails(np.concatenate(parts), self.relations)
 
     def batches(
         self, batch_size: int, negatives: int, seed: int, epoch: int
@@ -96,7 +124,8 @@ class KnowledgeGraph:
         rng = np.random.default_rng([seed, epoch])
         order = rng.permutation(len(self.train))
         for begin in range(0, len(order), batch_size):
-            head, relation, tail = self.train[order[begin : begin + batch_size]].T
+            drawn = self.train[order[begin : begin + batch_size]]
+            head, relation, tail = drawn.astype(np.int64).T
             others = rng.integers(0, self.entities, negatives)
             candidates, targets = np.unique(np.concatenate([tail, others]), return_inverse=True)
             entities, positions = np.unique(
@@ -114,9 +143,33 @@ class KnowledgeGraph:
             )
 
 
+def sample(triples: Triples, count: int | None, seed: int) -> Triples:
+    """Returns `count` of the triples, drawn without replacement. None returns all of them."""
+    if count is None or count >= len(triples):
+        return triples
+    drawn = np.random.default_rng(seed).choice(len(triples), count, replace=False)
+    return triples[np.sort(drawn)]
+
+
 def part_paths(folder: Path) -> list[Path]:
-    """Returns the files of `PARTS`. Raises `FileNotFoundError` if one is missing."""
+    """Returns the files of `PARTS`, which end in .tsv or in .txt.
+
+    Raises `FileNotFoundError` if one is missing. Raises `ValueError` if the folder has a part with
+    both endings, and if its triples are those of Freebase: they have another order.
+    """
+    if (folder / "entity2id.txt").exists():
+        raise ValueError(
+            f"{folder} has entity2id.txt, so its triples are ids in the order head, tail, "
+            "relation: read them with --graph freebase"
+        )
+    text = [folder / f"{part}.txt" for part in PARTS]
     paths = [folder / f"{part}.tsv" for part in PARTS]
+    if any(path.exists() for path in text):
+        for one, other in zip(text, paths):
+            if other.exists():
+                raise ValueError(f"{folder} has {one.name} or another .txt part, and {other.name}; "
+                                 "keep the parts of one data set")
+        paths = text
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(
@@ -132,13 +185,13 @@ def names_budget(folder: Path) -> int:
     return max(NAMES_BUDGET_MIN, text_bytes // TEXT_BYTES_PER_BUDGET_BYTE)
 
 
-def numbered(path: Path, entities: embank.Vocabulary, relations: embank.Vocabulary) -> Ints:
+def numbered(path: Path, entities: embank.Vocabulary, relations: embank.Vocabulary) -> Triples:
     """Returns the triples of a file (n, 3) as ids. New names get the next ids."""
     chunks, source = [], lines(path)
     while chunk := [triple(line) for line in islice(source, CHUNK_LINES)]:
         ends = entities.ids_or_insert([name for head, _, tail in chunk for name in (head, tail)])
         between = relations.ids_or_insert([relation for _, relation, _ in chunk])
-        chunks.append(np.stack([ends[::2], between, ends[1::2]], axis=1).astype(np.int64))
+        chunks.append(np.stack([ends[::2], between, ends[1::2]], axis=1).astype(np.int32))
     return np.concatenate(chunks)
 
 
@@ -157,24 +210,30 @@ def triple(line: Line) -> list[str]:
     return names
 
 
-def both_directions(triples: Ints, relations: int) -> Ints:
+def both_directions(triples: Triples, relations: int) -> Triples:
     """Returns the triples, and each triple reversed with its reciprocal relation."""
-    reverse = triples[:, [2, 1, 0]] + np.array([0, relations, 0])
-    return np.concatenate([triples, reverse])
+    both = np.concatenate([triples, triples[:, ::-1]])
+    both[len(triples) :, 1] += np.int32(relations)
+    return both
+
+
+def pairs(triples: NDArray[np.integer], relations: int) -> Ints:
+    """Returns a number (n,) for the head and relation of each triple."""
+    return triples[:, 0].astype(np.int64) * relations + triples[:, 1]
 
 
 class KnownTails:
     """Looks up the known tails of queries (head, relation)."""
 
-    def __init__(self, triples: Ints, relations: int) -> None:
+    def __init__(self, triples: NDArray[np.integer], relations: int) -> None:
         self._relations = relations
-        keys = triples[:, 0] * relations + triples[:, 1]
+        keys = pairs(triples, relations)
         order = np.argsort(keys, kind="stable")
         self._keys, self._tails = keys[order], triples[order, 2]
 
-    def of(self, queries: Ints) -> tuple[Ints, Ints]:
+    def of(self, queries: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer]]:
         """Returns two arrays: for each known tail of a query, the query's number and the tail."""
-        keys = queries[:, 0] * self._relations + queries[:, 1]
+        keys = pairs(queries, self._relations)
         begin = np.searchsorted(self._keys, keys, "left")
         count = np.searchsorted(self._keys, keys, "right") - begin
         which = np.repeat(np.arange(len(queries)), count)

@@ -127,3 +127,18 @@ def test_the_program_reports_bad_data_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith(f"error: {tmp_path / 'train.tsv'}:3: expected 3 fields")
     assert not list(tmp_path.glob("kge-*")), "the scratch folder is removed"
+
+
+def test_the_parts_may_end_in_txt(tmp_path: Path) -> None:
+    graph, entities = load(tmp_path)
+    for part in ("train", "valid", "test"):
+        (tmp_path / f"{part}.tsv").rename(tmp_path / f"{part}.txt")
+    with embank.Bank(tmp_path / "again", memory_budget=names_budget(tmp_path)) as names:
+        assert KnowledgeGraph.load(tmp_path, names).train.tolist() == graph.train.tolist()
+
+
+def test_parts_with_both_endings_are_an_error(tmp_path: Path) -> None:
+    load(tmp_path)
+    (tmp_path / "test.txt").write_bytes(GOOD)
+    with pytest.raises(ValueError, match="keep the parts of one data set"):
+        names_budget(tmp_path)
