@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     size.add_argument("--full", action="store_true", help="a longer run: up to 15 minutes")
     add("--only", choices=("movielens", "criteo"), help="run one of the two experiments")
     add("--model", choices=tuple(INTERACTIONS), default="dlrm",
-        help="dot products or cross layers (default %(default)s)")
+        help="DLRM, DCN-v2 (dcn), DCN-v1, or a feed-forward network (default %(default)s)")
     add("--criteo", type=existing_file, metavar="PATH",
         help="train on the first rows of this file of the Criteo Kaggle format (default: "
         "generate one); --criteo-rows says how many")

@@ -1,10 +1,12 @@
-"""Click models: DLRM (Naumov et al., 2019) and DCN-v2 (Wang et al., "DCN V2", 2021).
+"""Click models: DLRM, DCN-v2, DCN-v1 and FFNN.
 
     dense features --> bottom MLP ----------------+--> interaction --> top MLP --> logit
     categories     --> one embedding bag a column-+
 
-They differ in the interaction: DLRM takes the dot products of all pairs of vectors, DCN multiplies
-all features with each other in cross layers.
+They differ in the interaction. DLRM (Naumov et al., 2019) takes the dot products of all pairs of
+vectors. DCN-v2 (Wang et al., "DCN V2", 2021) and DCN-v1 (Wang et al., "Deep & Cross Network", 2017)
+multiply all features with each other in cross layers. FFNN, a feed-forward network, joins the
+dense features and the vectors without a product, and has no bottom MLP.
 
 The embedding bags come from outside. `embank.torch.EmbeddingBag` and `torch.nn.EmbeddingBag` have
 one interface, so the model does not know where its rows live.
@@ -22,14 +24,15 @@ from torch import nn
 from data import Batch
 
 
-ModelName = Literal["dlrm", "dcn"]
+ModelName = Literal["dlrm", "dcn", "dcnv1", "ffnn"]
 
 
 @dataclass(frozen=True)
 class ModelShape:
     """Sizes of the dense part. `bottom` and `top` are the hidden layers of the two MLPs.
 
-    `cross_layers` is the number of cross layers of DCN.
+    FFNN has no bottom MLP and ignores `bottom`. `cross_layers` is the number of cross layers of the
+    two DCNs.
     """
 
     dense_features: int
@@ -53,7 +56,9 @@ class ClickModel(nn.Module):
         if len(bags) != shape.columns:
             raise ValueError(f"{shape.columns} columns need as many bags, not {len(bags)}")
         torch.manual_seed(seed)
-        self.bottom = mlp([shape.dense_features, *shape.bottom, shape.dim], last_relu=True)
+        self.bottom: nn.Module = nn.Identity()
+        if shape.model != "ffnn":
+            self.bottom = mlp([shape.dense_features, *shape.bottom, shape.dim], last_relu=True)
         self.interaction = INTERACTIONS[shape.model](shape)
         self.top = mlp([self.interaction.width, *shape.top, 1], last_relu=False)
         self.bags = nn.ModuleList(bags)
@@ -118,7 +123,43 @@ class CrossLayers(nn.Module):
         return x
 
 
-INTERACTIONS = {"dlrm": DotProducts, "dcn": CrossLayers}
+class VectorCrossLayers(nn.Module):
+    """DCN-v1: each layer turns x into x0 * (x . w) + b + x, with a vector w in place of the matrix
+    of DCN-v2.
+
+    The top MLP follows the cross layers, as in DCN-v2's stacked form. The paper of DCN-v1 has them
+    side by side.
+    """
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.width = (shape.columns + 1) * shape.dim
+        self.weights = nn.ModuleList(
+            nn.Linear(self.width, 1, bias=False) for _ in range(shape.cross_layers)
+        )
+        self.biases = nn.Parameter(torch.zeros(shape.cross_layers, self.width))
+
+    def forward(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+        first = x = torch.cat(vectors, dim=1)
+        for weight, bias in zip(self.weights, self.biases):
+            x = first * weight(x) + bias + x
+        return x
+
+
+class Concatenation(nn.Module):
+    """FFNN: the dense features and all vectors one after the other."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.width = shape.dense_features + shape.columns * shape.dim
+
+    def forward(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(vectors, dim=1)
+
+
+INTERACTIONS = {
+    "dlrm": DotProducts, "dcn": CrossLayers, "dcnv1": VectorCrossLayers, "ffnn": Concatenation,
+}
 
 
 def mlp(sizes: Sequence[int], last_relu: bool) -> nn.Sequential:

@@ -267,7 +267,7 @@ def parser() -> argparse.ArgumentParser:
         help="vocabularies and rows (default target/stream/clicks.bank)")
     add("--budget", default="64MiB", metavar="SIZE",
         help="memory of the bank (default %(default)s)")
-    add("--model", choices=tuple(INTERACTIONS), default="dlrm")
+    add("--model", choices=tuple(INTERACTIONS), default="dlrm", help="default %(default)s")
     add("--dim", type=int, default=32, help="values of a vector (default %(default)s)")
     add("--bottom", type=int, nargs="*", default=[512, 256, 64], help="layers of the bottom MLP")
     add("--top", type=int, nargs="*", default=[512, 256], help="layers of the top MLP")

@@ -8,6 +8,7 @@ from pathlib import Path
 import measure
 import torch
 from experiments import movielens_experiment
+from model import INTERACTIONS
 from variant import Variant, run_variant
 
 LOOKAHEAD = 4
@@ -16,7 +17,7 @@ LOOKAHEAD = 4
 def main() -> None:
     options = measure.parser(__doc__)
     add = options.add_argument
-    add("--model", choices=("dlrm", "dcn"), required=True)
+    add("--model", choices=tuple(INTERACTIONS), required=True)
     add("--in-memory", action="store_true")
     add("--budget-share", type=float, required=True)
     given = options.parse_args()

@@ -1,12 +1,12 @@
 """Checks that training out of core learns as well as training in memory.
 
-The six models of the examples run on real data with three seeds each. For equal seeds, the test
+The eight models of the examples run on real data with three seeds each. For equal seeds, the test
 metric of two runs is compared: with all rows in memory, and with the rows in a bank that has a
 quarter of their bytes as its budget.
 
-  dlrm, dcn             MovieLens-100K     AUC        within 0.002 of memory, with every seed
-  distmult, complex     WN18RR             MRR        within 0.005, and at least 0.40
-  graphsage, gat        Cora               accuracy   within 0.01, and at least 0.78
+  dlrm, dcn, dcnv1, ffnn  MovieLens-100K   AUC        within 0.002 of memory, with every seed
+  distmult, complex       WN18RR           MRR        within 0.005, and at least 0.40
+  graphsage, gat          Cora             accuracy   within 0.01, and at least 0.78
 
 --plot DIR draws the validation metric against the epoch, for both variants of each family. --quick
 takes dlrm, distmult and graphsage, one seed and short runs, and asks only for equality.
@@ -46,8 +46,8 @@ class Asked:
 CLICKS = Asked("AUC", 0.002)
 TRIPLES = Asked("MRR", 0.005, 0.40)
 NODES = Asked("accuracy", 0.01, 0.78)
-MODELS = {"dlrm": CLICKS, "dcn": CLICKS, "distmult": TRIPLES, "complex": TRIPLES,
-          "graphsage": NODES, "gat": NODES}
+MODELS = {"dlrm": CLICKS, "dcn": CLICKS, "dcnv1": CLICKS, "ffnn": CLICKS, "distmult": TRIPLES,
+          "complex": TRIPLES, "graphsage": NODES, "gat": NODES}
 QUICK = ("dlrm", "distmult", "graphsage")
 QUICK_ARGUMENTS = {"distmult": ["--epochs", "1", "--dim", "32"], "graphsage": ["--epochs", "10"]}
 EXAMPLE = {"distmult": "kge", "complex": "kge", "graphsage": "gnn", "gat": "gnn"}
@@ -75,7 +75,7 @@ def main() -> int:
 def parser() -> argparse.ArgumentParser:
     options = measure.parser(__doc__)
     add = options.add_argument
-    add("--model", choices=tuple(MODELS), nargs="+", help="default: all six")
+    add("--model", choices=tuple(MODELS), nargs="+", help="default: all")
     add("--seeds", type=int, help=f"how many, from --seed on (default {SEEDS}, quick 1)")
     add("--budget-share", type=float, default=BUDGET_SHARE, help="of the tables' bytes")
     add("--plot", type=Path, metavar="DIR", help="draw the way there into this folder")

@@ -2,10 +2,10 @@
 
 Tables have four times the budget, for a model of each family on generated data:
 
-  dlrm, dcn             clicks in Criteo format, the MLPs of DLRM's reference configuration
-  distmult, complex     triples over 300,000 entities, 128 floats, batches of 4,000
-  graphsage, gat        neighbour sampling on a power-law graph, 512 hidden units
-                        (--nodes, 500,000 by default)
+  dlrm, dcn, dcnv1, ffnn  clicks in Criteo format, the MLPs of DLRM's reference configuration
+  distmult, complex       triples over 300,000 entities, 128 floats, batches of 4,000
+  graphsage, gat          neighbour sampling on a power-law graph, 512 hidden units
+                          (--nodes, 500,000 by default)
 
 Each also exists with "-disk" behind its name: small batches, and little work for each row.
 

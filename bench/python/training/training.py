@@ -1,7 +1,7 @@
 """The evaluation of training, after the figures of the MLKV paper. Each subcommand is a
 measurement.
 
-  quality      six models on real data, out of core and in memory             (its Fig. 6)
+  quality      eight models on real data, out of core and in memory           (its Fig. 6)
   speed        samples/s beside memory and RocksDB, tables of 4x the budget   (its Fig. 7)
   staleness    two trainers, bounds from 0 to 80 and none: speed and quality  (its Fig. 8)
   lookahead    with and without, over sizes of the buffer                     (its Fig. 9)

@@ -281,7 +281,8 @@ def family(name: str) -> Any:
     return importlib.import_module("train")
 
 
-FAMILY = {"dlrm": "dlrm", "dcn": "dlrm", "distmult": "kge", "complex": "kge",
+FAMILY = {"dlrm": "dlrm", "dcn": "dlrm", "dcnv1": "dlrm", "ffnn": "dlrm",
+          "distmult": "kge", "complex": "kge",
           "graphsage": "gnn", "gat": "gnn"}
 NAMES = tuple(model + size for model in FAMILY for size in ("", "-disk"))
 

@@ -16,7 +16,7 @@ from data import ClickData, Column, Split
 from embeddings import TableOptions
 from figures import write_json
 from generate import GeneratorOptions, generate
-from model import ModelName, ModelShape
+from model import INTERACTIONS, ModelName, ModelShape
 from train import TrainOptions, Trainer
 from variant import Experiment, Variant, run_variant
 
@@ -45,7 +45,7 @@ def experiment(
     )
 
 
-@pytest.mark.parametrize("model", ["dlrm", "dcn"])
+@pytest.mark.parametrize("model", tuple(INTERACTIONS))
 def test_a_bank_and_memory_learn_the_same(tmp_path: Path, model: ModelName) -> None:
     small = experiment(epochs=3, model=model)
     memory = run_variant(small, Variant("memory", None), tmp_path, resume=False)
