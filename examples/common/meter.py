@@ -1,10 +1,14 @@
-"""Makes a `Sample` of each interval of training: what the run did and used."""
+"""Measures training: a `Sample` of what each interval did and used, and the time without rows."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 import embank
 
@@ -15,7 +19,8 @@ LOOKAHEAD = ("on_time", "late", "wasted", "dropped")
 @dataclass(frozen=True)
 class Sample:
     """One interval of training. `step` and `samples` count from the beginning of the run;
-    `seconds`, the time spent on training, and all other counts are of this interval.
+    `seconds`, the time spent on training, `row_seconds`, the part of it that waited for rows
+    (`RowTimer`), and all other counts are of this interval.
 
     `resident_bytes` is the memory of the process at the end of the interval, and `used_bytes` that
     of the store.
@@ -24,6 +29,7 @@ class Sample:
     step: int
     samples: int
     seconds: float
+    row_seconds: float
     loss: float
     resident_bytes: int
     budget_bytes: int = 0
@@ -37,12 +43,42 @@ class Sample:
         return asdict(self)
 
 
+class RowTimer:
+    """Adds up the seconds in which training waits for its rows.
+
+    Times the forward passes of `modules`, the modules that give a model its rows. The time of a
+    pass has everything until the rows are in a tensor: finding them, reading the disk, waiting at a
+    staleness bound, and copying them. If the bags of a module are pooled, it has the pooling too.
+    Updates are part of the backward pass and do not count. Evaluation does not count: the model is
+    not in training mode then. Modules in memory are timed in the same way.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._seconds, self._begun = 0.0, 0.0
+        for module in modules:
+            module.register_forward_pre_hook(self._begin)
+            module.register_forward_hook(self._end)
+
+    def _begin(self, module: nn.Module, _: Any) -> None:
+        self._begun = time.perf_counter()
+
+    def _end(self, module: nn.Module, _: Any, __: Any) -> None:
+        if module.training:
+            self._seconds += time.perf_counter() - self._begun
+
+    def take(self) -> float:
+        """Returns the seconds since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
 class Meter:
     """Reads a bank's counters and reports their increase since the last sample."""
 
-    def __init__(self, bank: embank.Bank | None) -> None:
-        self.bank = bank
+    def __init__(self, bank: embank.Bank | None, row_timer: RowTimer) -> None:
+        self.bank, self.row_timer = bank, row_timer
         self.before = self.counters()
+        row_timer.take()
 
     def counters(self) -> dict[str, dict[str, int]]:
         if self.bank is None:
@@ -56,9 +92,9 @@ class Meter:
 
     def sample(self, step: int, samples: int, seconds: float, loss: float) -> Sample:
         """Closes an interval and opens the next one."""
-        resident = resident_bytes()
+        row_seconds, resident = self.row_timer.take(), resident_bytes()
         if self.bank is None:
-            return Sample(step, samples, seconds, loss, resident)
+            return Sample(step, samples, seconds, row_seconds, loss, resident)
         now = self.counters()
         grown = {
             group: {name: count - self.before[group][name] for name, count in counts.items()}
@@ -67,7 +103,7 @@ class Meter:
         self.before = now
         memory = self.bank.stats()["memory"]
         return Sample(
-            step, samples, seconds, loss, resident,
+            step, samples, seconds, row_seconds, loss, resident,
             budget_bytes=memory["budget_bytes"], used_bytes=memory["used_bytes"],
             hits=grown["hits"], lookahead=grown["lookahead"], disk_reads=grown["disk"]["reads"],
         )

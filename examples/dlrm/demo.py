@@ -190,6 +190,9 @@ def criteo_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
                "Embank in memory", in_memory.samples_per_second),
         Figure("criteo lookahead gain", ahead.samples_per_second, rate,
                "Embank out of core", without.samples_per_second),
+        Figure("criteo share of time waiting for rows", without.row_share, ""),
+        Figure("criteo share of time waiting for rows, lookahead", ahead.row_share, "",
+               "Embank out of core", without.row_share),
         Figure("criteo auc", ahead.auc, "", "torch in memory", torch_run.auc),
         Figure("criteo tables", ahead.table_bytes, "bytes", "budget", budget),
         # This figure is the store's own count. `cargo xtask bench memory` measures the peak memory
@@ -238,11 +241,12 @@ def print_outcomes(outcomes: list[Outcome]) -> None:
             mebibytes(outcome.budget_bytes) if outcome.budget_bytes else "-",
             mebibytes(outcome.rows_memory_bytes),
             f"{outcome.samples_per_second:,.0f}",
+            f"{outcome.row_share:.0%}",
             f"{outcome.auc:.6f}",
         )
         for outcome in outcomes
     ]
-    print(text_table(("", "budget", "memory for rows", "samples/s", "AUC"), rows))
+    print(text_table(("", "budget", "memory for rows", "samples/s", "waits for rows", "AUC"), rows))
 
 
 def byte_size(text: str) -> int:

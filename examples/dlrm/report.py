@@ -108,6 +108,18 @@ def plot_speed(chapter: Chapter) -> None:
     titled(right, "Speed over time", "samples", "samples/s")
 
 
+def plot_row_share(chapter: Chapter) -> None:
+    """Plots the share of each interval that waited for rows."""
+    figure, axis = plt.subplots(figsize=(10, 2.8), layout="constrained")
+    for outcome, color, line in styled(chapter.outcomes):
+        shares = [100 * sample["row_seconds"] / sample["seconds"] for sample in outcome.history]
+        axis.plot(series(outcome.history, "samples"), shares, color=color, label=outcome.variant,
+                  **line)
+    axis.set_ylim(0, 100)
+    titled(axis, "Waiting for rows", "samples", "% of the time")
+    legend_below(figure, axis)
+
+
 def plot_memory(chapter: Chapter) -> None:
     """Plots the memory that the store counts and that the process holds, against the budget."""
     banks = [outcome for outcome in chapter.outcomes if outcome.budget_bytes]
@@ -178,6 +190,7 @@ def plot_lookahead(chapter: Chapter) -> None:
 PLOTS = (
     ("quality", "Loss and AUC", plot_quality),
     ("speed", "Samples per second, evaluations and checkpoints left out", plot_speed),
+    ("rows", "Share of the training time that waited for rows", plot_row_share),
     ("memory", "Memory against the budget, sampled while training", plot_memory),
     ("hits", "Where rows were found", plot_hits),
     ("lookahead", "Rows that Lookahead announced: on time, late, wasted, dropped", plot_lookahead),

@@ -49,6 +49,7 @@ from data import Bag, Batch
 from embank import pipeline
 from embeddings import batch_keys
 from generate import GeneratorOptions, generate
+from meter import RowTimer
 from model import INTERACTIONS, ClickModel, ModelShape
 
 TARGET = Path(__file__).resolve().parents[2] / "target"
@@ -139,11 +140,12 @@ class Training:
 @dataclass(frozen=True)
 class Outcome:
     """The result of a run. `auc` is of its last stretch. `waited` is the share of time without
-    data."""
+    data, and `row_share` the share that waited for rows (`RowTimer`)."""
 
     rows: int
     samples_per_second: float
     waited: float
+    row_share: float
     auc: float
 
 
@@ -186,6 +188,7 @@ def run(
     ahead = embank.torch.LookaheadLoader(
         batches, lambda batch: batch_keys(training.tables, batch), given.lookahead
     )
+    row_timer = RowTimer(training.model.bags)
     first, started, paused = training.rows, time.perf_counter(), 0.0
     stretch = Stretch()
     with tqdm(initial=first, desc="training", unit=" rows", unit_scale=True, disable=None) as bar:
@@ -203,7 +206,8 @@ def run(
     seconds = time.perf_counter() - started - paused
     bank.checkpoint(training.state())
     rows = training.rows - first
-    return Outcome(rows, rows / seconds, batches.seconds / seconds, stretch.end())
+    return Outcome(rows, rows / seconds, batches.seconds / seconds, row_timer.take() / seconds,
+                   stretch.end())
 
 
 @dataclass
@@ -246,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error or type(error).__name__}", file=sys.stderr)
         return 1
     print(f"{outcome.rows:,} rows, {outcome.samples_per_second:,.0f} samples/s, "
-          f"{outcome.waited:.2%} of the time waiting for data, AUC {outcome.auc:.4f}")
+          f"{outcome.waited:.2%} of the time waiting for data, {outcome.row_share:.0%} for rows, AUC {outcome.auc:.4f}")
     if given.json is not None:
         given.json.write_text(json.dumps(vars(outcome)))
     return 0

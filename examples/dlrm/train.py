@@ -26,11 +26,11 @@ import embank.torch
 from auc import auc
 from data import Batch, BatchOrder, ClickData
 from embeddings import batch_keys
-from meter import Meter
+from meter import Meter, RowTimer
 from model import ClickModel
 
 EVALUATION_ROWS = 4096
-BLOB_FORMAT = 4
+BLOB_FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class Trainer:
             model.dense_parameters(), lr=options.dense_learning_rate
         )
         self.loss = nn.BCEWithLogitsLoss()
+        self.row_timer = RowTimer(model.bags)
         self.progress = Progress()
 
     def run(self, watch: range | None = None) -> Progress:
@@ -98,7 +99,7 @@ class Trainer:
         Time spent on evaluations and checkpoints does not count as training.
         """
         options, progress = self.options, self.progress
-        meter = Meter(self.bank)
+        meter = Meter(self.bank, self.row_timer)
         losses: list[torch.Tensor] = []
         seconds = 0.0
         with tqdm(
@@ -127,7 +128,7 @@ class Trainer:
                         options.between()
                 if watch is not None and self.due(options.evaluate_every):
                     progress.aucs.append((progress.step, self.evaluate(watch)))
-                    meter = Meter(self.bank)
+                    meter = Meter(self.bank, self.row_timer)
                 if self.bank is not None and self.due(options.checkpoint_every):
                     self.checkpoint()
         return progress

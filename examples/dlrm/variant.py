@@ -84,6 +84,12 @@ class Outcome:
     resumed_from: int = 0
 
     @property
+    def row_share(self) -> float:
+        """The share of the training time that waited for rows (`RowTimer`), from 0 to 1, without
+        the first fifth of the run."""
+        return steady_row_share(self.history)
+
+    @property
     def rows_memory_bytes(self) -> int:
         """The bytes of the rows in memory: the bytes of the tensors, or the most that the store had
         in use.
@@ -208,10 +214,23 @@ def steady_rate(history: list[dict[str, Any]]) -> float:
     """Returns the samples per second of training, without the first fifth of the run."""
     if not history:
         return 0.0
-    begin = max(1, int(len(history) * WARM_UP_SHARE)) if len(history) > 1 else 0
+    begin = steady_begin(history)
     before = history[begin - 1]["samples"] if begin else 0
     seconds = sum(float(sample["seconds"]) for sample in history[begin:])
     return (int(history[-1]["samples"]) - int(before)) / seconds
+
+
+def steady_row_share(history: list[dict[str, Any]]) -> float:
+    """Returns the share of the time that waited for rows, without the first fifth of the run."""
+    steady = history[steady_begin(history):]
+    seconds = sum(float(sample["seconds"]) for sample in steady)
+    return sum(float(sample["row_seconds"]) for sample in steady) / seconds if seconds else 0.0
+
+
+def steady_begin(history: list[dict[str, Any]]) -> int:
+    """Returns the number of samples to leave out, while caches fill: at least one, unless the
+    history has only one."""
+    return max(1, int(len(history) * WARM_UP_SHARE)) if len(history) > 1 else 0
 
 
 class Constant(nn.Module):

@@ -110,6 +110,10 @@ class GNN(nn.Module):
             x = layer(functional.dropout(x, self.dropout, self.training), block)
         return x
 
+    def row_modules(self) -> list[nn.Module]:
+        """The modules that give the rows of nodes: embeddings, and features if there are any."""
+        return [self.embeddings] if self.features is None else [self.embeddings, self.features]
+
     def dense_parameters(self) -> list[nn.Parameter]:
         """The parameters of the dense optimizer: all but the rows."""
         parts = [self.layers] if self.encoder is None else [self.layers, self.encoder]

@@ -36,6 +36,7 @@ import rows  # noqa: E402
 from cora import load_cora  # noqa: E402
 from fixed import FixedRows  # noqa: E402
 from graph import Graph, Ints, power_law  # noqa: E402
+from meter import RowTimer  # noqa: E402
 from model import GNN, LAYERS  # noqa: E402
 from sampling import Batch, NeighbourSampler  # noqa: E402
 
@@ -143,7 +144,9 @@ def build(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> Trainin
 def train(training: Training, graph: Graph, given: argparse.Namespace) -> dict[str, Any]:
     """Trains to the end. Returns the accuracy on the test nodes and the history."""
     sampler = NeighbourSampler(graph, given.fanouts)
-    best, test, history, seconds, samples = -1.0, 0.0, [], 0.0, 0
+    row_timer = RowTimer(training.model.row_modules())
+    best, test, history, samples = -1.0, 0.0, [], 0
+    seconds, row_seconds = 0.0, 0.0
     for epoch in range(1, given.epochs + 1):
         rng = np.random.default_rng([given.seed, epoch])
         batches = sampler.batches(graph.train, given.batch_size, rng, shuffle=True)
@@ -151,16 +154,20 @@ def train(training: Training, graph: Graph, given: argparse.Namespace) -> dict[s
         some = itertools.islice(batches, given.steps)
         losses = list(training.steps(some, given.lookahead, given.depth))
         seconds += time.perf_counter() - started
+        row_seconds += row_timer.take()
         samples += min(len(losses) * given.batch_size, len(graph.train))
         if epoch % given.evaluate_every == 0 or epoch == given.epochs:
             valid = accuracy(training.model, graph, graph.valid)
             if valid > best:
                 best, test = valid, accuracy(training.model, graph, graph.test)
             loss = float(torch.stack(losses).mean())
-            print(f"epoch {epoch}: loss {loss:.4f}, valid accuracy {valid:.4f}, {seconds:.1f} s",
-                  flush=True)
-            history.append({"epoch": epoch, "loss": loss, "seconds": seconds, "metric": valid})
-    return {"metric": test, "history": history, "samples_per_second": samples / seconds}
+            share = row_seconds / seconds
+            print(f"epoch {epoch}: loss {loss:.4f}, valid accuracy {valid:.4f}, {seconds:.1f} s, "
+                  f"{share:.0%} waiting for rows", flush=True)
+            history.append({"epoch": epoch, "loss": loss, "seconds": seconds, "row_share": share,
+                            "metric": valid})
+    return {"metric": test, "history": history, "samples_per_second": samples / seconds,
+            "row_share": row_seconds / seconds}
 
 
 @torch.no_grad()

@@ -31,6 +31,7 @@ import embank  # noqa: E402
 import embank.torch  # noqa: E402
 import rows  # noqa: E402
 from freebase import load_freebase  # noqa: E402
+from meter import RowTimer  # noqa: E402
 from model import MODELS, DistMult  # noqa: E402
 from ranking import rank  # noqa: E402
 from triples import Batch, KnowledgeGraph, names_budget, sample  # noqa: E402
@@ -137,22 +138,26 @@ def train_in(
     valids, tests = (sample(part, given.rank_triples, given.seed)
                      for part in (graph.valid, graph.test))
     known = graph.known_tails(np.concatenate([valids, tests]))
-    history, seconds = [], 0.0
+    row_timer = RowTimer([training.model.entities, training.model.relations])
+    history, seconds, row_seconds = [], 0.0, 0.0
     for epoch in range(1, given.epochs + 1):
         batches = graph.batches(given.batch_size, given.negatives, given.seed, epoch)
         started = time.perf_counter()
         losses = list(training.steps(batches, given.lookahead, given.depth))
         seconds += time.perf_counter() - started
+        row_seconds += row_timer.take()
         if epoch % given.evaluate_every == 0 or epoch == given.epochs:
             valid = rank(training.model, valids, known, graph.entities)
             loss = float(torch.stack(losses).mean())
-            print(f"epoch {epoch}: loss {loss:.4f}, valid MRR {valid.mrr:.4f}, {seconds:.1f} s",
-                  flush=True)
-            history.append({"epoch": epoch, "loss": loss, "seconds": seconds,
+            share = row_seconds / seconds
+            print(f"epoch {epoch}: loss {loss:.4f}, valid MRR {valid.mrr:.4f}, {seconds:.1f} s, "
+                  f"{share:.0%} waiting for rows", flush=True)
+            history.append({"epoch": epoch, "loss": loss, "seconds": seconds, "row_share": share,
                             "metric": valid.mrr})
     test = rank(training.model, tests, known, graph.entities)
     return {"test": asdict(test), "metric": test.mrr, "history": history,
-            "samples_per_second": given.epochs * len(graph.train) / seconds}
+            "samples_per_second": given.epochs * len(graph.train) / seconds,
+            "row_share": row_seconds / seconds}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -45,6 +45,7 @@ def test_an_interrupted_run_ends_as_the_undisturbed_one(text: Path, tmp_path: Pa
     whole = run(text, tmp_path / "whole.bank")
     assert whole["rows"] == ROWS
     assert 0.0 <= whole["waited"] <= 1.0
+    assert 0.0 < whole["row_share"] < 1.0
     parts = tmp_path / "parts.bank"
     first = run(text, parts, "--steps", "13")
     rest = run(text, parts, "--resume")

@@ -53,6 +53,7 @@ def test_a_bank_learns_a_power_law_graph_as_memory_does(tmp_path: Path) -> None:
     bank = train(tmp_path / "bank.json", *few)
     assert memory["metric"] > 0.5  # of 16 classes
     assert bank["metric"] == pytest.approx(memory["metric"], abs=0.01)
+    assert 0.0 < bank["row_share"] < 1.0 and 0.0 < memory["row_share"] < 1.0
 
 
 def test_a_power_law_graph_is_made_once_and_keeps_its_classes(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def test_a_bank_learns_what_memory_learns(folder: Path, tmp_path: Path, model: s
     memory = train(folder, tmp_path / "memory.json", *small, "--in-memory")
     bank = train(folder, tmp_path / "bank.json", *small)
     assert bank["metric"] == pytest.approx(memory["metric"], abs=2e-3)
+    assert 0.0 < bank["row_share"] < 1.0 and 0.0 < memory["row_share"] < 1.0
     losses = [[entry["loss"] for entry in run["history"]] for run in (memory, bank)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert losses[0][-1] < 0.7 * losses[0][0]
