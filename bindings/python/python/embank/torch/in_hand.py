@@ -44,7 +44,7 @@ class RowsInHand(Protocol):
 
     def pools(self, keys: NDArray[np.int64]) -> bool:
         """Whether the table can pool bags of `keys`: no forward pass has used the rows, and `keys`
-        were announced, as they are and alone."""
+        are all keys of the table that were announced, in their order."""
 
     def bags(self, request: BagRequest) -> Lease:
         """The lease on all rows, with the bags of the request. Must be called only for keys that

@@ -72,7 +72,7 @@ class _RowsAhead:
         return lacking
 
     def pools(self, keys: NDArray[np.int64]) -> bool:
-        return self._lease is None and len(self._parts) == 1 and _equal(self._all, keys)
+        return self._lease is None and _equal(self._all, keys)
 
     def bags(self, request: BagRequest) -> Lease:
         pending, self._pending = self._pending, None
