@@ -31,7 +31,8 @@ CHUNK_NODES = 1 << 18
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph. `labels` (nodes,) are 0..classes-1. `features` are float32 (nodes, width), or None.
+    """A graph. `labels` (nodes,) are 0..classes-1; a node in no part may have another number.
+    `features` are floats (nodes, width), or None.
 
     `train`, `valid` and `test` are the nodes of the three parts.
     """
@@ -40,7 +41,7 @@ class Graph:
     neighbours: NDArray[np.integer]
     labels: NDArray[np.integer]
     classes: int
-    features: NDArray[np.float32] | None
+    features: NDArray[np.floating] | None
     train: Ints
     valid: Ints
     test: Ints

@@ -4,6 +4,7 @@ r"""Trains GraphSAGE or GAT by neighbour sampling, with embeddings and features 
     python examples/gnn/train.py --model gat --in-memory  # the same with torch.nn.Embedding
     python examples/gnn/train.py --graph powerlaw --nodes 10_000_000 --epochs 1 --steps 500 \
         --batch-size 512 --embedding-lr 0.05 --spread 0.1 --dropout 0
+    python examples/gnn/train.py --graph papers100m --data papers100M-bin --batch-size 1024
 
 It reports the accuracy on the test nodes, at the epoch that was best on the validation nodes. The
 defaults are for Cora. The generated graph has no features and needs the options of the third
@@ -38,9 +39,11 @@ from fixed import FixedRows  # noqa: E402
 from graph import Graph, Ints, power_law  # noqa: E402
 from meter import RowTimer  # noqa: E402
 from model import GNN, LAYERS  # noqa: E402
+from papers100m import load_papers100m  # noqa: E402
 from sampling import Batch, NeighbourSampler  # noqa: E402
 
 EVALUATION_NODES = 512
+FILL_ROWS = 65_536
 
 
 def main() -> int:
@@ -48,7 +51,7 @@ def main() -> int:
     torch.set_num_threads(given.threads)
     try:
         graph = open_graph(given)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, embank.EmbankError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     folder = rows.scratch_folder("gnn", given.scratch)
@@ -60,6 +63,9 @@ def main() -> int:
             # The bank has the features now, so the matrix can leave memory.
             graph = replace(graph, features=None)
             outcome = device | train(training, graph, given)
+    except (OSError, ValueError, embank.EmbankError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     finally:
         shutil.rmtree(folder)
     print(f"test accuracy {outcome['metric']:.4f}")
@@ -71,13 +77,16 @@ def main() -> int:
 def open_graph(given: argparse.Namespace) -> Graph:
     if given.graph == "cora":
         return load_cora(given.data or rows.data_folder("cora"))
-    folder = given.data or rows.REPOSITORY / "target" / "data" / f"powerlaw-{given.nodes}"
-    return power_law(folder, given.nodes, seed=0)
+    made = rows.REPOSITORY / "target" / "data"
+    if given.graph == "papers100m":
+        folder = given.data or rows.data_folder("papers100m")
+        return load_papers100m(folder, given.packed or made / "papers100m")
+    return power_law(given.data or made / f"powerlaw-{given.nodes}", given.nodes, seed=0)
 
 
 def table_bytes(graph: Graph, dim: int) -> int:
     """Bytes of embeddings and features in memory."""
-    features = 0 if graph.features is None else graph.features.nbytes
+    features = 0 if graph.features is None else graph.features.size * 4
     return rows.table_bytes((graph.nodes, dim)) + features
 
 
@@ -129,10 +138,13 @@ def build(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> Trainin
         embeddings = rows.twin(nodes, graph.nodes)
         row_optimizer = rows.twin_optimizer([embeddings], given.embedding_lr)
         if graph.features is not None:
-            features = nn.Embedding.from_pretrained(torch.from_numpy(graph.features))
+            whole = np.array(graph.features, np.float32)
+            features = nn.Embedding.from_pretrained(torch.from_numpy(whole))
     elif graph.features is not None:
         table = bank.table("feature", dim=width, optimizer=None)
-        table.put(np.arange(graph.nodes), graph.features)
+        for begin in range(0, graph.nodes, FILL_ROWS):
+            some = np.asarray(graph.features[begin : begin + FILL_ROWS], np.float32)
+            table.put(np.arange(begin, begin + len(some)), some)
         features = fixed = FixedRows(table)
     model = GNN(given.model, embeddings, features, width, given.dim, given.hidden,
                 graph.classes, given.dropout, given.seed)
@@ -188,9 +200,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add = options.add_argument
     add("--model", choices=tuple(LAYERS), default="graphsage")
-    add("--graph", choices=("cora", "powerlaw"), default="cora")
+    add("--graph", choices=("cora", "powerlaw", "papers100m"), default="cora")
     add("--nodes", type=int, default=1_000_000, metavar="N", help="of a power-law graph")
-    add("--data", type=Path, metavar="DIR", help="Cora's files, or where to make the other graph")
+    add("--data", type=Path, metavar="DIR", help="files of Cora or ogbn-papers100M, or where to "
+        "make the power-law graph")
+    add("--packed", type=Path, metavar="DIR", help="where ogbn-papers100M's edges are sorted and "
+        "kept (default: target/data/papers100m)")
     add("--in-memory", action="store_true", help="torch.nn.Embedding in place of the bank")
     add("--budget-share", type=float, default=0.25, metavar="X",
         help="memory budget as a share of the tables' bytes (default %(default)s)")

@@ -47,7 +47,9 @@ def freebase(folder: Path, **files: bytes) -> Path:
 
 def rows(given: np.ndarray[Any, np.dtype[np.int64]]) -> bytes:
     """The lines of Freebase's triples: head, tail, relation."""
-    return b"".join(b"%d\t%d\t%d\n" % (head, tail, relation) for head, relation, tail in given.tolist())
+    return b"".join(
+        b"%d\t%d\t%d\n" % (head, tail, relation) for head, relation, tail in given.tolist()
+    )
 
 
 def wikikg2(folder: Path, counts: bytes = b"%d\n" % ENTITIES, **parts: Any) -> Path:
