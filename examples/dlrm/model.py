@@ -64,9 +64,13 @@ class ClickModel(nn.Module):
         self.bags = nn.ModuleList(bags)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        dense = self.bottom(batch.dense)
         vectors = [bag(b.keys, b.offsets) for bag, b in zip(self.bags, batch.bags, strict=True)]
-        logits: torch.Tensor = self.top(self.interaction([dense, *vectors]))
+        return self.scores(batch.dense, vectors)
+
+    def scores(self, dense: torch.Tensor, vectors: list[torch.Tensor]) -> torch.Tensor:
+        """Returns the logits (B,) from dense features (B, features) and each column's vectors
+        (B, dim)."""
+        logits: torch.Tensor = self.top(self.interaction([self.bottom(dense), *vectors]))
         return logits.squeeze(1)
 
     def dense_parameters(self) -> Iterator[nn.Parameter]:
