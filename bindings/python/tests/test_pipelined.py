@@ -259,11 +259,11 @@ def test_batches_without_a_step_are_let_go(bank: embank.Bank, bound: int) -> Non
     assert bank.outstanding_leases() == []
 
 
-@pytest.mark.parametrize("ends", ["break", "model", "loader", "keys"])
+@pytest.mark.parametrize("ends", ["break", "model", "backward", "loader", "keys"])
 def test_a_pass_that_ends_early_leaves_no_lease_and_no_thread(
     bank: embank.Bank, ends: str
 ) -> None:
-    module = Embedding(new_table(bank, "t"))
+    module, other = Embedding(new_table(bank, "t")), Embedding(new_table(bank, "other"))
     threads = native_threads()
 
     def source() -> Iterator[torch.Tensor]:
@@ -275,14 +275,18 @@ def test_a_pass_that_ends_early_leaves_no_lease_and_no_thread(
     def keys(batch: torch.Tensor) -> dict[Any, torch.Tensor]:
         if ends == "keys" and batch[0] == 5:
             raise RuntimeError("keys")
-        return {module: batch}
+        return {module: batch, other: batch}
 
     seen = []
 
     def run() -> None:
         for batch in Pipelined(source(), keys, depth=3):
             seen.append(int(batch[0]))
-            module(batch).sum().backward()
+            rows, others = module(batch), other(batch)
+            if ends == "backward" and len(seen) == 5:
+                # Autograd reaches the newest nodes first, so the pass does not reach `rows`.
+                others.register_hook(planned_failure)
+            (rows * others).sum().backward()
             if ends == "break" and len(seen) == 5:
                 break
             if ends == "model" and len(seen) == 5:
@@ -299,6 +303,33 @@ def test_a_pass_that_ends_early_leaves_no_lease_and_no_thread(
     until(lambda: native_threads() == threads)
     # No batch is in hand, so the module makes a get of its own.
     module(torch.tensor([3])).sum().backward()
+
+
+def planned_failure(_: object) -> None:
+    raise RuntimeError("backward")
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_failed_backward_pass_may_be_skipped(bank: embank.Bank, depth: int) -> None:
+    """Regression test: the graph of a failed pass kept its leases, and the gets ahead waited for
+    them."""
+    modules = [Embedding(new_table(bank, name, bound=0)) for name in ("a", "b")]
+    batches = [torch.tensor([5, 6])] * 6
+
+    def step(batch: torch.Tensor, fails: bool) -> None:
+        rows, others = (module(batch) for module in modules)
+        if fails:
+            others.register_hook(planned_failure)
+        (rows * others).sum().backward()
+
+    for at, batch in enumerate(Pipelined(batches, lambda batch: dict.fromkeys(modules, batch), depth)):
+        if at % 2 == 1:
+            step(batch, fails=False)
+            continue
+        with pytest.raises(RuntimeError, match="backward"):
+            step(batch, fails=True)
+    assert bank.outstanding_leases() == []
+    assert [module.table.stats()["applies"] for module in modules] == [3, 3]
 
 
 def native_threads() -> int:
@@ -479,6 +510,65 @@ def test_it_resumes_at_any_batch(tmp_path: Path, lookahead: bool) -> None:
     second, _ = run(tmp_path / "parts", 3)
     third, found = run(tmp_path / "parts", None)
     assert first + second + third == whole and len(whole) == 16
+    np.testing.assert_array_equal(found, rows)
+
+
+@pytest.mark.parametrize("place", ["loader", "keys", "forward", "backward"])
+def test_a_run_with_two_exceptions_resumes_to_the_same_bits(tmp_path: Path, place: str) -> None:
+    """Shows that exceptions lose nothing: two resumes within one pass, the last one at depth 0, give
+    the batches and the rows of a run without exceptions."""
+    generator = torch.Generator().manual_seed(6)
+    data = torch.utils.data.TensorDataset(torch.randint(0, 99, (64, 3), generator=generator))
+
+    def run(path: Path, depth: int, fails_at: Optional[int]) -> tuple[dict[int, int], Any]:
+        """Trains to the end, or until batch `fails_at` of the pass. Returns each batch that was
+        trained, by its number, and the rows."""
+        with new_bank(path) as bank:
+            torch.manual_seed(5)
+            module, other = Embedding(new_table(bank, "t")), Embedding(new_table(bank, "other"))
+            begun = 0
+
+            def fail(at: int, of: str) -> None:
+                if (at, of) == (fails_at, place):
+                    raise RuntimeError("planned")
+
+            def collate(samples: Any) -> torch.Tensor:
+                # A resumed loader draws the batches that it skips too.
+                drawn = next(draws)
+                fail(drawn, "loader")
+                return torch.stack([keys for (keys,) in samples])
+
+            def keys(batch: torch.Tensor) -> dict[Any, torch.Tensor]:
+                fail(begun + next(asked), "keys")
+                return {module: batch, other: batch}
+
+            draws, asked = itertools.count(), itertools.count()
+            batches: Any = torch.utils.data.DataLoader(
+                data, batch_size=4, shuffle=True, collate_fn=collate
+            )
+            loader = ResumableLoader(Pipelined(batches, keys, depth))
+            saved = resume(bank, loader=loader) or {"done": 0}
+            begun = saved["done"]
+            seen = {}
+            for at, batch in enumerate(loader, begun):
+                rows, others = module(batch), other(batch)
+                fail(at, "forward")
+                if (at, "backward") == (fails_at, place):
+                    others.register_hook(planned_failure)
+                (rows * others).square().sum().backward()
+                seen[at] = int(batch.sum())
+                if at % 3 == 2:
+                    save(bank, loader=loader, done=at + 1)
+            assert bank.outstanding_leases() == []
+            return seen, [of.table.peek(range(99)) for of in (module, other)]
+
+    whole, rows = run(tmp_path / "whole", 0, None)
+    for fails_at in (7, 12):
+        with pytest.raises(RuntimeError, match="planned|backward"):
+            run(tmp_path / "parts", 2, fails_at)
+    seen, found = run(tmp_path / "parts", 0, None)
+    # The second exception comes at batch 12, right after a save.
+    assert seen == {at: whole[at] for at in range(12, 16)} and len(whole) == 16
     np.testing.assert_array_equal(found, rows)
 
 

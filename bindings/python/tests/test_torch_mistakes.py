@@ -5,6 +5,7 @@ an error from inside of the package or of torch.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -105,10 +106,12 @@ def test_a_resumable_loader_does_not_go_into_a_lookahead_loader() -> None:
         embank.torch.LookaheadLoader(embank.torch.ResumableLoader(data), lambda batch: {})
 
 
-@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag", "max", "collection", "bags", "two tables"])
-def test_a_skipped_batch_names_the_graph_that_holds_its_rows(table: embank.Table, kind: str) -> None:
-    """Shows that the error of a get at its bound says `del loss`. It once spoke of leases, which a
-    program with modules never sees. A batch with a NaN loss is such a batch."""
+KINDS = ["Embedding", "EmbeddingBag", "max", "collection", "bags", "two tables"]
+
+
+def forward_of(table: embank.Table, kind: str) -> Callable[[], Any]:
+    """Returns a function that looks key 1 up in a module over the table, which gets a bound of 0.
+    The function returns the sum of the module's outputs."""
     table.staleness_bound = 0
     other = table.bank.table("other", dim=4, optimizer=embank.SGD(lr=0.5))
     keys: Any = torch.tensor([[1]])
@@ -127,6 +130,38 @@ def test_a_skipped_batch_names_the_graph_that_holds_its_rows(table: embank.Table
         found = model(given)
         return sum(of.sum() for of in found.values()) if isinstance(found, dict) else found.sum()
 
+    return forward
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failed_backward_pass_does_not_stand_in_the_way(table: embank.Table, kind: str) -> None:
+    """Regression test: autograd keeps the nodes that a failed pass did not reach until the thread's
+    next backward pass. Their leases stopped the next forward pass at the bound."""
+    forward = forward_of(table, kind)
+
+    def fail(_: object) -> None:
+        raise RuntimeError("planned")
+
+    def failing_step() -> None:
+        late = forward()
+        # Autograd reaches the newest nodes first.
+        early = torch.ones((), requires_grad=True).clone()
+        early.register_hook(fail)
+        (late + early).backward()
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="planned"):
+            failing_step()
+    forward().backward()
+    assert table.peek([1]).tolist() == [[0.5] * 4]
+    assert table.bank.outstanding_leases() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_skipped_batch_names_the_graph_that_holds_its_rows(table: embank.Table, kind: str) -> None:
+    """Shows that the error of a get at its bound says `del loss`. It once spoke of leases, which a
+    program with modules never sees. A batch with a NaN loss is such a batch."""
+    forward = forward_of(table, kind)
     loss = forward()
     with pytest.raises(embank.SelfBlocked, match=r"lease.*graph of a forward pass.*del loss") as told:
         forward()

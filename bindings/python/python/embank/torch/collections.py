@@ -13,7 +13,7 @@ import embank
 from . import in_hand
 from .bags import BagOptions, BagRequest, Bags, Mode, check_mode, joined_request
 from .keys import as_integers, padding_key
-from .leaf import Rows, leased_bags, leased_outputs, naming_cure, refuse_recording, tensors_of
+from .leaf import Rows, got, leased_bags, leased_outputs, refuse_recording, tensors_of
 from .modules import TableModule
 from .sinks import identity
 
@@ -248,9 +248,8 @@ class EmbeddingBagCollection(_Collection):
             else:
                 of_bank.setdefault(at[0], []).append(at)
         for tables in of_bank.values():
-            with naming_cure():
-                got = embank.get_bags_many([(self._table[at], *requests[at]) for at in tables])
-            leases.update(zip(tables, got))
+            bags = [(self._table[at], *requests[at]) for at in tables]
+            leases.update(zip(tables, got(embank.get_bags_many, bags)))
         for at, lease in leases.items():
             assert lease is not None
             outputs[at] = leased_outputs(self._stand_in, self._table[at], lease, counts[at])

@@ -18,7 +18,8 @@ for all tables of a bank. The consequences:
 
 - *Errors.* Autograd calls no callback after an error, so no table has changed then. Autograd owns
   the callback, and the callback owns the gradients. All other references are weak, so the gradients
-  are freed with the pass. `backward()` raises the errors of the callback. A NaN in one table's
+  are freed with the pass. Autograd may keep a part of the graph until the thread's next backward
+  pass (`free_failed_graphs`). `backward()` raises the errors of the callback. A NaN in one table's
   gradient changes no table (`apply_step`).
 - *Retained graphs.* The leases end with the first pass. In a second pass the hook raises an error,
   and so does `backward()`.
@@ -44,7 +45,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
 import numpy as np
 import torch
@@ -65,6 +66,8 @@ from .stand_in import link_output
 if TYPE_CHECKING:
     from embank import Lease, Table
 
+
+Result = TypeVar("Result")
 
 # A table, leases of it, keys of theirs `(n,)`, and gradients `(n, dim)`. With one lease, the keys
 # may be None: the gradients then have the shape of its rows. Rows of the leases whose keys are not
@@ -330,12 +333,12 @@ def leased_rows(
     for sink, (table, keys_of_table) in zip(sinks, wanted):
         if sink is not None:
             sink.check_bound(table, keys_of_table)
-    with naming_cure():
-        if len(wanted) == 1:
-            ((table, keys_of_table),) = wanted
-            leases = [table.get_distinct(keys_of_table, earlier=_earlier.keys(table))]
-        else:
-            leases = embank.get_many(wanted, earlier=[_earlier.keys(table) for table, _ in wanted])
+    if len(wanted) == 1:
+        ((table, keys_of_table),) = wanted
+        leases = [got(table.get_distinct, keys_of_table, earlier=_earlier.keys(table))]
+    else:
+        earlier = [_earlier.keys(table) for table, _ in wanted]
+        leases = got(embank.get_many, wanted, earlier=earlier)
     found = []
     for (table, keys), lease, sink in zip(requests, leases, sinks):
         rows = torch.from_numpy(lease.rows)
@@ -380,8 +383,7 @@ def leased_bags(table: Table, request: BagRequest) -> Optional[Lease]:
         found = in_hand.find(table, request.keys)
         return found.bags(request) if found.pools(request.keys) else None
     keys, offsets, pooling, weights = request
-    with naming_cure():
-        return table.get_bags(keys, offsets, pooling=pooling, weights=weights)
+    return got(table.get_bags, keys, offsets, pooling=pooling, weights=weights)
 
 
 def _rows_in_hand(table: Table, keys: Tensor, norm: Optional[Norm]) -> Rows:
@@ -556,6 +558,32 @@ def raise_unless_held(lease: Lease) -> None:
             "run forward again"
         )
     lease.check()
+
+
+# `torch.compile` does not look into this call, because it can't trace calls of the store.
+@_disable_dynamo
+def got(get: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+    """Calls `get` for a forward pass and returns its result. Its errors name their cure."""
+    with naming_cure():
+        try:
+            return get(*arguments, **named)
+        except embank.SelfBlocked:
+            pass
+        # The leases of this thread may belong to a backward pass that failed.
+        free_failed_graphs()
+        return get(*arguments, **named)
+
+
+def free_failed_graphs() -> None:
+    """Frees what the failed backward passes of this thread have left of their graphs.
+
+    If a backward pass on the CPU fails, autograd keeps the nodes that the pass had not reached yet
+    in the queue of the thread, until the thread's next backward pass drops them. These nodes own
+    leases. So this function runs a backward pass of its own.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.zeros((), device="cpu", requires_grad=True)
+        torch.autograd.grad(leaf.clone(), leaf)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from .bags import BagOptions, Bags, Mode, check_mode
 from .fills import filling
 from .keys import as_integers, as_keys, padding_key
 from .leaf import (
-    Norm, Rows, is_compiling, leased_bags, leased_output, leased_rows, naming_cure, peeked_rows,
+    Norm, Rows, got, is_compiling, leased_bags, leased_output, leased_rows, peeked_rows,
     refuse_recording,
 )  # fmt: skip
 from .reference import check_reference, differences, reference
@@ -260,8 +260,7 @@ class Embedding(_OneTable):
             and self._is_direct(self.table, input)
             and not in_hand.has(self.table)
         ):
-            with naming_cure():
-                lease = self.table.get(as_keys(input))
+            lease = got(self.table.get, as_keys(input))
             output = leased_output(self._stand_in, self.table, lease)
             return output.view(*input.shape, self.table.dim)
         padding = padding_key(self.padding_idx)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from . import in_hand
 from .bags import BagRequest
-from .leaf import leaf_of, naming_cure
+from .leaf import free_failed_graphs, got, leaf_of, naming_cure
 from .lookahead import KeysByTable, keys_by_table
 from .sinks import Identity, identity, sink_of
 
@@ -77,10 +77,11 @@ class _RowsAhead:
     def bags(self, request: BagRequest) -> Lease:
         pending, self._pending = self._pending, None
         keys, offsets, pooling, weights = request
-        with naming_cure():
-            if pending is None:
-                lease = self.table.get_bags(keys, offsets, pooling=pooling, weights=weights)
-            else:
+        if pending is None:
+            get = self.table.get_bags
+            lease = got(get, keys, offsets, pooling=pooling, weights=weights)
+        else:
+            with naming_cure():
                 lease = pending.wait(offsets=offsets, pooling=pooling, weights=weights)
         self._lease = lease
         return lease
@@ -113,9 +114,9 @@ class _RowsAhead:
 
     def _got(self, device: torch.device) -> Lease:
         pending, self._pending = self._pending, None
+        if pending is None:
+            return got(self.table.get_distinct, self._all)
         with naming_cure():
-            if pending is None:
-                return self.table.get_distinct(self._all)
             out = None
             if device.type == "cuda":
                 shape = (len(pending), self.table.dim)
@@ -143,10 +144,14 @@ class _RowsAhead:
         if pending is not None:
             pending.cancel()
 
-    def let_go(self) -> None:
-        """Ends the use of the rows. A graph of their forward pass keeps their lease."""
+    def let_go(self) -> bool:
+        """Ends the use of the rows. Returns whether they have taken no step after a forward pass: a
+        graph of this pass keeps their lease.
+        """
         self.withdraw()
+        without_step = self._lease is not None and self._lease.held
         self._lease, self._leaf = None, None
+        return without_step
 
 
 _Hand = dict[Identity, _RowsAhead]
@@ -380,5 +385,7 @@ def _used(hand: _Hand) -> bool:
 
 
 def _let_go(hand: _Hand) -> None:
-    for rows in hand.values():
-        rows.let_go()
+    without_step = [rows.let_go() for rows in hand.values()]
+    if any(without_step):
+        # The backward pass may have failed, and later gets would wait for the leases of its graph.
+        free_failed_graphs()
