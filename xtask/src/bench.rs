@@ -95,7 +95,8 @@ pub(crate) enum Measurement {
     /// Resident memory against the budget, at tables of 1x, 4x and 16x the budget
     #[command(disable_help_flag = true)]
     Memory(PassedOn),
-    /// kill -9 at random moments of a training run: every resume must end at the same AUC
+    /// kill -9 at random moments of a training run, and exceptions at random steps: every resume
+    /// must end at the same AUC
     #[command(disable_help_flag = true)]
     Kills(PassedOn),
     /// Every measurement, one after the other: a night on an idle machine
