@@ -84,7 +84,7 @@ pub(crate) enum Measurement {
     /// Files, directories and links of other programs in a bank's folders: no checkpoint is lost
     #[command(disable_help_flag = true)]
     Strangers(PassedOn),
-    /// Six models on real data beside in-memory torch, at a quarter of the tables: `training
+    /// Eight models on real data beside in-memory torch, at a quarter of the tables: `training
     /// quality`
     #[command(disable_help_flag = true)]
     Quality(PassedOn),

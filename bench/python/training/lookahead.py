@@ -1,4 +1,4 @@
-"""Measures the gain of Lookahead at several sizes of the buffer.
+"""Measures the gain of Lookahead at several sizes of the buffer, or at several staleness bounds.
 
 Trains a model of each family on the generated data of `speed` by turns: without Lookahead, with it
 at its automatic depth, the default, and with the fixed depth of `speed`. Budgets are from 1/16 of
@@ -6,6 +6,11 @@ the tables' bytes to all bytes that they need. The automatic depth has three tar
 faster at a quarter of the tables. It is faster wherever the run without Lookahead falls below 0.7
 of the run with all rows in memory. At every size it costs at most a tenth. --plot DIR draws the
 samples/s against the size. --quick takes dlrm-disk, three sizes and few turns.
+
+--bounds measures staleness bounds instead, with a buffer of a quarter of the tables. At each bound,
+rows are got ahead as far as the bound allows (`embank.torch.Pipelined`), without Lookahead and with
+it at its automatic depth. Bounds above 16, and none, get 16 batches ahead. Lookahead reads beyond
+the bound, so its gain should be largest at a bound of 0. These lines have no targets.
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ SHARES_QUICK = (1 / 8, 1 / 4, ROOMY)
 TURNS, TURNS_QUICK = 6, 4
 COST_MAX = 0.10
 BUDGET_BYTES_MIN = 4 * MEBI
+DEPTH_MAX = 16
+"""The most batches that are got ahead. Each one's rows take memory of the bank."""
 
 
 def main() -> int:
@@ -34,13 +41,18 @@ def main() -> int:
     add("--model", choices=NAMES, nargs="+", help=f"default: {' '.join(DEFAULT)}")
     add_options(options)
     add("--seeds", type=int, default=1, help="runs, from --seed on; their turns are pooled")
-    add("--turns", type=int, help=f"at every size (default {TURNS}, quick {TURNS_QUICK})")
+    add("--turns", type=int,
+        help=f"at every size or bound (default {TURNS}, quick {TURNS_QUICK})")
+    add("--bounds", type=lambda text: None if text == "none" else int(text), nargs="+",
+        metavar="N", help="staleness bounds, numbers or none, in place of the sizes")
     add("--plot", type=Path, metavar="DIR")
     given = options.parse_args()
     models = given.model or (["dlrm-disk"] if given.quick else DEFAULT)
     if len(models) > 1:
         return measure.each_alone(__file__, models, given)
-    return measure.report(sizes(models[0], given), given, {"nodes": given.nodes, "dim": given.dim})
+    measured = sizes if given.bounds is None else bounds
+    more = {"nodes": given.nodes, "dim": given.dim}
+    return measure.report(measured(models[0], given), given, more)
 
 
 def sizes(name: str, given: argparse.Namespace) -> list[Measured]:
@@ -84,6 +96,36 @@ def sizes(name: str, given: argparse.Namespace) -> list[Measured]:
         sweep(given.plot / f"lookahead-{name}.svg", f"{name}: Lookahead on and off",
               "buffer, as a share of the tables", "samples/s", places[::-1],
               {variant: rates[::-1] for variant, rates in medians.items()})
+    return rows
+
+
+def bounds(name: str, given: argparse.Namespace) -> list[Measured]:
+    """Measures each staleness bound, without Lookahead and with it."""
+    work = workload(name, given)
+    turns = given.turns or (TURNS_QUICK if given.quick else TURNS)
+    rows: list[Measured] = []
+    medians: dict[str, list[float]] = {}
+    places = ["none" if bound is None else str(bound) for bound in given.bounds]
+    for bound, place in zip(given.bounds, places):
+        depth = DEPTH_MAX if bound is None else min(bound, DEPTH_MAX)
+        variants = [Rows(label, "embank", work.table_bytes // 4, lookahead, depth, bound)
+                    for label, lookahead in (("without Lookahead", 0), ("with Lookahead", "auto"))]
+        runs = [in_turns(work, variants, f"{name} bound {place}", turns, seed, [given.threads])
+                for seed in range(given.seed, given.seed + given.seeds)]
+        without, ahead = pooled(runs)
+        for one in (without, ahead):
+            rate, spread = median_and_quartiles(one.rates)
+            medians.setdefault(one.run.rows.name, []).append(rate)
+            rows.append(Measured(
+                Figure(f"{name}, bound {place}: {one.run.rows.name}", rate, "samples/s"), spread
+            ))
+        gain, spread = median_and_quartiles(compared(ahead, without))
+        rows.append(Measured(Figure(f"{name}, bound {place}: gain", gain, "x"), spread))
+    if given.plot is not None:
+        from plots import sweep
+
+        sweep(given.plot / f"lookahead-bounds-{name}.svg", f"{name}: Lookahead on and off",
+              "staleness bound", "samples/s", places, medians)
     return rows
 
 

@@ -3,8 +3,8 @@ measurement.
 
   quality      eight models on real data, out of core and in memory           (its Fig. 6)
   speed        samples/s beside memory and RocksDB, tables of 4x the budget   (its Fig. 7)
-  staleness    bounds from 0 to 80 and none: speed and quality           (its Fig. 8)
-  lookahead    with and without, over sizes of the buffer                     (its Fig. 9)
+  staleness    bounds from 0 to 80 and none: speed and quality                (its Fig. 8)
+  lookahead    with and without, over buffer sizes or staleness bounds        (its Fig. 9)
   pipelined    rows that are got ahead, at several depths
   optimizers   equality with torch.optim
   dtypes       rows below f32: bytes on disk and of a read, and the loss of quality

@@ -33,13 +33,15 @@ ROOMY = 4
 @dataclass(frozen=True)
 class Rows:
     """Where a run keeps its rows: in tensors, or in a store with a budget. `lookahead` is a number
-    of batches, or "auto". The rows of `depth` batches are got ahead."""
+    of batches, or "auto". The rows of `depth` batches are got ahead. `bound` is the staleness bound
+    of the tables whose rows are announced."""
 
     name: str
     kind: Kind
     budget_bytes: int = 0
     lookahead: int | Literal["auto"] = 0
     depth: int = 0
+    bound: int | None = None
 
 
 @dataclass
@@ -163,7 +165,7 @@ class Clicks(Workload):
         from train import TrainOptions, Trainer
 
         in_memory = rows.kind == "torch"
-        options = replace(self.experiment.tables, seed=seed)
+        options = replace(self.experiment.tables, seed=seed, staleness_bound=rows.bound)
         experiment = replace(self.experiment, seed=seed, tables=options)
         tables = experiment.tables.open(bank, self.data)
         optimizer = None
@@ -224,6 +226,7 @@ class Triples(Workload):
             for epoch in itertools.count()
         )
         entities, relations = training.tables
+        entities.staleness_bound = rows.bound
         batches = read_first(rows, bank, batches, lambda batch: {
             entities: batch.entities, relations: batch.relations
         })
@@ -263,6 +266,7 @@ class Neighbours(Workload):
             for _ in itertools.count()
         )
         (nodes,) = training.tables
+        nodes.staleness_bound = rows.bound
         batches = read_first(rows, bank, batches, lambda batch: {nodes: batch.nodes})
         steps: Iterator[torch.Tensor] = training.steps(batches, rows.lookahead, rows.depth)
         return steps
