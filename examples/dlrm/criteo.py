@@ -1,4 +1,5 @@
-"""Reads click logs in the format of the Criteo Kaggle display-advertising set.
+"""Reads click logs in the format of two Criteo sets: Kaggle display advertising, and Terabyte,
+which has a file for each of 24 days.
 
 A line has 40 tab-separated fields: a label 0 or 1, 13 integers (may be empty or negative) and 26
 categories of up to eight hexadecimal digits (may be empty). Lines end in LF or CRLF; there is no
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +106,7 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
     ):
         for batch in feed:
             label = batch["label"][:, 0]
-            check_labels(label, f"{path}:", rows)
+            check_labels(label, lambda row: f"{path}:{row}", rows)
             count = len(label) if rows_max is None else min(len(label), rows_max - rows)
             label[:count].astype(np.uint8).tofile(labels)
             batch["dense"][:count].tofile(dense)
@@ -118,16 +120,32 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
     return rows
 
 
-def check_labels(labels: NDArray[np.generic], place: str, rows_before: int) -> None:
-    """Checks the labels (n,) of the rows after the first `rows_before` of a text without a header.
+def check_labels(
+    labels: NDArray[np.generic], place: Callable[[int], str], rows_before: int
+) -> None:
+    """Checks the labels (n,) of the rows after the first `rows_before` of a source.
 
-    Raises ValueError for a label that is not 0 or 1. The error begins with `place` and the row's
-    number from 1, which is its line in the text.
+    Raises ValueError for a label that is not 0 or 1. The error begins with `place` of the row's
+    number, from 1.
     """
     wrong = np.flatnonzero((labels != 0) & (labels != 1))
     if wrong.size:
-        row = rows_before + int(wrong[0]) + 1
-        raise ValueError(f"{place}{row}: a label is 0 or 1, found {labels[wrong[0]]:g}")
+        where = place(rows_before + int(wrong[0]) + 1)
+        raise ValueError(f"{where}: a label is 0 or 1, found {labels[wrong[0]]:g}")
+
+
+def line_of(paths: Sequence[Path], row: int) -> str:
+    """Returns file and line of a row, counted from 1 over all files. Reads the files before it, so
+    it is for errors only."""
+    counter = pipeline.Pipeline(pipeline.Spec(
+        FIELDS, [pipeline.Column("label")], [pipeline.Output("label", ["label"], "i32")]
+    ))
+    for path in paths[:-1]:
+        rows = counter.run(path).rows
+        if row <= rows:
+            return f"{path}:{row}"
+        row -= rows
+    return f"{paths[-1]}:{row}"
 
 
 def open_packed(folder: Path) -> ClickData:

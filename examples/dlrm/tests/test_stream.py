@@ -1,5 +1,6 @@
 """Tests training on a stream of raw text: in one run, and interrupted and resumed."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,114 @@ def test_a_label_that_is_no_label_ends_training_with_its_place(
     assert main(arguments) == 1
     expected = f"error: {text}:{2 * BATCH + 6}: a label is 0 or 1, found {label}"
     assert expected in capsys.readouterr().err
+
+
+def split(text: Path, folder: Path, days: int, ending: str) -> list[Path]:
+    """Writes the lines of `text` as `days` files of about equal size, as Criteo Terabyte has
+    them."""
+    lines = text.read_bytes().splitlines(keepends=True)
+    paths = []
+    for day in range(days):
+        path = folder / f"day_{day}{ending}"
+        part = b"".join(lines[day * len(lines) // days : (day + 1) * len(lines) // days])
+        path.write_bytes(gzip.compress(part) if ending else part)
+        paths.append(path)
+    return paths
+
+
+def arguments(files: list[Path], bank: Path, *more: str) -> list[str]:
+    return [*map(str, files), "--bank", str(bank), "--budget", "16MiB", "--batch-size", str(BATCH),
+            "--dim", "8", "--bottom", "16", "--top", "16", "--threads", "1", *more]
+
+
+@pytest.mark.parametrize(("ending", "modulus"), [("", []), (".gz", ["--modulus", "1000"])])
+def test_several_days_train_as_one_file_and_another_day_is_scored(
+    text: Path, tmp_path: Path, ending: str, modulus: list[str]
+) -> None:
+    *days, last = split(text, tmp_path, 4, ending)
+    whole = tmp_path / "whole.tsv"
+    whole.write_bytes(b"".join(text.read_bytes().splitlines(keepends=True)[: 3 * ROWS // 4]))
+    outcomes = []
+    for name, files, test in (("one", [whole], []), ("days", days, ["--test", str(last)])):
+        out = tmp_path / f"{name}.json"
+        more = ["--json", str(out), *modulus, *test]
+        assert main(arguments(files, tmp_path / f"{name}.bank", *more)) == 0
+        outcomes.append(json.loads(out.read_text()))
+    one, several = outcomes
+    assert several["rows"] == one["rows"] == 3 * ROWS // 4
+    assert several["auc"] == one["auc"]
+    assert one["test_auc"] is None and several["test_auc"] > 0.55
+    # The test trains on no row and makes no row. A sum depends on the order of the scan.
+    trained, tested = (tables(tmp_path / f"{name}.bank") for name in ("one", "days"))
+    assert tested.keys() == trained.keys()
+    for name, (rows, total) in trained.items():
+        assert tested[name][0] == rows
+        assert tested[name][1] == pytest.approx(total, abs=1e-4)
+
+
+def test_a_run_over_days_resumes_in_any_of_them(text: Path, tmp_path: Path) -> None:
+    days = split(text, tmp_path, 3, ".gz")
+    out, bank = tmp_path / "out.json", tmp_path / "days.bank"
+    assert main(arguments(days, bank, "--steps", "13", "--json", str(out))) == 0
+    more = ["--resume", "--test", str(days[2]), "--json", str(out)]
+    assert main(arguments(days, bank, *more)) == 0
+    assert json.loads(out.read_text())["rows"] == ROWS - 13 * BATCH
+
+
+BAD_ROWS = {
+    "a label": (0, b"2", "a label is 0 or 1, found 2"),
+    "a letter in a number": (5, b"1x", 'field "I5", "1x"'),
+    "an unknown hexadecimal digit": (20, b"68fd1e6g", 'field "C7", "68fd1e6g"'),
+    "nine hexadecimal digits": (20, b"68fd1e640", 'field "C7", "68fd1e640"'),
+    "a short line": (39, None, "has 39 fields"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ROWS)
+@pytest.mark.parametrize(("where", "ending"), [("train", ""), ("test", ".gz")])
+def test_a_bad_row_of_a_day_is_named_by_file_and_line(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, ending: str,
+    where: str,
+) -> None:
+    place, found, cause = BAD_ROWS[kind]
+    days = split(text, tmp_path, 3, ending)
+    lines = gzip.decompress(days[1].read_bytes()) if ending else days[1].read_bytes()
+    rows = [line.split(b"\t") for line in lines.splitlines()]
+    rows[700][place : place + 1] = [] if found is None else [found]
+    text_of = b"".join(b"\t".join(row) + b"\n" for row in rows)
+    days[1].write_bytes(gzip.compress(text_of) if ending else text_of)
+    files = days if where == "train" else [days[0], "--test", *days[1:]]  # type: ignore[list-item]
+    given = arguments(files, tmp_path / "clicks.bank", "--lookahead", "0")
+    assert main(given) == 1
+    error = capsys.readouterr().err
+    assert f"error: {days[1]}:701" in error and cause in error
+
+
+@pytest.mark.parametrize("where", ["train", "test"])
+def test_a_cut_day_is_an_error_that_names_it(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    days = split(text, tmp_path, 2, ".gz")
+    days[1].write_bytes(days[1].read_bytes()[:-2000])
+    files = days if where == "train" else [days[0], "--test", days[1]]  # type: ignore[list-item]
+    assert main(arguments(files, tmp_path / "clicks.bank")) == 1
+    expected = f"error: {days[1]}: it can't be decompressed, so it is cut short or damaged"
+    assert expected in capsys.readouterr().err
+
+
+def test_a_missing_day_is_an_error_before_training(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "day_23"
+    bank = tmp_path / "clicks.bank"
+    assert main(arguments([text], bank, "--test", str(missing))) == 1
+    assert f"error: {missing}: no such file" in capsys.readouterr().err
+    assert not bank.exists()
+
+
+def test_a_served_pipeline_takes_no_files(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments([text], tmp_path / "clicks.bank", "--connect", "grpc://127.0.0.1:9")
+    assert main(given) == 1
+    assert "with --connect the server reads the files" in capsys.readouterr().err
