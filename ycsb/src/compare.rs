@@ -103,6 +103,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<()> {
     }
     let engines: Vec<EngineKind> = args.engines.iter().map(|&kind| data.engine(kind)).collect();
     check(&engines, rounds, settings.memory_budget_bytes)?;
+    args.work.ensure_leases(&engines)?;
     check_work(&engines, &specs)?;
     data::ensure_fits(&engines, &settings, &specs)?;
     let inputs = &args.properties.files;

@@ -144,16 +144,19 @@ fn other<T: Copy + PartialEq + std::fmt::Debug>(
     }
 }
 
-/// Checks before the load that rows and batches fit into memory. A load sorts the keys of all rows
+/// Checks before the load that the stores can hold the values, and that rows and batches fit into
+/// memory. A load sorts the keys of all rows
 /// in memory, which takes 8 bytes a row. The `map` store also keeps all rows in memory.
 ///
 /// # Errors
-/// Returns an error with the needed and the available bytes.
+/// Returns an error that names the option to change. If memory is short, the error has the needed
+/// and the available bytes.
 pub(crate) fn ensure_fits(
     kinds: &[EngineKind],
     settings: &Settings,
     specs: &[NamedSpec],
 ) -> Result<()> {
+    kinds.iter().try_for_each(|kind| kind.ensure_value_bytes(settings.value_bytes))?;
     let Some(available) = process::memory_available_bytes() else { return Ok(()) };
     let (rows, value_bytes) = (settings.rows, settings.value_bytes as u64);
     if !settings.reopen {

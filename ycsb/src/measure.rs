@@ -14,6 +14,9 @@
 //! of reading a row in memory. So by default the latency of only one call in 16 is taken if batches
 //! have fewer than 16 operations (`--latency-every`).
 //!
+//! **Leases** (`embank-lease`): a thread holds its leases while it draws a block, and applies the
+//! last ones when the measurement ends.
+//!
 //! **Schedules** (`--target`): a thread draws each call before the call's scheduled time, and
 //! begins it at that time. The rate of a thread is its number of operations divided by its whole
 //! time. See [`pace`](crate::pace).
@@ -31,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::content;
 use crate::distribution::{Distribution, Skew};
+use crate::engine::leases::Leases;
 use crate::engine::{Engine, Named};
 use crate::keyspace::Keyspace;
 use crate::latency::{Latency, Tally, latencies};
@@ -59,6 +63,8 @@ pub(crate) struct Spec {
     /// The number of operations of a call.
     pub(crate) batch: usize,
     pub(crate) threads: usize,
+    /// The leases of a store that has leases. Other stores ignore them.
+    pub(crate) leases: Leases,
     /// The number of operations that all threads together begin in a second. `None` for full speed.
     pub(crate) target_operations_per_s: Option<u64>,
     pub(crate) warm_up: Limit,
@@ -186,6 +192,8 @@ pub(crate) fn measure(target: Target<'_>, spec: &Spec, progress: &ProgressBar) -
     ensure!(target.keyspace.rows() > 0, "there are no rows to ask for");
     ensure!(spec.batch > 0 && spec.threads > 0, "--batch and --threads must be positive");
     spec.mix.check()?;
+    spec.leases.check(spec.threads)?;
+    target.engine.set_leases(spec.leases);
     if spec.warm_up != Limit::default() {
         phase(target, spec, spec.warm_up, spec.seed ^ 0x5eed, progress).context("warming up")?;
     }

@@ -37,6 +37,19 @@ pub(crate) fn seconds(text: &str) -> Result<f64> {
     Ok(seconds)
 }
 
+/// A staleness bound. `None` for no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bound(pub(crate) Option<u32>);
+
+/// Parses a staleness bound: a number, or `none`.
+pub(crate) fn bound(text: &str) -> Result<Bound> {
+    if text == "none" {
+        return Ok(Bound(None));
+    }
+    let bound = text.parse().with_context(|| format!("{text:?} is no number and not `none`"))?;
+    Ok(Bound(Some(bound)))
+}
+
 fn scaled(text: &str, unit: impl Fn(&str) -> Option<u64>) -> Result<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = (&text[..split], text[split..].trim());

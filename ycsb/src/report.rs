@@ -186,17 +186,28 @@ fn print_latencies<'a>(
     }
 }
 
-/// Returns the storage traffic and the memory of a measurement as text.
+/// Returns the storage traffic and the memory of a measurement as text. For a store with leases,
+/// the text also has the number of gets that waited for the staleness bound and their mean wait.
 pub(crate) fn usage(measured: &Measured) -> String {
     let mib = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |b| (b >> 20).to_string());
     let usage = &measured.usage;
-    format!(
+    let text = format!(
         "storage: {} MiB read, {} MiB written; memory: {} MiB own, {} MiB of mapped files",
         mib(usage.storage_read_bytes),
         mib(usage.storage_write_bytes),
         mib(usage.memory_own_bytes),
         mib(usage.memory_files_bytes)
-    )
+    );
+    let count = |name| measured.counters.iter().find(|(n, _)| n == name).map(|(_, count)| *count);
+    match (count("gets"), count("waits"), count("wait_us")) {
+        (Some(gets), Some(waits), Some(us)) => format!(
+            "{text}; {:.2}% of {} gets waited for the bound, {:.0} us each",
+            100.0 * waits as f64 / gets.max(1) as f64,
+            grouped(gets as f64),
+            us as f64 / waits.max(1) as f64
+        ),
+        _ => text,
+    }
 }
 
 /// Returns a number with commas between thousands.

@@ -138,6 +138,7 @@ impl Plan {
         let kind = loaded.as_ref().map_or(asked.unwrap_or(EngineKind::Embank), |l| l.engine);
         kind.ensure_built()?;
         let specs = args.work.specs(Times { seconds: 10.0, warm_up_seconds: 2.0 }, &core)?;
+        args.work.ensure_leases(&[kind])?;
         for named in &specs {
             ensure_runs(kind, &named.name, named.spec.mix)?;
         }

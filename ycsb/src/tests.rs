@@ -9,6 +9,7 @@ use indicatif::ProgressBar;
 
 use crate::content;
 use crate::distribution::{Distribution, Skew};
+use crate::engine::leases::Leases;
 use crate::engine::{Engine, EngineKind, Named, Session, Settings};
 use crate::keyspace::{KeyOrder, Keyspace};
 use crate::measure::{self, Limit, Measured, Spec, Target};
@@ -34,6 +35,7 @@ fn spec(workload: Workload, batch: usize, threads: usize, operations: u64) -> Sp
         skew: Skew::default(),
         batch,
         threads,
+        leases: Leases::of(None, threads),
         target_operations_per_s: None,
         warm_up: Limit { operations: Some(operations / 4), seconds: None },
         limit: Limit { operations: Some(operations), seconds: None },
@@ -75,6 +77,7 @@ const BUILT_IN: &[EngineKind] = &[
     EngineKind::Embank,
     EngineKind::EmbankGet,
     EngineKind::EmbankClock,
+    EngineKind::EmbankLease,
     EngineKind::Map,
     #[cfg(feature = "rocksdb")]
     EngineKind::Rocksdb,
@@ -140,7 +143,13 @@ fn no_addition_is_lost_where_a_read_modify_write_is_one_step() {
 
 #[test]
 fn embank_with_a_budget_below_its_data() {
-    for kind in [EngineKind::Embank, EngineKind::EmbankGet, EngineKind::EmbankClock] {
+    let kinds = [
+        EngineKind::Embank,
+        EngineKind::EmbankGet,
+        EngineKind::EmbankClock,
+        EngineKind::EmbankLease,
+    ];
+    for kind in kinds {
         for workload in [Workload::A, Workload::C, Workload::D, Workload::F] {
             let directory = tempfile::tempdir().unwrap();
             // The store gets 1 MiB for 20,000 rows of 160 bytes and their index, so most rows lie
@@ -174,6 +183,84 @@ fn embank_opens_again_what_was_loaded() {
     let target = Target { engine: &*engine, keyspace: &keyspace, value_bytes: 64 };
     assert_eq!(measure::check_all(target, &hidden).unwrap(), 0);
     assert!(EngineKind::Map.open(&settings).is_err(), "the map has nothing to reopen");
+}
+
+/// Returns a counter of a measurement.
+fn counter(measured: &Measured, name: &str) -> u64 {
+    measured.counters.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{name}")).1
+}
+
+/// Every batch has the row of the only key, so the bound decides which thread may go on. The sum of
+/// the versions shows that each lease's gradients were applied once.
+#[test]
+fn threads_that_hold_leases_of_one_row_wait_for_the_bound_and_end() {
+    for (bound, threads) in [(Some(0), 2), (Some(1), 4), (Some(4), 2), (Some(16), 4), (None, 2)] {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = EngineKind::EmbankLease.open(&settings(directory.path(), 1, 16, 8 << 20));
+        let engine = engine.unwrap();
+        let keyspace = Keyspace::new(KeyOrder::Ordered, 1);
+        let mut spec = spec(Workload::F, 8, threads, 4_000);
+        spec.warm_up = Limit::default();
+        spec.mix = Mix { read: 0.25, rmw: 0.75, ..Mix::default() };
+        spec.leases = Leases::of(bound, threads);
+        let (measured, versions) = run(&*engine, &keyspace, 16, &spec).unwrap();
+        let what = format!("bound {bound:?}, {threads} threads");
+        assert_eq!(versions, operations_of(&measured, Kind::Rmw), "{what}");
+        assert_eq!(counter(&measured, "gets"), 500, "{what}");
+        if bound.is_none() {
+            assert_eq!(counter(&measured, "waits"), 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_session_applies_its_oldest_lease_before_the_get_that_would_be_one_too_many() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = EngineKind::EmbankLease.open(&settings(directory.path(), 1, 16, 8 << 20)).unwrap();
+    let keyspace = Keyspace::new(KeyOrder::Ordered, 1);
+    let target = Target { engine: &*engine, keyspace: &keyspace, value_bytes: 16 };
+    measure::load(target, 1, &ProgressBar::hidden()).unwrap();
+    engine.set_leases(Leases { staleness_bound: None, per_thread: 3 });
+    let mut session = engine.session().unwrap();
+    let key = [keyspace.key(0)];
+    let version = || measure::check_all(target, &ProgressBar::hidden()).unwrap();
+    for _ in 0..3 {
+        session.read_modify_write(&key, &mut [0; 16]).unwrap();
+    }
+    assert_eq!(version(), 0, "three leases are open");
+    session.read_modify_write(&key, &mut [0; 16]).unwrap();
+    assert_eq!(version(), 1, "the fourth get applied the oldest lease");
+    session.finish().unwrap();
+    assert_eq!(version(), 4);
+}
+
+#[test]
+fn a_get_waits_while_another_thread_holds_as_many_leases_as_the_bound_permits() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = EngineKind::EmbankLease.open(&settings(directory.path(), 1, 16, 8 << 20)).unwrap();
+    let engine = &*engine;
+    let keyspace = Keyspace::new(KeyOrder::Ordered, 1);
+    let target = Target { engine, keyspace: &keyspace, value_bytes: 16 };
+    measure::load(target, 1, &ProgressBar::hidden()).unwrap();
+    engine.set_leases(Leases::of(Some(0), 2));
+    let key = [keyspace.key(0)];
+    let mut session = engine.session().unwrap();
+    session.read_modify_write(&key, &mut [0; 16]).unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut other = engine.session().unwrap();
+            other.read_modify_write(&key, &mut [0; 16]).unwrap();
+            other.finish().unwrap();
+        });
+        let waits = || engine.counters().into_iter().find(|(name, _)| name == "waits").unwrap().1;
+        // The loop ends, because the get either waits or ends.
+        while waits() == 0 && !other.is_finished() {
+            std::thread::yield_now();
+        }
+        assert_eq!(waits(), 1, "the get did not wait for the lease");
+        session.finish().unwrap();
+    });
+    assert_eq!(measure::check_all(target, &ProgressBar::hidden()).unwrap(), 2);
 }
 
 #[test]

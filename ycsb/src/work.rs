@@ -5,8 +5,10 @@ use clap::Args;
 
 use crate::core_properties::{Core, SCAN_ROWS_MAX};
 use crate::distribution::{Distribution, Skew};
+use crate::engine::EngineKind;
+use crate::engine::leases::Leases;
 use crate::measure::{Limit, Spec};
-use crate::quantity::{count, seconds};
+use crate::quantity::{Bound, bound, count, seconds};
 use crate::worker::ScanLengths;
 use crate::workload::{Mix, Workload};
 
@@ -54,6 +56,15 @@ pub(crate) struct Work {
     /// Threads [default: 1]
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
+    /// Staleness bounds of embank-lease: numbers of gets, or `none`. A get waits while a row has
+    /// more outstanding gets than the bound [default: none]
+    #[arg(long, value_name = "GETS", value_delimiter = ',', value_parser = bound)]
+    staleness_bound: Vec<Bound>,
+    /// Leases that a thread of embank-lease holds open. Before a get that would take one more, the
+    /// thread applies its oldest lease's gradients [default: bound / threads + 1, the most with
+    /// which threads can't wait for each other for ever; without a bound 1]
+    #[arg(long)]
+    leases: Option<usize>,
     /// Operations a second, of all threads together. Each call then has a scheduled start.
     /// Latencies are also taken from the scheduled starts, so they include the wait behind a slow
     /// call. Without this option calls follow each other at full speed
@@ -118,6 +129,7 @@ impl Work {
             skew: self.skew(core)?,
             batch: 0,
             threads: 0,
+            leases: Leases::of(None, 1),
             target_operations_per_s: target,
             warm_up,
             limit,
@@ -140,6 +152,11 @@ impl Work {
         ensure!(self.latency_every != Some(0), "--latency-every must be positive");
         let core_threads = [core.threads.unwrap_or(1)];
         let threads = if self.threads.is_empty() { &core_threads[..] } else { &self.threads };
+        let bounds = if self.staleness_bound.is_empty() {
+            &[Bound(None)][..]
+        } else {
+            &self.staleness_bound
+        };
         let mut specs = Vec::new();
         for (mix_name, mix, own) in self.mixes(core)? {
             let own = [own];
@@ -148,21 +165,49 @@ impl Work {
             for &distribution in distributions {
                 for &batch in &self.batch {
                     for &threads in threads {
-                        let latency_every = self.latency_every(core, target, batch);
-                        let spec = Spec {
-                            mix,
-                            distribution,
-                            batch,
-                            threads,
-                            latency_every,
-                            ..common.clone()
-                        };
-                        specs.push(named(&mix_name, spec)?);
+                        for &Bound(bound) in bounds {
+                            let latency_every = self.latency_every(core, target, batch);
+                            let spec = Spec {
+                                mix,
+                                distribution,
+                                batch,
+                                threads,
+                                leases: self.leases_of(bound, threads),
+                                latency_every,
+                                ..common.clone()
+                            };
+                            specs.push(self.named(&mix_name, spec)?);
+                        }
                     }
                 }
             }
         }
         Ok(specs)
+    }
+
+    /// True if an option concerns leases. Only a store with leases can honour it.
+    pub(crate) fn names_leases(&self) -> bool {
+        !self.staleness_bound.is_empty() || self.leases.is_some()
+    }
+
+    /// Checks that a store has leases if an option concerns leases.
+    ///
+    /// # Errors
+    /// Returns an error that names the option and the stores.
+    pub(crate) fn ensure_leases(&self, kinds: &[EngineKind]) -> Result<()> {
+        let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
+        ensure!(
+            !self.names_leases() || kinds.iter().any(|kind| kind.takes_leases()),
+            "--staleness-bound and --leases concern the store embank-lease; {} has no leases and never waits \
+             for a bound",
+            names.join(", ")
+        );
+        Ok(())
+    }
+
+    fn leases_of(&self, bound: Option<u32>, threads: usize) -> Leases {
+        let known = Leases::of(bound, threads.max(1));
+        Leases { per_thread: self.leases.unwrap_or(known.per_thread), ..known }
     }
 
     fn latency_every(&self, core: &Core, target: Option<u64>, batch: usize) -> u64 {
@@ -236,25 +281,32 @@ impl Work {
         let workloads = if self.workload.is_empty() { &[Workload::C][..] } else { &self.workload };
         Ok(workloads.iter().map(named).collect())
     }
-}
 
-/// Checks the numbers of a measurement and names it.
-fn named(mix_name: &str, spec: Spec) -> Result<NamedSpec> {
-    let Spec { batch, threads, skew, distribution, .. } = spec;
-    ensure!(batch > 0 && threads > 0, "--batch and --threads must be positive");
-    ensure!(threads <= THREADS_MAX, "--threads {threads}: at most {THREADS_MAX} can be started");
-    let plural = if threads == 1 { "" } else { "s" };
-    let skew = match distribution {
-        Distribution::Uniform => String::new(),
-        Distribution::Hotspot => format!(" {}/{}", skew.hot_operations, skew.hot_rows),
-        _ => format!(" {}", skew.theta),
-    };
-    let distribution = format!("{distribution:?}{skew}").to_lowercase();
-    let target = spec.target_operations_per_s;
-    let target = target.map_or(String::new(), |target| format!(", target {target} operations/s"));
-    let name =
-        format!("{mix_name}, {distribution}, batch {batch}, {threads} thread{plural}{target}");
-    Ok(NamedSpec { name, spec })
+    /// Checks the numbers of a measurement and names it.
+    fn named(&self, mix_name: &str, spec: Spec) -> Result<NamedSpec> {
+        let Spec { batch, threads, skew, distribution, .. } = spec;
+        ensure!(batch > 0 && threads > 0, "--batch and --threads must be positive");
+        ensure!(
+            threads <= THREADS_MAX,
+            "--threads {threads}: at most {THREADS_MAX} can be started"
+        );
+        spec.leases.check(threads)?;
+        let plural = if threads == 1 { "" } else { "s" };
+        let skew = match distribution {
+            Distribution::Uniform => String::new(),
+            Distribution::Hotspot => format!(" {}/{}", skew.hot_operations, skew.hot_rows),
+            _ => format!(" {}", skew.theta),
+        };
+        let distribution = format!("{distribution:?}{skew}").to_lowercase();
+        let target = spec.target_operations_per_s;
+        let target =
+            target.map_or(String::new(), |target| format!(", target {target} operations/s"));
+        let leases = if self.names_leases() { format!(", {}", spec.leases) } else { String::new() };
+        let name = format!(
+            "{mix_name}, {distribution}, batch {batch}, {threads} thread{plural}{leases}{target}"
+        );
+        Ok(NamedSpec { name, spec })
+    }
 }
 
 #[cfg(test)]
@@ -287,6 +339,21 @@ mod tests {
         assert_eq!(all[7].spec.distribution, Distribution::Latest);
         assert_eq!(all[7].name, "D (read 95%, insert 5%), latest 0.99, batch 4096, 2 threads");
         assert_eq!(all[0].spec.limit, Limit { seconds: Some(3.0), operations: None });
+    }
+
+    #[test]
+    fn bounds_make_combinations_with_their_leases() {
+        let args = ["--staleness-bound", "none,0,4", "--batch", "1,64", "--threads", "2"];
+        let all = specs(&args).unwrap();
+        assert_eq!(all.len(), 6);
+        let suffix = |at: usize| all[at].name.rsplit_once("2 threads, ").unwrap().1.to_owned();
+        assert_eq!(suffix(0), "no bound, 1 lease a thread");
+        assert_eq!(suffix(1), "bound 0, 1 lease a thread");
+        assert_eq!(suffix(5), "bound 4, 3 leases a thread");
+        let own = specs(&["--staleness-bound", "none,8", "--threads", "2", "--leases", "5"]);
+        assert!(own.unwrap().iter().all(|named| named.spec.leases.per_thread == 5));
+        let plain = &specs(&["--threads", "2"]).unwrap()[0];
+        assert!(plain.name.ends_with("2 threads"), "{}", plain.name);
     }
 
     #[test]
@@ -330,6 +397,9 @@ mod tests {
             ["--operations", "0"],
             ["--zipf-theta", "inf"],
             ["--scan-rows-min", "101"],
+            ["--leases", "0"],
+            ["--staleness-bound", "-1"],
+            ["--staleness-bound", "4294967296"],
         ] {
             assert!(specs(&args).is_err(), "{args:?}");
         }

@@ -123,6 +123,9 @@ impl<'a> Worker<'a> {
                 || end.seconds.is_some_and(|seconds| elapsed >= seconds)
                 || end.stop.load(Ordering::Relaxed)
             {
+                let finishing = Instant::now();
+                self.session.finish()?;
+                self.tally.spent += finishing.elapsed();
                 return Ok(self.tally);
             }
             self.show(elapsed, end, progress);
@@ -166,6 +169,7 @@ impl<'a> Worker<'a> {
             self.make_paced_call(started, intended)?;
             calls += 1;
         }
+        self.session.finish()?;
         // The time is at least the scheduled time of the calls that were made. So the rate is at
         // most the target.
         self.tally.spent =
@@ -293,6 +297,7 @@ impl<'a> Worker<'a> {
         }
         Ok(())
     }
+
     /// Draws the length of the next scan.
     fn scan_rows(&mut self) -> u64 {
         let lengths = self.spec.scan_rows_max - self.spec.scan_rows_min + 1;

@@ -60,6 +60,44 @@ fn a_loaded_store_is_measured_by_a_later_process() {
 }
 
 #[test]
+fn bounds_are_measured_beside_a_store_without_leases() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("report.json");
+    let output = ycsb(
+        directory.path(),
+        &format!(
+            "compare --engines embank-lease,embank-get --rows 2k --memory-budget 4MiB --rmw 1 --batch 64 \
+             --threads 2 --staleness-bound none,0,4 --rounds 1 --operations 4k --warm-up-operations 1k --json {}",
+            json.display()
+        ),
+    );
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("gets waited for the bound"), "{}", text(&output));
+    let report: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let measurements = report["measurements"].as_array().unwrap();
+    assert_eq!(measurements.len(), 6, "three bounds on two stores");
+    let leases = &measurements[4]["spec"]["leases"];
+    assert_eq!(
+        (leases["staleness_bound"].as_u64(), leases["per_thread"].as_u64()),
+        (Some(4), Some(3))
+    );
+}
+
+#[test]
+fn a_load_with_leases_is_measured_by_a_later_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = "load --engine embank-lease --rows 3k --value-size 32 --memory-budget 4MiB";
+    let output = ycsb(directory.path(), load);
+    assert!(output.status.success(), "{}", text(&output));
+    let run = "run --loaded --workload a,f --threads 2 --staleness-bound 2 --operations 5k \
+               --warm-up-operations 10 --check-all";
+    let output = ycsb(directory.path(), run);
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("every byte of every row is right"), "{}", text(&output));
+}
+
+#[test]
 fn work_that_a_store_cannot_do_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let output = ycsb(directory.path(), "run --engine embank --rows 1k --workload e");

@@ -35,6 +35,17 @@ fn bad_runs_are_refused_before_the_load() {
         ("run --batch 100000000 --threads 1000".to_owned(), "lower --batch"),
         ("run --threads 99999".to_owned(), "at most 1024"),
         ("run --load-threads 99999".to_owned(), "at most 1024"),
+        ("run --staleness-bound 0".to_owned(), "embank has no leases"),
+        ("run --engine embank-clock --leases 2".to_owned(), "embank-clock has no leases"),
+        (
+            "compare --engines embank-get,map --staleness-bound 4".to_owned(),
+            "embank-get, map has no",
+        ),
+        (
+            "run --engine embank-lease --staleness-bound 4,1 --threads 2 --leases 3".to_owned(),
+            "lower --leases to 1, or raise the bound to 4",
+        ),
+        ("run --engine embank-lease --workload e".to_owned(), "hash-indexed store"),
         ("run --target 0".to_owned(), "--target must be positive"),
     ] {
         let output = ycsb(directory.path(), &format!("{arguments} {MANY}"));
@@ -62,6 +73,17 @@ fn rows_that_memory_cannot_hold_are_refused() {
         let output = ycsb(directory.path(), arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments}: {}", text(&output));
         assert!(text(&output).contains("rows do not fit"), "{arguments}: {}", text(&output));
+    }
+}
+
+#[test]
+fn values_that_make_no_rows_of_f32_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in ["run", "load", "compare --engines map,embank-lease"] {
+        let engine = if arguments.contains("engines") { "" } else { "--engine embank-lease" };
+        let output = ycsb(directory.path(), &format!("{arguments} {engine} --value-size 30"));
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {}", text(&output));
+        assert!(text(&output).contains("--value-size 30: a row of embank-lease"), "{arguments}");
     }
 }
 

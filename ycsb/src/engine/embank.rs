@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::{
-    Access, Clock, CompactionOptions, Operation, Outcome, Store, StoreOptions, TableId,
+    Access, Clock, CompactionOptions, Operation, Outcome, Store, StoreOptions, StoreStats, TableId,
     memory_budget_warning,
 };
 
@@ -75,12 +75,10 @@ impl Engine for Embank {
                  acquires, then put that releases"
             }
         };
-        let notes = stats.device_notes.join("; ");
-        let device = if notes.is_empty() { String::new() } else { format!(" ({notes})") };
         vec![
             ("store".into(), format!("embank-kv {}", env!("CARGO_PKG_VERSION"))),
             ("operations".into(), how.into()),
-            ("device".into(), format!("{}{device}", stats.device)),
+            ("device".into(), device(&stats)),
             ("memory_budget_bytes".into(), stats.memory_budget_bytes.to_string()),
             ("page_size_bytes".into(), stats.page_size_bytes.to_string()),
             ("durability".into(), "none between checkpoints; none is taken while measuring".into()),
@@ -100,21 +98,33 @@ impl Engine for Embank {
     }
 
     fn counters(&self) -> Named<u64> {
-        let stats = self.store.stats();
-        [
-            ("hits_mutable", stats.hits_mutable),
-            ("hits_read_only", stats.hits_read_only),
-            ("hits_disk", stats.hits_disk),
-            ("copied_to_tail", stats.copied_to_tail),
-            ("retained", stats.retained),
-            ("disk_reads", stats.disk_reads),
-            ("disk_read_bytes", stats.disk_read_bytes),
-            ("disk_write_bytes", stats.disk_write_bytes),
-            ("page_waits", stats.page_waits),
-        ]
-        .map(|(name, count)| (name.to_owned(), count))
-        .into()
+        store_counters(&self.store.stats())
     }
+}
+
+/// Returns the store's device and its notes as text.
+pub(super) fn device(stats: &StoreStats) -> String {
+    match &*stats.device_notes.join("; ") {
+        "" => stats.device.to_string(),
+        notes => format!("{} ({notes})", stats.device),
+    }
+}
+
+/// Returns the counters of the store for the report.
+pub(super) fn store_counters(stats: &StoreStats) -> Named<u64> {
+    [
+        ("hits_mutable", stats.hits_mutable),
+        ("hits_read_only", stats.hits_read_only),
+        ("hits_disk", stats.hits_disk),
+        ("copied_to_tail", stats.copied_to_tail),
+        ("retained", stats.retained),
+        ("disk_reads", stats.disk_reads),
+        ("disk_read_bytes", stats.disk_read_bytes),
+        ("disk_write_bytes", stats.disk_write_bytes),
+        ("page_waits", stats.page_waits),
+    ]
+    .map(|(name, count)| (name.to_owned(), count))
+    .into()
 }
 
 struct EmbankSession<'a>(&'a Embank);

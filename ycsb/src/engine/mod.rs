@@ -9,6 +9,7 @@
 pub(crate) mod embank;
 #[cfg(feature = "fjall")]
 pub(crate) mod fjall;
+pub(crate) mod leases;
 #[cfg(feature = "lmdb")]
 pub(crate) mod lmdb;
 pub(crate) mod map;
@@ -23,6 +24,7 @@ use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::engine::leases::Leases;
 use crate::keyspace::KeyOrder;
 
 /// Names with their numbers or settings.
@@ -62,6 +64,10 @@ pub(crate) trait Engine: Send + Sync {
     fn atomic_rmw(&self) -> bool {
         false
     }
+
+    /// Sets the leases of the sessions that open next. Called only while no session is open. A
+    /// store without [`EngineKind::takes_leases`] ignores them.
+    fn set_leases(&self, _leases: Leases) {}
 
     /// Waits until the store's background work (flushes, compactions) is done.
     ///
@@ -111,6 +117,15 @@ pub(crate) trait Session {
     /// Returns an error for a missing or wrong row, and any error of the store.
     fn read_modify_write(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()>;
 
+    /// Does the writes that earlier calls have put off. Must be the last call of a thread that has
+    /// not failed.
+    ///
+    /// # Errors
+    /// Returns any error of the store.
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Passes up to `limit` rows with keys from `start` on to `each`, in key order.
     ///
     /// # Errors
@@ -147,6 +162,9 @@ pub(crate) enum EngineKind {
     /// As embank-get, with staleness clocks: a get adds 1 to a row's clock, a put subtracts 1, a
     /// read does both
     EmbankClock,
+    /// Embank's tables as training uses them: a get returns a lease, and gradients end it before a
+    /// later get
+    EmbankLease,
     /// A sharded in-memory hash map: no disk, no budget; the upper bound
     Map,
     /// RocksDB (feature `rocksdb`)
@@ -166,6 +184,7 @@ impl EngineKind {
             EngineKind::Embank => "embank",
             EngineKind::EmbankGet => "embank-get",
             EngineKind::EmbankClock => "embank-clock",
+            EngineKind::EmbankLease => "embank-lease",
             EngineKind::Map => "map",
             EngineKind::Rocksdb => "rocksdb",
             EngineKind::Lmdb => "lmdb",
@@ -177,7 +196,10 @@ impl EngineKind {
     /// Returns the reason why the store cannot scan in key order. `None` if it can.
     pub(crate) fn no_scan(self) -> Option<&'static str> {
         match self {
-            EngineKind::Embank | EngineKind::EmbankGet | EngineKind::EmbankClock => Some(
+            EngineKind::Embank
+            | EngineKind::EmbankGet
+            | EngineKind::EmbankClock
+            | EngineKind::EmbankLease => Some(
                 "Embank is a hash-indexed store: rows have no order by key, so it has no range scan",
             ),
             EngineKind::Map => Some("a hash map keeps no order of keys"),
@@ -185,9 +207,28 @@ impl EngineKind {
         }
     }
 
+    /// Returns true if the store's gets return leases and wait for the staleness bound.
+    pub(crate) fn takes_leases(self) -> bool {
+        self == EngineKind::EmbankLease
+    }
+
     /// Returns true if a later process can open the loaded store.
     pub(crate) fn keeps_rows(self) -> bool {
         self != EngineKind::Map
+    }
+
+    /// Checks that the store can hold values of this length.
+    ///
+    /// # Errors
+    /// Returns an error with the store's reason.
+    pub(crate) fn ensure_value_bytes(self, value_bytes: usize) -> Result<()> {
+        ensure!(
+            self != EngineKind::EmbankLease || value_bytes.is_multiple_of(size_of::<f32>()),
+            "--value-size {value_bytes}: a row of {} has values of f32, so its size is a multiple of {}",
+            self.name(),
+            size_of::<f32>()
+        );
+        Ok(())
     }
 
     /// Checks that this program was built with the store.
@@ -220,6 +261,7 @@ impl EngineKind {
             EngineKind::Embank => embank::open(settings, embank::Use::Peek),
             EngineKind::EmbankGet => embank::open(settings, embank::Use::Get),
             EngineKind::EmbankClock => embank::open(settings, embank::Use::Clock),
+            EngineKind::EmbankLease => leases::open(settings),
             EngineKind::Map => map::open(settings),
             #[cfg(feature = "rocksdb")]
             EngineKind::Rocksdb => rocksdb::open(settings),
