@@ -10,6 +10,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,8 @@ class Graph:
     """A graph. `labels` (nodes,) are 0..classes-1; a node in no part may have another number.
     `features` are floats (nodes, width), or None.
 
-    `train`, `valid` and `test` are the nodes of the three parts.
+    `train`, `valid` and `test` are the nodes of the three parts. `metric` says how a model is
+    judged: by accuracy, or, with labels 0 and 1, by the area under the ROC curve.
     """
 
     starts: Ints
@@ -45,6 +47,7 @@ class Graph:
     train: Ints
     valid: Ints
     test: Ints
+    metric: Literal["accuracy", "AUC"] = "accuracy"
 
     @property
     def nodes(self) -> int:

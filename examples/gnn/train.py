@@ -5,10 +5,12 @@ r"""Trains GraphSAGE or GAT by neighbour sampling, with embeddings and features 
     python examples/gnn/train.py --graph powerlaw --nodes 10_000_000 --epochs 1 --steps 500 \
         --batch-size 512 --embedding-lr 0.05 --spread 0.1 --dropout 0
     python examples/gnn/train.py --graph papers100m --data papers100M-bin --batch-size 1024
+    python examples/gnn/train.py --graph bipartite --nodes 100_000 --epochs 1 --batch-size 512 \
+        --embedding-lr 0.05 --spread 0.1 --dropout 0
 
-It reports the accuracy on the test nodes, at the epoch that was best on the validation nodes. The
-defaults are for Cora. The generated graph has no features and needs the options of the third
-command.
+It reports the accuracy on the test nodes, at the epoch that was best on the validation nodes, and
+for the bipartite graph the AUC in place of the accuracy. The defaults are for Cora. The generated
+graphs have no features and need the options of their commands.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from torch import nn  # noqa: E402
 import embank  # noqa: E402
 import embank.torch  # noqa: E402
 import rows  # noqa: E402
+from auc import auc  # noqa: E402
+from bipartite import bipartite  # noqa: E402
 from cora import load_cora  # noqa: E402
 from fixed import FixedRows  # noqa: E402
 from graph import Graph, Ints, power_law  # noqa: E402
@@ -63,12 +67,12 @@ def main() -> int:
             # The bank has the features now, so the matrix can leave memory.
             graph = replace(graph, features=None)
             outcome = device | train(training, graph, given)
-    except (OSError, ValueError, embank.EmbankError) as error:
+    except (OSError, ValueError, FloatingPointError, embank.EmbankError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(folder)
-    print(f"test accuracy {outcome['metric']:.4f}")
+    print(f"test {graph.metric} {outcome['metric']:.4f}")
     if given.json is not None:
         given.json.write_text(json.dumps(outcome) + "\n")
     return 0
@@ -81,6 +85,8 @@ def open_graph(given: argparse.Namespace) -> Graph:
     if given.graph == "papers100m":
         folder = given.data or rows.data_folder("papers100m")
         return load_papers100m(folder, given.packed or made / "papers100m")
+    if given.graph == "bipartite":
+        return bipartite(given.nodes, seed=0)
     return power_law(given.data or made / f"powerlaw-{given.nodes}", given.nodes, seed=0)
 
 
@@ -154,7 +160,7 @@ def build(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> Trainin
 
 
 def train(training: Training, graph: Graph, given: argparse.Namespace) -> dict[str, Any]:
-    """Trains to the end. Returns the accuracy on the test nodes and the history."""
+    """Trains to the end. Returns the graph's metric on the test nodes, and the history."""
     sampler = NeighbourSampler(graph, given.fanouts)
     row_timer = RowTimer(training.model.row_modules())
     best, test, history, samples = -1.0, 0.0, [], 0
@@ -169,13 +175,13 @@ def train(training: Training, graph: Graph, given: argparse.Namespace) -> dict[s
         row_seconds += row_timer.take()
         samples += min(len(losses) * given.batch_size, len(graph.train))
         if epoch % given.evaluate_every == 0 or epoch == given.epochs:
-            valid = accuracy(training.model, graph, graph.valid)
+            valid = quality(training.model, graph, graph.valid)
             if valid > best:
-                best, test = valid, accuracy(training.model, graph, graph.test)
+                best, test = valid, quality(training.model, graph, graph.test)
             loss = float(torch.stack(losses).mean())
             share = row_seconds / seconds
-            print(f"epoch {epoch}: loss {loss:.4f}, valid accuracy {valid:.4f}, {seconds:.1f} s, "
-                  f"{share:.0%} waiting for rows", flush=True)
+            print(f"epoch {epoch}: loss {loss:.4f}, valid {graph.metric} {valid:.4f}, "
+                  f"{seconds:.1f} s, {share:.0%} waiting for rows", flush=True)
             history.append({"epoch": epoch, "loss": loss, "seconds": seconds, "row_share": share,
                             "metric": valid})
     return {"metric": test, "history": history, "samples_per_second": samples / seconds,
@@ -183,15 +189,21 @@ def train(training: Training, graph: Graph, given: argparse.Namespace) -> dict[s
 
 
 @torch.no_grad()
-def accuracy(model: GNN, graph: Graph, nodes: Ints) -> float:
-    """Returns the share of nodes with the right class, from up to 50 neighbours. Peeks the rows."""
+def quality(model: GNN, graph: Graph, nodes: Ints) -> float:
+    """Returns the graph's metric on `nodes`, from up to 50 neighbours of a node. Peeks the rows.
+
+    Raises `FloatingPointError` if the metric is AUC and a score is NaN.
+    """
     model.eval()
-    sampler, right = NeighbourSampler(graph, [50, 50]), 0
-    rng = np.random.default_rng(0)
-    for batch in sampler.batches(nodes, EVALUATION_NODES, rng, shuffle=False):
-        right += int((model(batch).argmax(1) == batch.labels).sum())
+    batches = NeighbourSampler(graph, [50, 50]).batches(
+        nodes, EVALUATION_NODES, np.random.default_rng(0), shuffle=False
+    )
+    scores = torch.cat([model(batch) for batch in batches]).numpy()
     model.train()
-    return right / len(nodes)
+    labels = graph.labels[nodes]
+    if graph.metric == "AUC":
+        return auc(labels, scores[:, 1] - scores[:, 0])
+    return float((scores.argmax(1) == labels).mean())
 
 
 def parser() -> argparse.ArgumentParser:
@@ -200,8 +212,10 @@ def parser() -> argparse.ArgumentParser:
     )
     add = options.add_argument
     add("--model", choices=tuple(LAYERS), default="graphsage")
-    add("--graph", choices=("cora", "powerlaw", "papers100m"), default="cora")
-    add("--nodes", type=int, default=1_000_000, metavar="N", help="of a power-law graph")
+    add("--graph", choices=("cora", "powerlaw", "papers100m", "bipartite"), default="cora",
+        help="default %(default)s; powerlaw and bipartite are generated")
+    add("--nodes", type=int, default=1_000_000, metavar="N",
+        help="of a generated graph (default %(default)s)")
     add("--data", type=Path, metavar="DIR", help="files of Cora or ogbn-papers100M, or where to "
         "make the power-law graph")
     add("--packed", type=Path, metavar="DIR", help="where ogbn-papers100M's edges are sorted and "
