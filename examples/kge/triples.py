@@ -144,7 +144,12 @@ class KnowledgeGraph:
 
 
 def sample(triples: Triples, count: int | None, seed: int) -> Triples:
-    """Returns `count` of the triples, drawn without replacement. None returns all of them."""
+    """Returns `count` of the triples, drawn without replacement. None returns all of them.
+
+    Raises `ValueError` for a `count` below 1.
+    """
+    if count is not None and count < 1:
+        raise ValueError(f"a sample of {count} triples has no ranks; take 1 or more")
     if count is None or count >= len(triples):
         return triples
     drawn = np.random.default_rng(seed).choice(len(triples), count, replace=False)

@@ -238,3 +238,5 @@ def test_a_sample_of_queries_has_the_known_tails_of_all(tmp_path: Path) -> None:
     of_all, of_some = graph.known_tails().of(some), graph.known_tails(some).of(some)
     assert [part.tolist() for part in of_some] == [part.tolist() for part in of_all]
     assert sample(graph.test, None, seed=1) is graph.test
+    with pytest.raises(ValueError, match="a sample of 0 triples has no ranks"):
+        sample(graph.test, 0, seed=1)
