@@ -16,6 +16,8 @@ use crate::measure::store::in_memory::{self, Level};
 
 /// Options of `scaling`.
 #[derive(Debug, clap::Args)]
+// Clap would name the group of this struct like that of `in_memory::Args`, which it contains.
+#[group(skip)]
 pub(crate) struct Args {
     #[command(flatten)]
     in_memory: in_memory::Args,
