@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Subcommand;
 
 use crate::PassedOn;
@@ -157,14 +157,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
 fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     match args.split_first() {
         Some((name, rest)) if name == "peers" => python(root, "pipeline/peers", rest),
-        Some((name, rest)) if name == "feed" => {
-            // The script trains once with a pipeline of its own process, and once with batches from
-            // `embank serve`. For the second run it starts `target/release/embank`.
-            let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-            cargo.current_dir(root).args(["build", "--release", "--package", "embank-cli"]);
-            command::shown(&mut cargo).context("building the program `embank`")?;
-            python(root, "pipeline/feed", rest)
-        }
+        Some((name, rest)) if name == "feed" => python(root, "pipeline/feed", rest),
         _ => rust(root, "pipeline", args),
     }
 }

@@ -150,7 +150,7 @@ fn python_stages(
             .run("Python package", || environment::with_embank(root, &python, &lock, "release"));
         built.map(|()| python)
     });
-    let program = python.as_ref().and_then(|_| stages.run("program `embank`", || program(root)));
+    let program = python.as_ref().and_then(|_| stages.run("Rust programs", || program(root)));
     match (&python, &program) {
         (Some(python), Some(program)) => stages.run_side_by_side(PYTHON_STAGES.map(|stage| {
             let mut command = python.command(&root.join(stage.folder));
@@ -162,17 +162,18 @@ fn python_stages(
     python
 }
 
-/// Builds the program `embank`, which Python tests start as a server.
+/// Builds the programs `embank` and `embank-bench`, which Python tests start. Returns the path of
+/// `embank`; `embank-bench` is beside it.
 ///
-/// The command builds a test of the program, and Cargo builds the program with it. The command
+/// The command builds a test of each program, and Cargo builds the program with it. The command
 /// turns on the features of the Rust tests, so Cargo does not compile the other crates a second
 /// time.
 ///
 /// # Errors
-/// Fails if the program can't be built.
+/// Fails if a program can't be built.
 fn program(root: &Path) -> Result<PathBuf> {
-    let build = ["test", "--locked", "--no-run", "--test", "outputs"];
-    command::shown(cargo(root).args(build)).context("building the program `embank`")?;
+    let build = ["test", "--locked", "--no-run", "--test", "outputs", "--test", "serving"];
+    command::shown(cargo(root).args(build)).context("building the Rust programs")?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     Ok(root.join(target).join("debug/embank"))
 }
@@ -190,19 +191,17 @@ struct PythonStage {
 }
 
 /// The stages run side by side, so the longest begins first.
-const PYTHON_STAGES: [PythonStage; 7] = [
+const PYTHON_STAGES: [PythonStage; 8] = [
     PythonStage {
         name: "Python tests",
         folder: "",
-        args: &[
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "bindings/python/tests",
-            "bench/python/tests",
-        ],
+        args: &["-m", "pytest", "-q", "-p", "no:cacheprovider", "bindings/python/tests"],
+    },
+    PythonStage {
+        name: "measurements",
+        folder: "",
+        // `-rs` prints why a measurement was left out.
+        args: &["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "bench/python/tests"],
     },
     PythonStage {
         name: "Python types",

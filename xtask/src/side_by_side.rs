@@ -2,7 +2,7 @@
 //!
 //! Most tests sometimes wait for the drive or for another process. A second program uses the
 //! processor in that time. A program's output is kept until the program ends. If the program
-//! failed, the whole output is shown.
+//! failed, the whole output is shown, and otherwise only what was left out.
 
 use std::collections::VecDeque;
 use std::process::{Command, Output, Stdio};
@@ -61,13 +61,20 @@ fn end(Run { name, mut command }: Run) -> (Ended, String) {
     let result = command.stdin(Stdio::null()).output();
     let took = started.elapsed();
     let (passed, mut printed) = match result {
-        Ok(output) if output.status.success() => (true, String::new()),
+        Ok(output) if output.status.success() => (true, left_out(&output)),
         Ok(output) => (false, format!("{}\n{}\n", text(&output), output.status)),
         Err(error) => (false, format!("it can't be started: {error}\n")),
     };
     let verdict = if passed { "passed" } else { "FAILED" };
     printed += &format!("{:>8.1} s {verdict}: {name}", took.as_secs_f64());
     (Ended { name, took, passed }, printed)
+}
+
+/// Returns the lines in which `pytest -rs` says why it left tests out.
+fn left_out(output: &Output) -> String {
+    let text = text(output);
+    let lines = text.lines().filter(|line| line.starts_with("SKIPPED"));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 fn text(output: &Output) -> String {
@@ -103,6 +110,14 @@ mod tests {
         assert!(!ended.passed);
         assert!(printed.starts_with("out\nerr\n") && printed.contains('3'), "{printed}");
         assert!(printed.ends_with("s FAILED: broken"), "{printed}");
+    }
+
+    #[test]
+    fn a_success_shows_only_what_was_left_out() {
+        let (ended, printed) = end(shell("fine", "echo 3 passed; echo 'SKIPPED [1] no polars'"));
+        assert!(ended.passed);
+        assert!(printed.starts_with("SKIPPED [1] no polars\n"), "{printed}");
+        assert!(!printed.contains("3 passed"), "{printed}");
     }
 
     #[test]

@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPOSITORY / "examples" / name) for name in ("dlrm", "common")]
@@ -22,8 +22,54 @@ import openmp  # noqa: E402, F401  (before torch)
 from figures import Figure, text_table, write_json  # noqa: E402
 
 GROUND = Path(__file__).resolve().parent.relative_to(REPOSITORY)
-DATA = REPOSITORY / "target" / "data"
-SCRATCH = REPOSITORY / "target" / "bench"
+SMOKE = os.environ.get("EMBANK_SMOKE")
+"""A folder. If the variable is set, the program makes a smoke run in this folder: a quick run on
+tiny data, which judges answers only. `bench/python/tests/test_smoke.py` makes these runs."""
+ROOT = REPOSITORY / "target" if SMOKE is None else Path(SMOKE)
+DATA = ROOT / "data"
+SCRATCH = ROOT / "bench"
+
+Value = TypeVar("Value")
+
+
+def sized(usual: Value, smoke: Value) -> Value:
+    """Returns `usual`, or `smoke` in a smoke run."""
+    return usual if SMOKE is None else smoke
+
+
+def criteo(options: Any) -> Any:
+    """Returns the `CriteoOptions`, or those of a tiny model on few rows in a smoke run."""
+    tiny = replace(options, rows=2000, batch_size=64, dim=8, bottom=(16,), top=(16,), scale=1e-4)
+    return sized(options, tiny)
+
+
+def program(package: str, name: str) -> Path:
+    """Builds a Rust program of the workspace if it is not up to date, and returns its path.
+
+    A smoke run builds nothing and takes the program of a debug build. """
+    if SMOKE is not None:
+        found = debug_program(name)
+        if not found.exists():
+            sys.exit(f"{found} is not there: `cargo build --package {package}` makes it")
+        return found
+    cargo = [os.environ.get("CARGO", "cargo"), "build", "--release", "--package", package]
+    done = subprocess.run(
+        [*cargo, "--message-format=json"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        sys.exit(f"building {package} failed")
+    for line in done.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("executable") and message["target"]["name"] == name:
+            return Path(message["executable"])
+    sys.exit(f"cargo did not say where {name} is")
+
+
+def debug_program(name: str) -> Path:
+    """The path of a program of a debug build, beside `$EMBANK_COMMAND` if that is set."""
+    command = os.environ.get("EMBANK_COMMAND", REPOSITORY / "target" / "debug" / "embank")
+    return Path(command).with_name(name)
 
 
 @dataclass(frozen=True)
@@ -46,7 +92,8 @@ def parser(about: str, thread_counts: Sequence[int] = ()) -> argparse.ArgumentPa
     options = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--quick", action="store_true", help="a rough answer within a minute")
+    options.add_argument("--quick", action="store_true", default=SMOKE is not None,
+                         help="a rough answer within a minute")
     options.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file")
     options.add_argument("--device", choices=("auto", "io_uring", "threads"), default="auto")
     if thread_counts:

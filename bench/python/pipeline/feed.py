@@ -28,7 +28,6 @@ from measure import Measured, median_and_spread
 from embank.pipeline import criteo
 
 EXAMPLE = measure.REPOSITORY / "examples" / "dlrm" / "stream.py"
-SERVER = measure.REPOSITORY / "target" / "release" / "embank"
 WAITED_MAX = {"in the process": 0.05, "served": 0.10}
 ROWS_QUICK = 60_000
 MODULUS = 1_000_000
@@ -43,6 +42,7 @@ def main() -> int:
     given = options.parse_args()
     if given.quick:
         given.rows, given.count = min(given.rows, ROWS_QUICK), 1
+    given.server = measure.program("embank-cli", "embank")
     made = GeneratorOptions(given.rows, seed=given.seed)
     text = generate(measure.DATA / "criteo" / made.name, made)
     scratch = measure.SCRATCH / "pipeline-feed"
@@ -90,7 +90,7 @@ def trained(
 def served(given: argparse.Namespace, scratch: Path, text: Path) -> Iterator[str]:
     """Starts `embank serve` over the text, and yields its address."""
     server = subprocess.Popen(
-        [str(SERVER), "serve", str(scratch / "criteo.json"), str(text), "--batch-rows",
+        [str(given.server), "serve", str(scratch / "criteo.json"), str(text), "--batch-rows",
          str(given.batch_size), "--threads", "1"],
         stdout=subprocess.PIPE, text=True,
     )

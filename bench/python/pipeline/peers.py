@@ -353,10 +353,10 @@ def generated(rows: int, file: Path) -> Path:
     shorter one."""
     subprocess.run(
         [
-            os.environ.get("CARGO", "cargo"), "run", "--quiet", "--release", "--package",
-            "embank-bench", "--", "pipeline", "generate", "--rows", str(rows), str(file),
+            measure.program("embank-bench", "embank-bench"), "pipeline", "generate",
+            "--rows", str(rows), str(file),
         ],
-        cwd=measure.REPOSITORY, check=True,
+        check=True,
     )
     # Writes the file to the drive now, so that nothing is written during the measurement.
     with file.open("rb") as written:

@@ -14,7 +14,6 @@ unless malloc keeps the memory): 1.03.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
@@ -47,8 +46,8 @@ def main() -> int:
     given = options.parse_args()
     runs = given.runs or given.seeds or (1 if given.quick else 3)
     rounds = given.rounds or (10 if given.quick else 30)
-    rows = 100_000 if given.quick else 1_000_000
-    binary = built()
+    rows = measure.sized(100_000 if given.quick else 1_000_000, 5000)
+    binary = measure.program("embank-bench", "embank-bench")
     measure.SCRATCH.mkdir(parents=True, exist_ok=True)
     ratios: dict[str, list[float]] = {}
     times: dict[str, list[tuple[float, float]]] = {}
@@ -63,7 +62,7 @@ def main() -> int:
         ratio, _ = measure.median_and_spread(found)
         quartiles = statistics.quantiles(found, n=4)
         figure = Figure(name, python, "us", "the Rust call", python / ratio)
-        counts = name == COUNTS
+        counts = name == COUNTS and measure.SMOKE is None
         measured.append(
             measure.Measured(figure, quartiles[2] - quartiles[0], ratio <= LIMIT if counts else None)
         )
@@ -139,21 +138,6 @@ def keys_of(seed: int, first: int, count: int, rows: int) -> Any:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (mixed ^ (mixed >> np.uint64(31))) % np.uint64(rows)
-
-
-def built() -> Path:
-    """Builds the Rust program if it is not up to date, and returns its path."""
-    command = ["cargo", "build", "--release", "--package", "embank-bench", "--message-format=json"]
-    done = subprocess.run(
-        command, cwd=measure.REPOSITORY, stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode != 0:
-        sys.exit("building embank-bench failed")
-    for line in done.stdout.splitlines():
-        message = json.loads(line)
-        if message.get("executable") and message["target"]["name"] == "embank-bench":
-            return Path(message["executable"])
-    sys.exit("cargo did not say where embank-bench is")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def main() -> int:
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     pairs = given.pairs or (PAIRS_QUICK if given.quick else PAIRS)
-    size = quick(CriteoOptions()) if given.quick else CriteoOptions()
+    size = measure.criteo(quick(CriteoOptions()) if given.quick else CriteoOptions())
     data = criteo_data(None, measure.DATA, size)
     experiment = criteo_experiment(data, size, given.device)
     steps = experiment.order.steps // (2 * (pairs + 1) + 1)
@@ -167,7 +167,7 @@ def judge(measured: dict[str, Rates]) -> list[Measured]:
         what = name.removesuffix(", threads=1")
         for load, pair in (("quiet", (several.quiet, one.quiet)), ("busy", (several.busy, one.busy))):
             ratio, spread = median_and_quartiles([a / b for a, b in zip(*pair)])
-            passed = ratio >= THREADS_RATIO_MIN if load == "busy" else None
+            passed = measure.sized(ratio >= THREADS_RATIO_MIN, None) if load == "busy" else None
             rows.append(Measured(
                 Figure(f"{what}, {load}: several threads against one", ratio, "x"),
                 spread, passed=passed))
@@ -175,7 +175,7 @@ def judge(measured: dict[str, Rates]) -> list[Measured]:
     kept, spread = median_and_quartiles(
         [busy / quiet for busy, quiet in zip(in_memory.busy, in_memory.quiet)])
     rows.append(Measured(Figure("in memory: busy against quiet", kept, "x"), spread,
-                         passed=kept >= QUIET_SHARE_MIN))
+                         passed=measure.sized(kept >= QUIET_SHARE_MIN, None)))
     aucs = [seen.auc for _, seen in banks]
     apart = max(aucs) - min(aucs)
     rows.append(Measured(Figure("auc, difference between banks", apart, ""),

@@ -49,7 +49,7 @@ LOOKAHEAD_GAIN_MIN = 1.3
 BANKS_DIFFERENCE_MAX = 1e-9
 TORCH_DIFFERENCE_MAX = 1e-3
 RUNS = 3
-INTERVAL_STEPS = 20
+INTERVAL_STEPS = measure.sized(20, 4)
 CONFIGURATIONS = {
     "model": CriteoOptions(),
     "disk": CriteoOptions(
@@ -113,6 +113,7 @@ def main() -> int:
             continue
         if given.quick:
             configuration = replace(configuration, rows=configuration.rows // 3)
+        configuration = measure.criteo(configuration)
         data = criteo_data(None, measure.DATA, configuration)
         experiment = replace(
             criteo_experiment(data, configuration, given.device),

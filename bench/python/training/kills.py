@@ -60,7 +60,7 @@ CHECKPOINTS = 12
 """Least number of checkpoints in a run. The steps between two checkpoints are rounded down to whole
 sampling intervals."""
 LOOKAHEAD = 4
-BATCH_SIZE = 512
+BATCH_SIZE = measure.sized(512, 32)
 THREADS_END_SECONDS = 60.0
 PLACES = ("loader", "keys", "forward", "backward")
 

@@ -23,14 +23,13 @@ import measure
 from figures import Figure
 from measure import Measured, median_and_quartiles
 from speed import DISK_BOUND_SHARE, LOOKAHEAD, LOOKAHEAD_SMALL, compared, in_turns, pooled
-from workloads import MEBI, NAMES, ROOMY, Rows, add_options, workload
+from workloads import NAMES, ROOMY, Rows, add_options, workload
 
 DEFAULT = ("dlrm-disk", "distmult-disk", "graphsage-disk")
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, ROOMY)
 SHARES_QUICK = (1 / 8, 1 / 4, ROOMY)
 TURNS, TURNS_QUICK = 6, 4
 COST_MAX = 0.10
-BUDGET_BYTES_MIN = 4 * MEBI
 DEPTH_MAX = 16
 """The most batches that are got ahead. Each one's rows take memory of the bank."""
 
@@ -64,7 +63,7 @@ def sizes(name: str, given: argparse.Namespace) -> list[Measured]:
     rows: list[Measured] = []
     medians: dict[str, list[float]] = {}
     for share in shares:
-        budget = max(BUDGET_BYTES_MIN, int(work.table_bytes * share))
+        budget = work.budget_bytes(share)
         label = "all" if share == ROOMY else f"1/{round(1 / share)}"
         variants = [Rows("without Lookahead", "embank", budget),
                     Rows("with Lookahead", "embank", budget, "auto"),

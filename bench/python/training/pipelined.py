@@ -42,7 +42,7 @@ def main() -> int:
 def depths(name: str, given: argparse.Namespace) -> list[Measured]:
     """Measures each depth, without Lookahead and with it."""
     work = workload(name, given)
-    budget = int(work.table_bytes * SHARE)
+    budget = work.budget_bytes(SHARE)
     turns = given.turns or (TURNS_QUICK if given.quick else TURNS)
     tried = DEPTHS_QUICK if given.quick else DEPTHS
     rows: list[Measured] = []

@@ -55,9 +55,9 @@ FIRST_DIFFERENCE_MAX = 1e-4
 small there: in dlrm 6e-6 by the twelfth step and 2e-4 by the 22nd. Half the learning rate shows as
 1e-3 by the second step and 4e-2 by the fourth."""
 TURNS, TURNS_QUICK = 12, 3
-TURN_SECONDS = 1.0
+TURN_SECONDS = measure.sized(1.0, 0.0)
 """Seconds of a turn in the first run, from which the number of steps of a turn follows."""
-TURN_LOOKAHEADS = 5
+TURN_LOOKAHEADS = measure.sized(5, 1)
 """A turn has at least this number of times the batches that may be ahead. It ends with a wait for
 the announced rows, which no step hides, and training without turns has no such waits."""
 WARM_UP_STEPS = 5
@@ -144,7 +144,7 @@ def measured(name: str, given: argparse.Namespace) -> list[Measured]:
     """Measures all variants of one model by turns."""
     work = workload(name, given)
     seeds = range(given.seed, given.seed + given.seeds)
-    budget = work.table_bytes // 4
+    budget = work.budget_bytes(1 / 4)
     lookahead = LOOKAHEAD_SMALL if name.endswith("-disk") else LOOKAHEAD
     variants = [
         Rows("torch in memory", "torch"),

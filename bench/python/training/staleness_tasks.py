@@ -121,6 +121,7 @@ class Clicks(Task):
             rows=self.ROWS, batch_size=given.batch_size, dim=given.dim or CriteoOptions.dim,
             bottom=(64,), top=(64,), model=given.model,
         )
+        options = measure.criteo(options)
         self.data = criteo_data(None, measure.DATA, options)
         self.experiment = criteo_experiment(self.data, options, given.device)
         self.epoch_steps = self.experiment.order.steps

@@ -28,6 +28,7 @@ Kind = Literal["torch", "embank", "rocksdb"]
 MEBI = 1 << 20
 ROOMY = 4
 """A budget of this many times the tables holds every row, its header and the index."""
+BUDGET_BYTES_MIN = 4 * MEBI
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ class Workload:
     def __init__(self, given: Any) -> None:
         self.device = given.device
 
+    def budget_bytes(self, share: float) -> int:
+        """Returns a share of the tables' bytes as a budget: at least `BUDGET_BYTES_MIN`."""
+        return max(BUDGET_BYTES_MIN, int(self.table_bytes * share))
+
     def start(self, rows: Rows, folder: Path, seed: int) -> Run:
         """Opens the store, fills it, and returns the run at its first step."""
         shutil.rmtree(folder, ignore_errors=True)
@@ -151,6 +156,7 @@ class Clicks(Workload):
             options = CriteoOptions(
                 rows=300_000, batch_size=256, bottom=(64,), top=(64,), model=model
             )
+        options = measure.criteo(options)
         self.data = criteo_data(None, measure.DATA, options)
         experiment = criteo_experiment(self.data, options, given.device)
         self.experiment = replace(experiment, epochs=self.EPOCHS)
@@ -193,7 +199,9 @@ class Triples(Workload):
     with the square of the batch's length, and the reads grow only in proportion to it. `disk` has
     small batches, in which the reads outweigh the work. """
 
-    ENTITIES, RELATIONS, TRIPLES, DIM = 300_000, 20, 1_000_000, 128
+    ENTITIES, RELATIONS, TRIPLES, DIM = measure.sized(
+        (300_000, 20, 1_000_000, 128), (3000, 5, 9000, 8)
+    )
 
     def __init__(self, given: Any, model: str, disk: bool) -> None:
         super().__init__(given)
