@@ -17,6 +17,7 @@ from embeddings import TableOptions
 from figures import write_json
 from generate import GeneratorOptions, generate
 from model import INTERACTIONS, ModelName, ModelShape
+from movielens import FILES
 from train import TrainOptions, Trainer
 from variant import Experiment, Variant, run_variant
 
@@ -129,6 +130,30 @@ def test_generated_rows_train_also_when_killed_in_between(tmp_path: Path) -> Non
     assert rows["criteo auc"]["ratio"] == pytest.approx(1.0, abs=1e-2)
     assert {"criteo samples/s in memory", "criteo samples/s lookahead", "memory for rows",
             "criteo samples/s no lookahead"} <= set(rows)
+
+
+def test_ratings_train_in_memory_and_out_of_core(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    folder = tmp_path / "data" / "movielens"
+    folder.mkdir(parents=True)
+    ratings = ["user_id:token\titem_id:token\trating:float\ttimestamp:float"]
+    for time_of_rating in range(4000):
+        user, item = rng.integers(0, 40), rng.integers(0, 60)
+        stars = 5 if rng.random() < (0.9 if (user + item) % 2 else 0.1) else 1
+        ratings.append(f"{user}\t{item}\t{stars}\t{time_of_rating}")
+    users = ["user_id:token\tage:token\tgender:token\toccupation:token\tzip_code:token"]
+    users += [f"{user}\t{20 + user}\tF\twriter\t{user % 7}" for user in range(40)]
+    items = ["item_id:token\trelease_year:token\tclass:token_seq"]
+    items += [f"{item}\t{1940 + item}\tDrama" for item in range(60)]
+    for name, lines in zip(FILES, (ratings, users, items)):
+        (folder / name).write_text("\n".join(lines) + "\n")
+    done = demo("--only", "movielens", "--data", str(folder.parent), "--out", str(tmp_path / "out"),
+                "--threads", "1", "--json", str(tmp_path / "figures.json"))
+    _, errors = done.communicate(timeout=300)
+    assert done.returncode == 0, errors
+    rows = {row["name"]: row for row in json.loads((tmp_path / "figures.json").read_text())}
+    assert rows["movielens auc"]["value"] > 0.6
+    assert rows["movielens auc"]["ratio"] == pytest.approx(1.0, abs=1e-2)
 
 
 @pytest.mark.skipif(

@@ -1,6 +1,8 @@
 """Tests generated rows: the reader reads them, a seed gives the same rows, and they follow Zipf's
 law."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,3 +32,12 @@ def test_a_few_categories_take_most_rows(tmp_path: Path) -> None:
     counts = np.sort(np.unique(column.values, return_counts=True)[1])[::-1]
     assert counts.size > 2000
     assert counts[:200].sum() > 0.4 * counts.sum()
+
+
+def test_the_program_writes_the_rows_of_its_options(tmp_path: Path) -> None:
+    path = tmp_path / "program.tsv"
+    script = Path(__file__).resolve().parents[1] / "generate.py"
+    options = ["--rows", "300", "--scale", "0.001", "--seed", "7"]
+    subprocess.run([sys.executable, str(script), str(path), *options], check=True)
+    same = generate(tmp_path / "same.tsv", GeneratorOptions(rows=300, scale=0.001, seed=7))
+    assert path.read_bytes() == same.read_bytes()
