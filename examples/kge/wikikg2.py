@@ -4,8 +4,10 @@ ogb."""
 from __future__ import annotations
 
 import pickle
+import zipfile
+import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -15,6 +17,11 @@ from triples import ID_MAX, PARTS, KnowledgeGraph, Triples
 
 COUNT = "raw/num-node-list.csv.gz"
 FIELDS = ("head", "relation", "tail")
+DAMAGED = (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError,
+           ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError,
+           MemoryError)
+"""What `zipfile` and `torch.load` raise for a damaged file that is open. `torch.load` applies the
+file's operations to values that damage has changed. `OSError` is for a seek to a wrong place."""
 
 
 def load_wikikg2(folder: Path) -> KnowledgeGraph:
@@ -75,17 +82,37 @@ def read_part(path: Path) -> Ints:
 
 
 def load_safely(path: Path) -> Any:
-    """Loads tensors and NumPy arrays that `torch.save` wrote, and runs no code of the file."""
+    """Loads tensors and NumPy arrays that `torch.save` wrote, and runs no code of the file.
+
+    `torch.load` verifies no checksum. The files are zip archives since torch 1.6, so `zipfile`
+    first verifies the CRC32 of each member, which reads the file once more. The form of older
+    versions has no checksum: damage that leaves a dict of arrays is not found there.
+
+    Raises `ValueError` with the file if it is damaged or has other values.
+    """
     reconstruct = np.empty(0).__reduce__()[0]
     # Pickles name this function of NumPy by its module, which NumPy 2 has renamed.
     names = [f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")]
     types = [type(np.dtype(kind)) for kind in (np.int64, np.int32, np.float64, np.float32)]
     allowed: list[Any] = [*((reconstruct, name) for name in names), np.ndarray, np.dtype, *types]
-    try:
-        with torch.serialization.safe_globals(allowed):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise ValueError(
-            f"{path}: torch.load can't read it as a dict of arrays ({type(error).__name__}), so it "
-            "is cut short, damaged or has other values; take the file of ogbl-wikikg2 again"
-        ) from error
+    with open(path, "rb") as file:
+        try:
+            if zipfile.is_zipfile(file):
+                verify_members(file)
+            file.seek(0)
+            with torch.serialization.safe_globals(allowed):
+                return torch.load(file, map_location="cpu", weights_only=True)
+        except DAMAGED as error:
+            raise ValueError(
+                f"{path}: torch.load can't read it as a dict of arrays ({type(error).__name__}), "
+                "so it is cut short, damaged or has other values; take the file of ogbl-wikikg2 "
+                "again"
+            ) from error
+
+
+def verify_members(file: IO[bytes]) -> None:
+    """Raises `zipfile.BadZipFile` unless each member of a zip archive has its CRC32."""
+    with zipfile.ZipFile(file) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"the CRC32 of {damaged} is wrong")

@@ -18,7 +18,7 @@ pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
 from freebase import load_freebase
 from triples import KnowledgeGraph, sample
-from wikikg2 import load_wikikg2
+from wikikg2 import load_wikikg2, read_part
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 ENTITIES, RELATIONS = 60, 3
@@ -184,6 +184,34 @@ def test_a_cut_dict_is_an_error_that_names_its_file(tmp_path: Path, kept: int) -
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ValueError, match="test.pt: torch.load can't read it"):
         load_wikikg2(tmp_path)
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_flipped_bit_is_no_other_error(tmp_path: Path, zipped: bool, tensors: bool) -> None:
+    # Regression test: damage escaped as TypeError, KeyError, AttributeError and others, and in a
+    # zip archive as other triples. The older form has no checksum to find the latter.
+    path = tmp_path / "part.pt"
+    part = dictionary("train")
+    if tensors:
+        part = {name: torch.from_numpy(value) for name, value in part.items()}
+    torch.save(part, path, _use_new_zipfile_serialization=zipped)
+    whole, wanted = path.read_bytes(), read_part(path).tolist()
+    rng = np.random.default_rng(7)
+    refused = 0
+    for place, bit in zip(rng.integers(0, len(whole), 150), rng.integers(0, 8, 150)):
+        damaged = bytearray(whole)
+        # Half of the flips are near the pickle's and the archive's beginning, the others anywhere.
+        damaged[place if bit % 2 else place % 600] ^= 1 << bit
+        path.write_bytes(damaged)
+        try:
+            found = read_part(path).tolist()
+        except ValueError as error:
+            assert str(error).startswith(f"{path}: ") and "take the file of ogbl" in str(error)
+            refused += 1
+        else:
+            assert not zipped or found == wanted, f"the flip of bit {bit} of byte {place}"
+    assert refused > 20
 
 
 @pytest.mark.parametrize(
