@@ -18,6 +18,9 @@ from graph import Graph, Ints
 KINDS = 3
 TRANSACTIONS_SHARE = 0.9
 """Share of transactions among the nodes. An entity has 27 transactions on average."""
+NODES_MIN = 23
+"""Limit of the number of nodes: an entity of each kind, and two transactions in each part. Each
+part needs a bad and a good transaction."""
 POPULARITY = 2.0
 """A transaction joins the entity at the share u^2 of the entities of a kind, for a uniform u. So
 the first 1 % of entities take a tenth of all edges."""
@@ -36,7 +39,13 @@ class Payments:
 
 
 def payments(nodes: int, seed: int) -> Payments:
-    """Draws the transactions of a graph of `nodes` nodes. A seed always gives the same ones."""
+    """Draws the transactions of a graph of `nodes` nodes. A seed always gives the same ones.
+
+    Raises `ValueError` if there are fewer than `NODES_MIN` nodes.
+    """
+    if nodes < NODES_MIN:
+        raise ValueError(f"{nodes} nodes are too few for an entity of each of {KINDS} kinds and "
+                         f"two transactions in each part; give at least --nodes {NODES_MIN}")
     rng = np.random.default_rng([seed, 2])
     transactions = int(nodes * TRANSACTIONS_SHARE)
     each = (nodes - transactions) // KINDS
@@ -54,7 +63,8 @@ def bipartite(nodes: int, seed: int) -> Graph:
     Labels are 1 for bad transactions. Entities have the label 0 and are in no part. Of the
     transactions, random 80 % are for training, and 10 % each for validation and the test.
 
-    Raises `ValueError` if a part lacks bad or good transactions, because it then has no AUC.
+    Raises `ValueError` if there are fewer than `NODES_MIN` nodes, or a part lacks bad or good
+    transactions, because it then has no AUC.
     """
     made = payments(nodes, seed)
     transactions = len(made.bad)

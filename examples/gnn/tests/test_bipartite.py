@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
 from auc import auc
-from bipartite import BIAS, KINDS, SLOPE, bipartite, payments
+from bipartite import BIAS, KINDS, NODES_MIN, SLOPE, bipartite, payments
 from test_gnn import train
 
 NODES = 10_000
@@ -44,6 +44,19 @@ def test_the_planted_log_odds_tell_bad_from_good() -> None:
     again, other = payments(NODES, seed=4), payments(NODES, seed=5)
     assert np.array_equal(again.bad, payments(NODES, seed=4).bad)
     assert not np.array_equal(again.bad, other.bad)
+
+
+@pytest.mark.parametrize("nodes", [-5, 0, 1, 20, NODES_MIN - 1])
+def test_too_few_nodes_are_an_error_that_says_how_many_are_needed(nodes: int) -> None:
+    # Regression test: 20 nodes raised an IndexError, and -5 an error of numpy.
+    with pytest.raises(ValueError, match=f"^{nodes} nodes are too few .* --nodes {NODES_MIN}$"):
+        bipartite(nodes, seed=0)
+
+
+def test_the_least_nodes_have_an_entity_of_each_kind_and_two_transactions_in_each_part() -> None:
+    made = payments(NODES_MIN, seed=0)
+    assert len(made.bad) // 10 == 2
+    assert made.entities.tolist() == [[20, 21, 22]] * len(made.bad)
 
 
 def test_a_part_without_bad_transactions_is_an_error() -> None:
