@@ -9,9 +9,11 @@ mapped. A citation is an edge in both directions.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from durable import publish, sync
 from graph import Graph, Ints
 from ids import Ids, check_range, id_rows, required
 from npz import mapped
@@ -38,7 +41,9 @@ CURE = "take the files of ogbn-papers100M"
 def load_papers100m(folder: Path, packed: Path) -> Graph:
     """Maps the graph. The first call writes its edges to `packed`, sorted by node; later calls use
     them if `DATA` and `LABELS` (path, size, time) are the same. `packed` needs 8 bytes for each
-    edge of the file and for each node, and the size of the arrays if they are compressed.
+    edge of the file and for each node, and the size of the arrays if they are compressed. If
+    another process packs in the same folder, the call waits until that process has its graph. A
+    graph that is mapped stays whole if a later call packs other files there.
 
     Read whole: the labels, the parts and, while edges are sorted, 24 bytes a node. Mapped: edges
     and features. A feature that is not finite is found when the bank stores it.
@@ -46,8 +51,29 @@ def load_papers100m(folder: Path, packed: Path) -> Graph:
     Raises `FileNotFoundError` if a file is missing. Raises `ValueError` (or `embank.BadRow`, or
     `embank.errors.PipelineError`) with file and row for a part that is no list of nodes, a node
     that is out of range, in two parts, or without a label; with file and edge for an edge of nodes
-    that are out of range; and with file and array for another shape or dtype.
+    that are out of range; with file and array for another shape or dtype; and with the packed file
+    if it does not have the size of the graph.
     """
+    packed.mkdir(parents=True, exist_ok=True)
+    with only_process(packed):
+        return map_graph(folder, packed)
+
+
+@contextlib.contextmanager
+def only_process(packed: Path) -> Iterator[None]:
+    """Holds the lock of the folder `packed`. The kernel releases it when the process ends."""
+    with open(packed / "lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{packed}: another process packs a graph here; waiting for it", file=sys.stderr,
+                  flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def map_graph(folder: Path, packed: Path) -> Graph:
+    """Packs the graph unless that is done, and maps it. The caller holds the lock of `packed`."""
     data, labels_file, *lists = required(
         folder, DATA, LABELS, *(f"split/time/{part}.csv.gz" for part in PARTS)
     )
@@ -59,28 +85,43 @@ def load_papers100m(folder: Path, packed: Path) -> Graph:
     labels = read_labels(labels_file, nodes, unpacked)
     parts = read_parts(lists, nodes, labels, labels_file)
     pack(data, unpacked, packed, nodes)
-    return Graph(
-        np.memmap(packed / "starts.i64", np.int64, "r"),
-        np.memmap(packed / "neighbours.i32", np.int32, "r"),
-        labels, int(labels.max()) + 1, features, *parts,
-    )
+    starts = packed_map(packed / "starts.i64", np.int64, nodes + 1)
+    neighbours = packed_map(packed / "neighbours.i32", np.int32, int(starts[-1]))
+    return Graph(starts, neighbours, labels, int(labels.max()) + 1, features, *parts)
+
+
+def packed_map(path: Path, dtype: type[np.integer[Any]], count: int) -> NDArray[Any]:
+    """Maps a packed file of `count` numbers.
+
+    Raises `ValueError` with the file and the cure if it is missing or has another size.
+    """
+    wanted = count * np.dtype(dtype).itemsize
+    found = path.stat().st_size if path.exists() else 0
+    if found != wanted:
+        raise ValueError(f"{path}: the graph takes {wanted} bytes here, found {found}; remove "
+                         f"{path.parent}, and the next run packs the graph again")
+    return np.memmap(path, dtype, "r", shape=(count,))
 
 
 def prepared(packed: Path, *files: Path) -> Path:
-    """Removes what is packed of other files. Returns the folder of unpacked arrays."""
-    source = {"format": PACKED_FORMAT, "files": [
+    """Removes what is packed of other files. Returns the folder of unpacked arrays.
+
+    What is packed under a source.json that is cut short is of unknown files, so it is removed too.
+    """
+    source = json.dumps({"format": PACKED_FORMAT, "files": [
         [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files
-    ]}
+    ]}).encode()
     noted, unpacked = packed / "source.json", packed / "unpacked"
-    if not noted.exists() or json.loads(noted.read_text()) != source:
-        packed.mkdir(parents=True, exist_ok=True)
+    if not noted.exists() or noted.read_bytes() != source:
         noted.unlink(missing_ok=True)
         (packed / "starts.i64").unlink(missing_ok=True)
         if unpacked.exists():
             shutil.rmtree(unpacked)
+        # The old files must be gone on the disk before a source.json says that they are new.
+        sync(packed)
         partial = packed / "source.json.partial"
-        partial.write_text(json.dumps(source))
-        os.replace(partial, noted)
+        partial.write_bytes(source)
+        publish(partial, noted)
     return unpacked
 
 
@@ -145,8 +186,8 @@ def again(part: Ints) -> NDArray[np.bool_]:
 def pack(data: Path, unpacked: Path, packed: Path, nodes: int) -> None:
     """Writes neighbours.i32, the neighbours of each node, and starts.i64, where they begin.
 
-    starts.i64 is written last, so its presence says that both are whole. The unpacked edges, if
-    the file has them compressed, are removed.
+    starts.i64 is written last, so its presence says that both are whole, also after a crash of the
+    machine. The unpacked edges, if the file has them compressed, are removed.
     """
     if (packed / "starts.i64").exists():
         return
@@ -161,7 +202,9 @@ def pack(data: Path, unpacked: Path, packed: Path, nodes: int) -> None:
         starts[1:] += np.bincount(piece.ravel(), minlength=nodes)
     np.cumsum(starts, out=starts)
     place = starts[:-1].copy()
-    neighbours = np.memmap(packed / "neighbours.i32", np.int32, "w+", shape=(2 * edges.shape[1],))
+    # A new file, because another process may have mapped the neighbours of other files.
+    partial = packed / "neighbours.i32.partial"
+    neighbours = np.memmap(partial, np.int32, "w+", shape=(2 * edges.shape[1],))
     for _, piece in pieces(edges):
         # One sort of both ends in one number takes less than half the time of an argsort.
         ends = piece.ravel() << 32 | piece[::-1].ravel()
@@ -173,9 +216,10 @@ def pack(data: Path, unpacked: Path, packed: Path, nodes: int) -> None:
         neighbours[np.repeat(place[node], count) + within] = target
         place[node] += count
     neighbours.flush()
+    publish(partial, packed / "neighbours.i32")
     partial = packed / "starts.i64.partial"
     starts.tofile(partial)
-    os.replace(partial, packed / "starts.i64")
+    publish(partial, packed / "starts.i64")
     (unpacked / "edge_index.npy").unlink(missing_ok=True)
 
 

@@ -4,6 +4,7 @@ its errors for files that are not of the format."""
 from __future__ import annotations
 
 import gzip
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 import papers100m
 from graph import Graph
 from npz import mapped
-from papers100m import load_papers100m
+from papers100m import load_papers100m, only_process
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 NODES, WIDTH = 40, 8
@@ -180,6 +181,140 @@ def test_damage_of_a_compressed_array_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     with pytest.raises(ValueError, match="one.npz: the archive is cut short or damaged"):
         mapped(path, "one", tmp_path)
+
+
+HEADER_FLIPS = {
+    "more columns": (b"(2, 40)", b"(2, 60)"),
+    "fewer columns": (b"(2, 40)", b"(2, 39)"),
+    "narrower numbers": (b"'<i8'", b"'<i4'"),
+    "negative columns": (b"(2, 40)", b"(2,-40)"),
+    "no tuple": (b"(2, 40)", b"(2, 40 "),
+    "no key": (b"'descr'", b"'desc '"),
+    "a key of a list": (b"'descr'", b"['des']"),
+    "no magic": (b"\x93NUMPY\1", b"\x92NUMPY\1"),
+    "an open string": (b"'<i8'", b"'<i8 "),
+}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("kind", HEADER_FLIPS)
+def test_a_damaged_header_is_an_error_that_names_file_and_array(
+    tmp_path: Path, kind: str, compressed: bool
+) -> None:
+    # Regression test: more columns gave the bytes of the next member as numbers, fewer columns a
+    # shifted second row, and narrower numbers wrong ones; other damage was an error without file.
+    path, unpacked = tmp_path / "two.npz", tmp_path / "unpacked"
+    save: Any = np.savez_compressed if compressed else np.savez
+    save(path, one=np.arange(80).reshape(2, 40), two=np.arange(500))
+    assert mapped(path, "one", unpacked).tolist() == np.arange(80).reshape(2, 40).tolist()
+    damaged = unpacked / "one.npy" if compressed else path
+    found, written = HEADER_FLIPS[kind]
+    assert found in damaged.read_bytes() and len(found) == len(written)
+    damaged.write_bytes(damaged.read_bytes().replace(found, written, 1))
+    with pytest.raises(ValueError) as caught:
+        mapped(path, "one", unpacked)
+    array, cure = ("", f"remove {unpacked}") if compressed else ("one: ", "take the file of the")
+    assert str(caught.value).startswith(f"{damaged}: {array}the array is cut short or damaged (")
+    assert cure in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [0, 50, -8])
+def test_a_cut_unpacked_array_is_an_error_with_its_cure(tmp_path: Path, kept: int) -> None:
+    path, unpacked = tmp_path / "one.npz", tmp_path / "unpacked"
+    np.savez_compressed(path, one=np.arange(80))
+    mapped(path, "one", unpacked)
+    file = unpacked / "one.npy"
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=f"^{file}: the array is cut short .*; remove {unpacked}"):
+        mapped(path, "one", unpacked)
+
+
+def test_a_member_without_its_own_header_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "one.npz"
+    np.savez(path, one=np.arange(80))
+    path.write_bytes(b"PK\3\5" + path.read_bytes()[4:])
+    with pytest.raises(ValueError, match="^.*one.npz: the archive is cut short or damaged .one.npy"):
+        mapped(path, "one", tmp_path)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_flipped_bit_of_a_header_or_the_directory_is_no_other_error(
+    tmp_path: Path, compressed: bool
+) -> None:
+    path, unpacked = tmp_path / "one.npz", tmp_path / "unpacked"
+    save: Any = np.savez_compressed if compressed else np.savez
+    save(path, one=np.arange(80))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(7)
+    refused = 0
+    for at, bit in zip(rng.integers(-110, 160, 600), rng.integers(0, 8, 600)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << bit
+        path.write_bytes(damaged)
+        shutil.rmtree(unpacked, ignore_errors=True)
+        try:
+            found = mapped(path, "one", unpacked)
+        except ValueError as error:
+            assert str(error).startswith(str(tmp_path)), f"the flip of bit {bit} of byte {at}"
+            refused += 1
+        else:
+            assert found.nbytes == 640, f"the flip of bit {bit} of byte {at}"
+    assert refused > 100
+
+
+def test_a_mapped_graph_stays_when_other_files_are_packed_in_its_folder(tmp_path: Path) -> None:
+    # Regression test: the second call cut the file that the first graph had mapped.
+    first = load(tmp_path, compressed=True)
+    second = load(tmp_path, compressed=True, edge_index=EDGES[:, :3])
+    assert second.neighbours.size == 6
+    check(first)
+
+
+@pytest.mark.parametrize("name", ["starts.i64", "neighbours.i32"])
+@pytest.mark.parametrize("kept", [None, 0, 10, -4])
+def test_a_packed_file_of_another_size_is_an_error_with_its_cure(
+    tmp_path: Path, name: str, kept: int | None
+) -> None:
+    load(tmp_path)
+    path = tmp_path / "packed" / name
+    if kept is None and name == "starts.i64":
+        path.write_bytes(path.read_bytes() + bytes(8))
+    elif kept is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=f"^{path}: the graph takes .*; remove {path.parent}"):
+        load_papers100m(tmp_path, tmp_path / "packed")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff"])
+def test_a_damaged_source_json_has_the_graph_packed_again(tmp_path: Path, text: bytes) -> None:
+    # Regression test: an empty source.json was a JSONDecodeError without a file.
+    load(tmp_path)
+    (tmp_path / "packed" / "source.json").write_bytes(text)
+    (tmp_path / "packed" / "neighbours.i32").unlink()
+    check(load_papers100m(tmp_path, tmp_path / "packed"))
+
+
+def test_a_second_process_waits_for_the_one_that_packs(tmp_path: Path) -> None:
+    write(tmp_path)
+    packed = tmp_path / "packed"
+    script = ("import sys; sys.path[:0] = sys.argv[3:]; from pathlib import Path\n"
+              "from papers100m import load_papers100m\n"
+              "print(load_papers100m(Path(sys.argv[1]), Path(sys.argv[2])).nodes)")
+    packed.mkdir()
+    with only_process(packed):
+        second = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path), str(packed),
+             str(TRAIN.parent), str(TRAIN.parents[1] / "common")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        assert second.stderr is not None
+        waits = second.stderr.readline()
+        assert waits == f"{packed}: another process packs a graph here; waiting for it\n"
+        assert not (packed / "source.json").exists()
+    out, errors = second.communicate(timeout=300)
+    assert (second.returncode, out, errors) == (0, f"{NODES}\n", "")
 
 
 @pytest.mark.parametrize(
