@@ -233,7 +233,7 @@ def test_a_member_without_its_own_header_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "one.npz"
     np.savez(path, one=np.arange(80))
     path.write_bytes(b"PK\3\5" + path.read_bytes()[4:])
-    with pytest.raises(ValueError, match="^.*one.npz: the archive is cut short or damaged .one.npy"):
+    with pytest.raises(ValueError, match="one.npz: the archive is cut short or damaged .one.npy"):
         mapped(path, "one", tmp_path)
 
 
