@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -93,8 +94,8 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
     """Streams the text into three binary files and returns how many rows it had.
 
     Raises `embank.BadRow`, which names file, line and column, at the first row that is not of the
-    format. Raises ValueError for a label that is not 0 or 1, with file and line, and for a file
-    without a row.
+    format. Raises ValueError for a label that is not 0 or 1, with file and row (empty lines are no
+    rows), and for a file without a row.
     """
     rows = 0
     with (
@@ -106,7 +107,7 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
     ):
         for batch in feed:
             label = batch["label"][:, 0]
-            check_labels(label, lambda row: f"{path}:{row}", rows)
+            check_labels(label, lambda row: row_of([path], row), rows)
             count = len(label) if rows_max is None else min(len(label), rows_max - rows)
             label[:count].astype(np.uint8).tofile(labels)
             batch["dense"][:count].tofile(dense)
@@ -134,18 +135,23 @@ def check_labels(
         raise ValueError(f"{where}: a label is 0 or 1, found {labels[wrong[0]]:g}")
 
 
-def line_of(paths: Sequence[Path], row: int) -> str:
-    """Returns file and line of a row, counted from 1 over all files. Reads the files before it, so
-    it is for errors only."""
+def row_of(paths: Sequence[Path], row: int) -> str:
+    """Returns the file and, in it, the number of a row, which is counted from 1 over all files.
+    Empty lines are no rows, so it is not the number of a line.
+
+    For errors only: it reads each file before the row's file, after a line to stderr.
+    """
     counter = pipeline.Pipeline(pipeline.Spec(
         FIELDS, [pipeline.Column("label")], [pipeline.Output("label", ["label"], "i32")]
     ))
     for path in paths[:-1]:
+        print(f"counting the rows of {path}, to say which file has row {row}", file=sys.stderr,
+              flush=True)
         rows = counter.run(path).rows
         if row <= rows:
-            return f"{path}:{row}"
+            return f"{path}, row {row}"
         row -= rows
-    return f"{paths[-1]}:{row}"
+    return f"{paths[-1]}, row {row}"
 
 
 def open_packed(folder: Path) -> ClickData:

@@ -5,7 +5,8 @@
 The pipeline decodes, fills, takes logarithms and numbers the categories, in threads of its own. The
 feed holds a few batches ready, and Lookahead announces their rows to the store. No file is written
 in between. One bank holds the vocabularies and the rows of their ids, and a checkpoint has both. So
-`--resume` continues with the row after the last one that was trained on.
+`--resume` continues with the row after the last one that was trained on. It refuses files that do
+not begin with those of the rows so far, by name and size.
 
     python examples/dlrm/stream.py train.txt --budget 512MiB
     python examples/dlrm/stream.py                # on generated rows
@@ -19,7 +20,8 @@ With `--connect`, the batches come from `embank serve`, in another process or on
     python examples/dlrm/stream.py --connect grpc://127.0.0.1:8815
 
 With `--test`, the trained model scores the rows of other files and trains on none. A category that
-training has not seen has the id 0 there, whose row keeps its initial values.
+training has not seen has the id 0 there, whose row keeps its initial values. With `--steps`, this
+includes categories that only the rows after the last step have.
 
 It prints samples/s, the part of the time in which training waited for data, and the AUC of each
 stretch of rows. The model scores the rows before it trains on them.
@@ -49,7 +51,7 @@ from tqdm import tqdm
 import embank
 import embank.torch
 from auc import auc
-from criteo import CATEGORIES, DENSE, FIELDS, INTEGERS, NAMES, check_labels, columns, line_of
+from criteo import CATEGORIES, DENSE, FIELDS, INTEGERS, NAMES, check_labels, columns, row_of
 from data import Bag, Batch
 from embank import pipeline
 from embeddings import batch_keys
@@ -106,14 +108,27 @@ def click_batch(matrices: dict[str, torch.Tensor]) -> Batch:
     return Batch(matrices["dense"], bags, matrices["label"].squeeze(1))
 
 
+def ids_of(batch: Batch) -> torch.Tensor:
+    """Returns the ids (rows, categories) of a batch of `click_batch`."""
+    return torch.cat([bag.keys for bag in batch.bags], dim=1)
+
+
 @dataclass
 class Training:
-    """A model, its optimizer, and the number of steps and rows that it was trained on."""
+    """A model, its optimizer, and the number of steps and rows that it was trained on.
+
+    `position` is the feed's place after these rows, with its inputs, for `skip_rows`. `largest_ids`
+    (categories,) are the largest ids of these rows.
+    """
 
     model: ClickModel
     tables: list[embank.Table]
     steps: int = 0
     rows: int = 0
+    position: dict[str, Any] | None = None
+    largest_ids: torch.Tensor = field(
+        default_factory=lambda: torch.zeros(CATEGORIES, dtype=torch.int64)
+    )
     optimizer: torch.optim.Optimizer = field(init=False)
     loss: nn.Module = field(default_factory=nn.BCEWithLogitsLoss)
 
@@ -128,18 +143,22 @@ class Training:
         self.optimizer.step()
         self.steps += 1
         self.rows += len(batch.labels)
+        self.largest_ids = torch.maximum(self.largest_ids, ids_of(batch).amax(0))
         return logits.detach()
 
-    def state(self) -> bytes:
-        """Returns the state that is not in the bank, for the checkpoint's blob."""
+    def state(self, feed: pipeline.Feed | pipeline.RemoteFeed) -> bytes:
+        """Returns the state that is not in the bank, for the checkpoint's blob. `feed` is ahead of
+        training, and gives the names and sizes of its files."""
         blob = io.BytesIO()
-        torch.save({"steps": self.steps, "rows": self.rows, "model": self.model.dense_state(),
+        torch.save({"steps": self.steps, "rows": self.rows, "largest_ids": self.largest_ids,
+                    "position": feed.state_dict(self.rows), "model": self.model.dense_state(),
                     "optimizer": self.optimizer.state_dict()}, blob)
         return blob.getvalue()
 
     def restore(self, blob: bytes) -> None:
         state = torch.load(io.BytesIO(blob), weights_only=True)
         self.steps, self.rows = state["steps"], state["rows"]
+        self.position, self.largest_ids = state["position"], state["largest_ids"]
         self.model.load_dense_state(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 
@@ -180,35 +199,44 @@ def train(given: argparse.Namespace) -> Outcome:
         training = Training(ClickModel(shape, bags, given.seed), tables)
         if given.resume and bank.recovered is not None:
             training.restore(bank.recovered.blob)
+        skip = training.rows if training.position is None else training.position
         feed: pipeline.Feed | pipeline.RemoteFeed
         if numbering is None:
-            feed = pipeline.connect(given.connect, skip_rows=training.rows)
+            feed = pipeline.connect(given.connect, skip_rows=skip)
             place: Callable[[int], str] = f"{given.connect}, row {{}}".format
         else:
             texts = sources(given)
-            feed = numbering.feed(texts, batch_rows=given.batch_size, skip_rows=training.rows)
-            place = partial(line_of, texts)
-        batches = Timed(stack.enter_context(feed), place, training.rows)
-        outcome = run(given, bank, training, batches)
+            feed = numbering.feed(texts, batch_rows=given.batch_size, skip_rows=skip)
+            place = partial(row_of, texts)
+        with feed:
+            outcome = run(given, bank, training, feed, Timed(feed, place, training.rows))
         if numbering is not None and given.test:
-            outcome = replace(outcome, test_auc=score(given, numbering, training.model))
+            outcome = replace(outcome, test_auc=score(given, numbering, training))
         return outcome
 
 
 @torch.no_grad()
-def score(given: argparse.Namespace, numbering: pipeline.Pipeline, model: ClickModel) -> float:
+def score(given: argparse.Namespace, numbering: pipeline.Pipeline, training: Training) -> float:
     """Returns the AUC of the rows of `--test`. Their labels and scores, 8 bytes a row, stay in
-    memory, and sorting them takes about 40 more."""
-    model.eval()
+    memory, and sorting them takes about 40 more.
+
+    The feed of training may have given ids to categories of rows after the last step. Their number
+    depends on the threads. So an id above the largest one of the rows of training counts as id 0.
+    """
+    training.model.eval()
     scored = Stretch()
     with numbering.feed(given.test, batch_rows=given.batch_size, learn=False) as feed:
-        for batch in Timed(feed, partial(line_of, given.test), 0):
-            scored.add(batch.labels, model(batch))
+        for batch in Timed(feed, partial(row_of, given.test), 0):
+            ids = ids_of(batch)
+            known = ids.where(ids <= training.largest_ids, 0)
+            bags = [Bag(column.unsqueeze(1), None) for column in known.t().contiguous()]
+            scored.add(batch.labels, training.model(replace(batch, bags=bags)))
     return scored.end()
 
 
 def run(
-    given: argparse.Namespace, bank: embank.Bank, training: Training, batches: Timed
+    given: argparse.Namespace, bank: embank.Bank, training: Training,
+    feed: pipeline.Feed | pipeline.RemoteFeed, batches: Timed,
 ) -> Outcome:
     ahead = embank.torch.LookaheadLoader(
         batches, lambda batch: batch_keys(training.tables, batch), given.lookahead
@@ -224,12 +252,12 @@ def run(
                 bar.set_postfix(auc=f"{stretch.end():.4f}", refresh=False)
             if training.steps % given.checkpoint_every == 0:
                 begun = time.perf_counter()
-                bank.checkpoint(training.state())
+                bank.checkpoint(training.state(feed))
                 paused += time.perf_counter() - begun
             if done == given.steps:
                 break
     seconds = time.perf_counter() - started - paused
-    bank.checkpoint(training.state())
+    bank.checkpoint(training.state(feed))
     rows = training.rows - first
     return Outcome(rows, rows / seconds, batches.seconds / seconds, row_timer.take() / seconds,
                    stretch.end())

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
-from criteo import MISSING, pack
+from criteo import MISSING, pack, row_of
 from embank.errors import BadRow
 
 GOOD = ["1", "5", "-2", "", *["0"] * 10, "68fd1e64", "", "FFFFFFFF", *["00000001"] * 23]
@@ -65,7 +65,30 @@ def test_a_label_that_is_no_label_is_an_error(tmp_path: Path, before: int, label
     path = write(tmp_path / "rows.tsv", *[GOOD] * before, changed(0, label), GOOD)
     with pytest.raises(ValueError, match="a label is 0 or 1") as caught:
         pack(path, tmp_path / "packed", None)
-    assert str(caught.value) == f"{path}:{before + 1}: a label is 0 or 1, found {label}"
+    assert str(caught.value) == f"{path}, row {before + 1}: a label is 0 or 1, found {label}"
+
+
+def test_a_bad_label_is_named_by_its_row_because_empty_lines_are_no_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Regression test: the error named the row's number as a line.
+    path = tmp_path / "rows.tsv"
+    path.write_text("\n\n" + "\n".join("\t".join(row) for row in (GOOD, changed(0, "7"))) + "\n")
+    with pytest.raises(ValueError) as caught:
+        pack(path, tmp_path / "packed", None)
+    assert str(caught.value) == f"{path}, row 2: a label is 0 or 1, found 7"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("row", "file", "within"), [(3, 0, 3), (4, 1, 1), (5, 1, 2), (6, 2, 1)])
+def test_a_row_of_several_files_is_named_after_a_line_for_each_file_that_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: int, file: int, within: int
+) -> None:
+    paths = [write(tmp_path / f"day_{day}", *[GOOD] * rows) for day, rows in enumerate((3, 2, 4))]
+    assert row_of(paths, row) == f"{paths[file]}, row {within}"
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == min(file + 1, 2)
+    assert all(f"counting the rows of {path}" in line for path, line in zip(paths, said))
 
 
 def test_packing_is_done_once_and_again_when_the_file_changes(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_label_that_is_no_label_ends_training_with_its_place(
     arguments = [str(text), "--bank", str(bank), "--budget", "16MiB", "--batch-size", str(BATCH),
                  "--dim", "8", "--bottom", "16", "--top", "16", "--threads", "1", "--resume"]
     assert main(arguments) == 1
-    expected = f"error: {text}:{2 * BATCH + 6}: a label is 0 or 1, found {label}"
+    expected = f"error: {text}, row {2 * BATCH + 6}: a label is 0 or 1, found {label}"
     assert expected in capsys.readouterr().err
 
 
@@ -147,6 +147,39 @@ def test_a_run_over_days_resumes_in_any_of_them(text: Path, tmp_path: Path) -> N
     assert json.loads(out.read_text())["rows"] == ROWS - 13 * BATCH
 
 
+def test_the_test_knows_the_categories_of_the_steps_alone(text: Path, tmp_path: Path) -> None:
+    # Regression test: categories that the feed had decoded after the last step had ids of their
+    # own in the test, so its AUC depended on the threads.
+    *_, last = split(text, tmp_path, 4, "")
+    short = tmp_path / "short.tsv"
+    short.write_bytes(b"".join(text.read_bytes().splitlines(keepends=True)[: 5 * BATCH]))
+    outcomes = []
+    for name, source, steps in (("short", short, 3), ("long", text, 3), ("resumed", text, 2)):
+        outcome = run(source, tmp_path / f"{name}.bank", "--steps", str(steps))
+        outcome = run(source, tmp_path / f"{name}.bank", "--steps", str(5 - steps), "--resume",
+                      "--test", str(last))
+        outcomes.append(outcome["test_auc"])
+    assert outcomes[0] is not None and outcomes == [outcomes[0]] * 3
+
+
+@pytest.mark.parametrize("steps", [3, 13])
+def test_a_resumed_run_refuses_other_files_by_name(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int
+) -> None:
+    # Regression test: the run skipped as many rows of the other files, and said nothing.
+    days, bank = split(text, tmp_path, 3, ""), tmp_path / "days.bank"
+    assert main(arguments(days[:2], bank, "--steps", str(steps))) == 0
+    for wrong in (days[1:], [text]):
+        assert main(arguments(wrong, bank, "--resume")) == 1
+        assert str(wrong[0]) in capsys.readouterr().err
+    whole = days[0].read_bytes()
+    days[0].write_bytes(whole[whole.index(b"\n") + 1 :])
+    assert main(arguments(days, bank, "--resume")) == 1
+    assert str(days[0]) in capsys.readouterr().err
+    days[0].write_bytes(whole)
+    assert main(arguments(days, bank, "--resume", "--steps", "1")) == 0
+
+
 BAD_ROWS = {
     "a label": (0, b"2", "a label is 0 or 1, found 2"),
     "a letter in a number": (5, b"1x", 'field "I5", "1x"'),
@@ -173,7 +206,8 @@ def test_a_bad_row_of_a_day_is_named_by_file_and_line(
     given = arguments(files, tmp_path / "clicks.bank", "--lookahead", "0")
     assert main(given) == 1
     error = capsys.readouterr().err
-    assert f"error: {days[1]}:701" in error and cause in error
+    row = ", row " if kind == "a label" else ":"
+    assert f"error: {days[1]}{row}701" in error and cause in error
 
 
 @pytest.mark.parametrize("where", ["train", "test"])
