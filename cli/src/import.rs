@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Do not import the optimizer's state and tracked uses
     #[arg(long)]
     no_state: bool,
-    /// Take NaN and infinite values too, and optimizer state that no step makes
+    /// Take NaN and infinite values too, and negative sums of squares in the optimizer's state
     #[arg(long)]
     non_finite: bool,
     /// Make the table, and the bank, if they do not exist; the table gets the settings that the

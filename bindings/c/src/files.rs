@@ -156,8 +156,8 @@ pub struct embank_import_options {
     /// with tracking, it also takes each row's number of uses and last use. Default: 1.
     pub state: u32,
     /// 0 or 1: with 1, the import accepts NaN and infinite values, values that become infinite in
-    /// the table's dtype, and optimizer state that no step makes, such as a negative sum of
-    /// squares. With 0, such a value is an error. Default: 0.
+    /// the table's dtype, and negative sums of squares in the optimizer's state. With 0, such a
+    /// value is an error. Default: 0.
     pub non_finite: u32,
     /// 0 or 1: with 1, row i is the row of key first_key + i, and the import ignores keys in the
     /// file. With several files, the keys continue from file to file. Default: 0.

@@ -97,7 +97,8 @@ impl PyPending {
     /// Waits for the get and returns its lease. The rows have all updates up to now.
     ///
     /// This thread then counts as the one that took the lease. The time limit of the get begins
-    /// with this call. After an error the get holds no lease, and this object is used up.
+    /// with this call. An `out`, `pooling` or `weights` that does not fit leaves the get as it is.
+    /// After any other error it holds no lease, and this object is used up.
     ///
     /// Args:
     ///     out: The array that gets the rows, C-contiguous float32 with `len(self)` rows of `dim`;

@@ -110,8 +110,8 @@ impl PyTable {
     ///         keys in the file are ignored. The next file continues the count.
     ///     state: Whether the import takes the optimizer's state if the file has it. A table with
     ///         tracking also takes each row's last use and number of uses.
-    ///     non_finite: Whether NaN and infinite values are taken, and optimizer state that no step
-    ///         makes, such as a negative sum of squares. Otherwise they are an error.
+    ///     non_finite: Whether NaN and infinite values are taken, and negative sums of squares in
+    ///         the optimizer's state. Otherwise they are an error.
     ///     progress: A function that is called with (rows done, rows in all) after each batch of
     ///         rows. An exception that it raises ends the import.
     ///

@@ -25,9 +25,8 @@ pub struct ImportOptions {
     /// [tracking](crate::Tracking), also takes each row's use count and time of last use. Default:
     /// yes.
     pub state: bool,
-    /// Accepts NaN and infinite values, values that become infinite in the table's dtype, and state
-    /// that no step of the table's optimizer makes, such as a negative sum of squares. Default: no;
-    /// they are an error.
+    /// Accepts NaN and infinite values, values that become infinite in the table's dtype, and
+    /// negative sums of squares in the optimizer's state. Default: no; they are an error.
     pub non_finite: bool,
 }
 

@@ -87,24 +87,24 @@ impl RowLayout {
 }
 
 impl RowLayout {
-    /// Fails if a changed value of the state is one that no step makes.
+    /// Fails if a changed value of the state is negative where it is a square, or is too large.
     fn check_state(&self, before: &[f32], after: &[f32]) -> Result<(), Beyond> {
         let pairs = before.iter().zip(after).enumerate();
         let mut changed = pairs.filter(|(_, (old, new))| old.to_bits() != new.to_bits());
-        match changed.find(|&(place, (_, &new))| !self.is_made_by_steps(place, new)) {
+        let wrong = |place, new: f32| match self.is_square(place) {
+            true => new < 0.0,
+            false => new.abs() >= STATE_MAX,
+        };
+        match changed.find(|&(place, (_, &new))| wrong(place, new)) {
             None => Ok(()),
             Some((place, (_, &value))) => Err(Beyond::NoState { place, value }),
         }
     }
 
-    /// Returns false if no step makes `value` at `place` of a row's state: see [`STATE_MAX`]. The
-    /// places are those of [`state_columns`](Self::state_columns).
-    pub(crate) fn is_made_by_steps(&self, place: usize, value: f32) -> bool {
-        let of_squares = self.shape.squares == Some(place / self.dim);
-        match of_squares || place >= self.dim * self.shape.vectors {
-            true => value >= 0.0,
-            false => value.abs() < STATE_MAX,
-        }
+    /// True if `place` of a row's state holds a sum or mean of squares, or the count of updates.
+    /// The places are those of [`state_columns`](Self::state_columns).
+    pub(crate) fn is_square(&self, place: usize) -> bool {
+        place >= self.dim * self.shape.vectors || self.shape.squares == Some(place / self.dim)
     }
 }
 

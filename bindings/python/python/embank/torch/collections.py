@@ -13,12 +13,14 @@ import embank
 from . import in_hand
 from .bags import BagOptions, BagRequest, Bags, Mode, check_mode, joined_request
 from .keys import as_integers, padding_key
-from .leaf import Rows, got, leased_bags, leased_outputs, refuse_recording, tensors_of
+from .leaf import Rows, got, leased_outputs, refuse_recording, tensors_of
 from .modules import TableModule
 from .sinks import identity
 
 if TYPE_CHECKING:
     from embank import Lease, Table
+
+    from .in_hand import RowsInHand
 
 Jagged = Union[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
@@ -208,18 +210,21 @@ class EmbeddingBagCollection(_Collection):
                 return None
             of_table.setdefault(self._identity[name], []).append(name)
         joined: dict[tuple[int, str], BagRequest] = {}
+        hands: dict[tuple[int, str], RowsInHand] = {}
         for at, names in of_table.items():
             requests = [bags[name].request() for name in names]
             of_all = [each for each in requests if each is not None]
             request = joined_request(of_all) if len(of_all) == len(requests) else None
             if request is None:
                 return None
-            if self.trains and not self._pools(at, request):
-                return None
+            if self.trains and in_hand.has(self._table[at]):
+                hands[at] = in_hand.find(self._table[at], request.keys)
+                if not hands[at].pools(request.keys):
+                    return None
             joined[at] = request
         found: dict[str, Tensor] = {}
         counts = {at: [bags[name].count for name in names] for at, names in of_table.items()}
-        for at, outputs in self._outputs(joined, counts).items():
+        for at, outputs in self._outputs(joined, counts, hands).items():
             found.update(zip(of_table[at], outputs))
         return {name: found[name] for name in bags}
 
@@ -227,9 +232,10 @@ class EmbeddingBagCollection(_Collection):
         self,
         requests: Mapping[tuple[int, str], BagRequest],
         counts: Mapping[tuple[int, str], Sequence[int]],
+        hands: Mapping[tuple[int, str], RowsInHand],
     ) -> dict[tuple[int, str], Sequence[Tensor]]:
         """Returns the bags of each table's features. `counts` has the number of bags of each
-        feature.
+        feature, and `hands` the rows that were got ahead.
 
         In training, one call gets the bags of all tables of a bank.
         """
@@ -240,25 +246,19 @@ class EmbeddingBagCollection(_Collection):
                 pooled = peek(keys, offsets, pooling=pooling, weights=weights)
                 outputs[at] = list(tensors_of(pooled, counts[at]))
             return outputs
-        leases: dict[tuple[int, str], Optional[Lease]] = {}
+        leases: dict[tuple[int, str], Lease] = {}
         of_bank: dict[int, list[tuple[int, str]]] = {}
         for at, request in requests.items():
-            if in_hand.has(self._table[at]):
-                leases[at] = leased_bags(self._table[at], request)
+            if at in hands:
+                leases[at] = hands[at].bags(request)
             else:
                 of_bank.setdefault(at[0], []).append(at)
         for tables in of_bank.values():
             bags = [(self._table[at], *requests[at]) for at in tables]
             leases.update(zip(tables, got(embank.get_bags_many, bags)))
         for at, lease in leases.items():
-            assert lease is not None
             outputs[at] = leased_outputs(self._stand_in, self._table[at], lease, counts[at])
         return outputs
-
-    def _pools(self, at: tuple[int, str], request: BagRequest) -> bool:
-        """Whether the table can pool the bags of the request."""
-        table = self._table[at]
-        return not in_hand.has(table) or in_hand.find(table, request.keys).pools(request.keys)
 
     def _bags(self, name: str, jagged: Jagged) -> Bags:
         given = (jagged, None) if isinstance(jagged, Tensor) else jagged

@@ -118,14 +118,14 @@ class OnGradient:
         raise_unless_held(self.lease)
         sink = sink_of(self._table)
         rows, gradient, keys = leaf.detach(), gradient.detach(), None
-        if self.lease.per != "distinct":
-            # The lease has pooled bags for another forward pass, and these are its distinct rows.
-            keys = self.lease.keys
-        elif self._looked_up is not None and not self._looked_up.all():
+        if self._looked_up is not None and not self._looked_up.all():
             # A step with a gradient of zero would move rows that the batch does not use.
             keys = self.lease.keys[self._looked_up]
             used = torch.from_numpy(self._looked_up).to(gradient.device)
             rows, gradient = rows[used], gradient[used]
+        elif self.lease.per != "distinct":
+            # The lease has pooled bags for another forward pass, and these are its distinct rows.
+            keys = self.lease.keys
         if sink is None:
             _Backward.current().gather(self._table, self.lease, gradient, keys)
         else:
@@ -569,8 +569,10 @@ def got(get: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
             return get(*arguments, **named)
         except embank.SelfBlocked:
             pass
-        # The leases of this thread may belong to a backward pass that failed.
+        # The leases of this thread may belong to a backward pass that failed, or to later batches.
         free_failed_graphs()
+        for of in in_hand.passes():
+            of.withdraw()
         return get(*arguments, **named)
 
 

@@ -22,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import embank
+
 from . import in_hand
 from .bags import BagRequest
 from .leaf import free_failed_graphs, got, leaf_of, naming_cure
@@ -65,7 +67,9 @@ class _RowsAhead:
         return self._lease is None or self._lease.held
 
     def equals(self, keys: NDArray[np.int64]) -> bool:
-        return any(_equal(part, keys) for part in self._parts)
+        if _equal(self._all, keys):
+            return True
+        return len(self._parts) > 1 and any(_equal(part, keys) for part in self._parts)
 
     def lacks(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         lacking: NDArray[np.int64] = keys[np.isin(keys, self._all, invert=True)]
@@ -75,16 +79,12 @@ class _RowsAhead:
         return self._lease is None and _equal(self._all, keys)
 
     def bags(self, request: BagRequest) -> Lease:
-        pending, self._pending = self._pending, None
         keys, offsets, pooling, weights = request
-        if pending is None:
-            get = self.table.get_bags
-            lease = got(get, keys, offsets, pooling=pooling, weights=weights)
-        else:
-            with naming_cure():
-                lease = pending.wait(offsets=offsets, pooling=pooling, weights=weights)
-        self._lease = lease
-        return lease
+        self._lease = self._got(
+            lambda: self.table.get_bags(keys, offsets, pooling=pooling, weights=weights),
+            lambda of: of.wait(offsets=offsets, pooling=pooling, weights=weights),
+        )
+        return self._lease
 
     def rows(
         self, keys: NDArray[np.int64], device: torch.device
@@ -95,7 +95,7 @@ class _RowsAhead:
             if lease is None:
                 if sink is not None:
                     sink.check_bound(self.table, self._all)
-                lease = self._got(device)
+                lease = self._got_rows(device)
                 rows = lease.rows
             else:
                 # The lease has the bags of another forward pass, not the rows.
@@ -112,17 +112,26 @@ class _RowsAhead:
         self._looked_up[places] = True
         return leaf, places
 
-    def _got(self, device: torch.device) -> Lease:
+    def _got_rows(self, device: torch.device) -> Lease:
+        out = None
+        if device.type == "cuda" and self._pending is not None:
+            shape = (len(self._pending), self.table.dim)
+            rows = torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=True)
+            out = rows.numpy()
+        return self._got(
+            lambda: self.table.get_distinct(self._all), lambda pending: pending.wait(out=out)
+        )
+
+    def _got(self, get: Callable[[], Lease], wait: Callable[[Pending], Lease]) -> Lease:
+        """Returns the lease of the get ahead. Without one, returns what `get` returns."""
         pending, self._pending = self._pending, None
-        if pending is None:
-            return got(self.table.get_distinct, self._all)
-        with naming_cure():
-            out = None
-            if device.type == "cuda":
-                shape = (len(pending), self.table.dim)
-                rows = torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=True)
-                out = rows.numpy()
-            return pending.wait(out=out)
+        if pending is not None:
+            try:
+                with naming_cure():
+                    return wait(pending)
+            except embank.SelfBlocked:
+                pass  # `got` ends the leases that block, if it can
+        return got(get)
 
     def _places(self, lease: Lease, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         start = 0
@@ -164,9 +173,10 @@ class Pipelined(Generic[Batch]):
     A thread of each bank takes the leases of coming batches and reads their rows from disk. The
     modules of `embank.torch` find their rows in the batch in hand: all modules over a table share
     one lease. A forward pass copies the rows, with the updates of all earlier batches. So in a run
-    with one trainer, every depth gives the results of depth 0, except for the last digits if
-    several modules use one table: torch then pools bags in place of the store, and their gradients
-    are summed in another order.
+    with one trainer, every depth gives the results of depth 0, if each output is part of the loss.
+    They are equal bit for bit if a batch looks a table up once, with the keys as `keys` returns
+    them. Otherwise the last digits differ: torch may pool bags in place of the store, and several
+    passes over a table sum their gradients in another order.
 
     Each lease counts for the staleness bound from the get on. A table needs no bound, or one of at
     least `depth` - 1; with a bound of `depth` no get waits for a batch of this loader.
