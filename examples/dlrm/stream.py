@@ -15,7 +15,7 @@ not begin with those of the rows so far, by name and size.
 
 With `--connect`, the batches come from `embank serve`, in another process or on another machine:
 
-    embank pipeline criteo --modulus 1000000 > criteo.json
+    python -c "from embank.pipeline import criteo; print(criteo(1_000_000).to_json())" > criteo.json
     embank serve criteo.json train.txt --batch-rows 2048 --listen 127.0.0.1:8815
     python examples/dlrm/stream.py --connect grpc://127.0.0.1:8815
 
@@ -102,7 +102,13 @@ class Timed:
 
 
 def click_batch(matrices: dict[str, torch.Tensor]) -> Batch:
-    """Makes the model's input. A column of categories becomes one bag with one key for each row."""
+    """Makes the model's input. A column of categories becomes one bag with one key for each row.
+
+    Raises `ValueError` if the pipeline of a server has other outputs.
+    """
+    if not {"label", "dense", "sparse"} <= matrices.keys():
+        raise ValueError(f"the batches have the outputs {', '.join(matrices)}, and need label, "
+                         "dense and sparse; serve the pipeline of embank.pipeline.criteo(...).to_json()")
     categories = matrices["sparse"].t().contiguous()
     bags = [Bag(keys.unsqueeze(1), None) for keys in categories]
     return Batch(matrices["dense"], bags, matrices["label"].squeeze(1))

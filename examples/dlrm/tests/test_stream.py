@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("embank", reason="the wheel of Embank is not installed")
 
 import embank
 from generate import GeneratorOptions, generate
-from stream import main
+from stream import click_batch, main
 
 ROWS, BATCH = 4000, 128
 
@@ -230,6 +231,11 @@ def test_a_missing_day_is_an_error_before_training(
     assert main(arguments([text], bank, "--test", str(missing))) == 1
     assert f"error: {missing}: no such file" in capsys.readouterr().err
     assert not bank.exists()
+
+
+def test_a_served_pipeline_of_other_outputs_is_an_error_with_its_cure() -> None:
+    with pytest.raises(ValueError, match="outputs row, and need label, dense and sparse; serve"):
+        click_batch({"row": torch.zeros(3, 40)})
 
 
 def test_a_served_pipeline_takes_no_files(
