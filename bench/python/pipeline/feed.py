@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import measure
 from figures import Figure
 from generate import GeneratorOptions, generate
 from measure import Measured, median_and_spread
+from stream import VOCABULARIES
 
 from embank.pipeline import criteo
 
@@ -48,7 +50,8 @@ def main() -> int:
     scratch = measure.SCRATCH / "pipeline-feed"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    (scratch / "criteo.json").write_text(criteo(MODULUS).to_json())
+    spec = replace(criteo(MODULUS), vocabularies=VOCABULARIES)
+    (scratch / "criteo.json").write_text(spec.to_json())
     seen: dict[str, list[dict[str, Any]]] = {name: [] for name in WAITED_MAX}
     for _ in range(given.count):
         here = [str(text), "--modulus", str(MODULUS)]
@@ -63,7 +66,7 @@ def main() -> int:
         rows.append(Measured(Figure(f"waiting, {name}", waited, "of the time"), spread, asked))
         rate, spread = median_and_spread([one["samples_per_second"] for one in outcomes])
         rows.append(Measured(Figure(f"training, {name}", rate, "samples/s"), spread))
-    answers = {(one["rows"], round(one["auc"], 3)) for each in seen.values() for one in each}
+    answers = {(one["rows"], one["auc"]) for each in seen.values() for one in each}
     same = len(answers) == 1 and answers.pop()[0] == given.rows
     rows.append(Measured(Figure("answers alike", float(same), ""), None, same))
     return measure.report(rows, given, {"rows": given.rows, "budget": given.budget})
