@@ -42,7 +42,8 @@ const HERE: [(&str, &str); 10] = [
 
 fn bench(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_embank-bench"));
-    command.current_dir(directory).args(arguments);
+    // The tests read the help, which must have no colours.
+    command.current_dir(directory).args(arguments).env_remove("CLICOLOR_FORCE");
     command
 }
 

@@ -4,6 +4,7 @@ ogb."""
 from __future__ import annotations
 
 import pickle
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -17,7 +18,8 @@ from triples import ID_MAX, PARTS, KnowledgeGraph, Triples
 
 COUNT = "raw/num-node-list.csv.gz"
 FIELDS = ("head", "relation", "tail")
-DAMAGED = (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError,
+DAMAGED = (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, RuntimeError,
+           EOFError, OSError, ImportError, NameError, SystemError,
            ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError,
            MemoryError)
 """What `zipfile` and `torch.load` raise for a damaged file that is open. `torch.load` applies the

@@ -99,8 +99,10 @@ def served(given: argparse.Namespace, scratch: Path, text: Path) -> Iterator[str
     )
     try:
         assert server.stdout is not None
-        address = server.stdout.readline().split()[-1]
-        yield address
+        words = server.stdout.readline().split()
+        if not words:
+            sys.exit("`embank serve` has ended; its error stands above")
+        yield words[-1]
     finally:
         server.terminate()
         server.wait()

@@ -122,7 +122,7 @@ def test_it_ends_with_right_answers(program: str, folder: Path, tmp_path: Path) 
          "--json", str(out)],
         env={**os.environ, "EMBANK_SMOKE": str(folder), "EMBANK_DATA": str(folder / "data"),
              "PYTHONPATH": str(PYTHON / "ground")},
-        capture_output=True, text=True,
+        capture_output=True, text=True, timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(out.read_text())

@@ -45,7 +45,7 @@ THREADS_RATIO_MIN = 0.95
 QUIET_SHARE_MIN = 0.45
 PAIRS, PAIRS_QUICK = 15, 5
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-"""The program of a busy process. It ends if the measurement is killed."""
+"""The program of a busy process. It ends if the measurement is killed while it runs."""
 
 
 class BusyProcesses:
@@ -92,7 +92,7 @@ def main() -> int:
     variants = variants_of(experiment, size.lookahead)
     print(f"tables {mebibytes(experiment.table_bytes)}, budget "
           f"{mebibytes(quarter_budget(experiment))}, turns of {steps} batches", flush=True)
-    processes = BusyProcesses(os.cpu_count() or 1)
+    processes = BusyProcesses(measure.sized(os.cpu_count() or 1, 1))
     try:
         outcomes = in_turns(experiment, variants, processes)
     finally:

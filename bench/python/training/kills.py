@@ -304,15 +304,15 @@ def checked(runs: Runs, kills: int, exceptions: int) -> list[Measured]:
         Measured(Figure("undisturbed run", seconds, "s")),
     ]
     print(f"undisturbed: AUC {expected['auc']!r}", flush=True)
-    draw = random.Random(runs.given.seed)
     for kind, count, one in (
-        ("kills", kills, lambda name: runs.killed(name, draw, seconds)),
-        ("exceptions", exceptions, lambda name: runs.failed(name, draw)),
+        ("kills", kills, lambda name, draw: runs.killed(name, draw, seconds)),
+        ("exceptions", exceptions, runs.failed),
     ):
+        draw = random.Random(f"{kind} {runs.given.seed}")
         same = resumed = 0
         for number in range(count):
             name = f"{kind}-{number}"
-            found = one(name)
+            found = one(name, draw)
             runs.remove(name)
             same += all(found[key] == expected[key] for key in ("auc", "aucs"))
             resumed += found["resumed_from"] > 0
@@ -321,7 +321,7 @@ def checked(runs: Runs, kills: int, exceptions: int) -> list[Measured]:
                 Measured(Figure(f"{kind} with the same auc", same, "", kind, count),
                          passed=same == count),
                 Measured(Figure(f"{kind}, resumed from a checkpoint", resumed, "", kind, count),
-                         passed=resumed >= count // 2),
+                         passed=None if measure.SMOKE else resumed >= count // 2),
             ]
     return rows
 

@@ -8,8 +8,9 @@ of the run with all rows in memory. At every size it costs at most a tenth. --pl
 samples/s against the size. --quick takes dlrm-disk, three sizes and few turns.
 
 --bounds measures staleness bounds instead, with a buffer of a quarter of the tables. At each bound,
-rows are got ahead as far as the bound allows (`embank.torch.Pipelined`), without Lookahead and with
-it at its automatic depth. Bounds above 16, and none, get 16 batches ahead. Lookahead reads beyond
+rows are got as many batches ahead as the bound says (`embank.torch.Pipelined`), so that no get
+waits, without Lookahead and with it at its automatic depth. A bound of 0 is the plain loop. Bounds
+above 16, and none, get 16 batches ahead. Lookahead reads beyond
 the bound, so its gain should be largest at a bound of 0. These lines have no targets.
 """
 
@@ -107,7 +108,7 @@ def bounds(name: str, given: argparse.Namespace) -> list[Measured]:
     places = ["none" if bound is None else str(bound) for bound in given.bounds]
     for bound, place in zip(given.bounds, places):
         depth = DEPTH_MAX if bound is None else min(bound, DEPTH_MAX)
-        variants = [Rows(label, "embank", work.table_bytes // 4, lookahead, depth, bound)
+        variants = [Rows(label, "embank", work.budget_bytes(1 / 4), lookahead, depth, bound)
                     for label, lookahead in (("without Lookahead", 0), ("with Lookahead", "auto"))]
         runs = [in_turns(work, variants, f"{name} bound {place}", turns, seed, [given.threads])
                 for seed in range(given.seed, given.seed + given.seeds)]

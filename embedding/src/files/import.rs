@@ -437,7 +437,7 @@ impl Table {
         Err(unreadable(
             path,
             format!(
-                "row {} (key {}), column {} of the state is {}, which no step of {} makes; mend the file, import without \
+                "row {} (key {}), column {} of the state is {}, which {} never makes negative; mend the file, import without \
                  the state, or import with `non_finite` to take it as it is",
                 first + row as u64,
                 batch.keys[row],

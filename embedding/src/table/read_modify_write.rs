@@ -157,8 +157,8 @@ impl Table {
                 config.state_dtype.name()
             ),
             Refusal::Beyond(Beyond::NoState { place, value }) => format!(
-                "the function makes value {place} of the optimizer's state {value}, which no step makes: sums of \
-                 squares are not negative, and other state is below 2^50"
+                "the function makes value {place} of the optimizer's state {value}, which can't serve the next step: sums of \
+                 squares must not be negative, and other state must be below 2^50"
             ),
         }
     }

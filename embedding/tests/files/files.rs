@@ -543,7 +543,7 @@ fn a_value_that_is_not_finite_is_named_with_its_place() {
 
 /// Checks negative sums of squares and negative counts.
 #[test]
-fn a_state_that_no_step_makes_is_named_with_its_place() {
+fn a_negative_square_or_count_is_named_with_its_place() {
     let adam = [0.5, -0.5, 0.25, 0.0, 3.0];
     let cases = [
         (Optimizer::adagrad(0.1), &[0.5, 0.25][..], 1, -1.0),

@@ -236,10 +236,10 @@ fn a_panic_leaves_its_row_and_the_bank_usable() {
     table.get(&keys, &mut vec![0.0; keys.len() * DIM]).unwrap().release().unwrap();
 }
 
-/// Shows that a state that no step makes is refused. Such a state would make the row infinite or
-/// NaN at a later step, without an error.
+/// Shows that a state that can't serve the next step is refused. Such a state would make the row
+/// infinite or NaN at a later step, without an error.
 #[test]
-fn a_state_that_no_step_makes_is_refused() {
+fn a_state_that_cannot_serve_the_next_step_is_refused() {
     let test = bank_of(1);
     let cases = [
         (Optimizer::adagrad(0.1), 0, -1.0),
@@ -256,7 +256,7 @@ fn a_state_that_no_step_makes_is_refused() {
             state[place] = value;
         });
         let (key, _, text) = refusal(refused);
-        assert!(key == 1 && text.contains("no step makes"), "{text}");
+        assert!(key == 1 && text.contains("the next step"), "{text}");
         assert_ne!(rows_of(&table, &[1])[0], 9.0);
         table.update(&[1], |_, _, state| state[place] = 2.0).unwrap();
         table.apply_gradients(&[1], &[0.1; DIM]).unwrap();

@@ -11,13 +11,14 @@ pub(crate) enum Beyond {
     Vector { column: usize, value: f32 },
     /// The table can't hold the value as a finite one.
     State { place: usize, value: f32 },
-    /// No step makes this state: see [`STATE_MAX`].
+    /// An update must not leave this state: see [`STATE_MAX`].
     NoState { place: usize, value: f32 },
 }
 
-/// A step checks its result only if the gradient is large (`table::gradients`). It relies on state
-/// that steps have made: sums of squares that are not negative, and other state that is about as
-/// large as the gradients. Larger state from outside could make a row infinite.
+/// State other than squares must be below this after an update by a function. A step checks its
+/// result only if the gradient is large (`table::gradients`). So with larger state, a step could
+/// make a row infinite without an error. Large gradients make such state too, and an import takes
+/// it, because a table must take back what it has exported.
 const STATE_MAX: f32 = (1_u64 << 50) as f32;
 
 impl RowLayout {
