@@ -45,10 +45,10 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::KeyIsNoId`], before any row is changed. [`Error::UpdateRefused`] if `function`
-    /// panics, or gives a value that the table can't hold or a state that no step makes (a negative
-    /// sum of squares, or another value of 2^50 or more), after all other rows are changed. A
-    /// failure of the store, after which some rows may be changed. A call that repeats the batch
-    /// would change those rows twice.
+    /// panics, or gives a value that the table can't hold or a state that can't serve the next step
+    /// (a negative sum of squares, or another value of 2^50 or more), after all other rows are
+    /// changed. A failure of the store, after which some rows may be changed. A call that repeats
+    /// the batch would change those rows twice.
     ///
     /// # Examples
     /// ```
