@@ -145,8 +145,8 @@ fn other<T: Copy + PartialEq + std::fmt::Debug>(
 }
 
 /// Checks before the load that the stores can hold the values, and that rows and batches fit into
-/// memory. A load sorts the keys of all rows
-/// in memory, which takes 8 bytes a row. The `map` store also keeps all rows in memory.
+/// memory. A load sorts the keys of all rows in memory, which takes 8 bytes a row. The `map` store
+/// also keeps all rows in memory.
 ///
 /// # Errors
 /// Returns an error that names the option to change. If memory is short, the error has the needed

@@ -46,7 +46,8 @@ def criteo(options: Any) -> Any:
 def program(package: str, name: str) -> Path:
     """Builds a Rust program of the workspace if it is not up to date, and returns its path.
 
-    A smoke run builds nothing and takes the program of a debug build. """
+    A smoke run builds nothing and takes the program of a debug build.
+    """
     if SMOKE is not None:
         found = debug_program(name)
         if not found.exists():

@@ -431,7 +431,7 @@ impl Table {
     fn check_imported_state(&self, path: &Path, first: u64, batch: &ReadBatch) -> Result<()> {
         let layout = self.shared.layout();
         let columns = layout.state_values().max(1);
-        let wrong = |&at: &usize| batch.state[at] < 0.0 && layout.is_square(at % columns);
+        let wrong = |&at: &usize| batch.state[at] < 0.0 && layout.is_never_negative(at % columns);
         let Some(at) = (0..batch.state.len()).find(wrong) else { return Ok(()) };
         let row = at / columns;
         Err(unreadable(

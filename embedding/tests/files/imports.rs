@@ -11,9 +11,9 @@ use embank::{Dtype, Error, ExportOptions, ImportOptions, StoreError, Table, Tabl
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 /// A tensor of a safetensors file: name, dtype, shape and bytes.
-type Tensor<'a> = (&'a str, &'a str, &'a [usize], Vec<u8>);
+pub(crate) type Tensor<'a> = (&'a str, &'a str, &'a [usize], Vec<u8>);
 
-fn safetensors(path: &Path, tensors: &[Tensor<'_>]) {
+pub(crate) fn safetensors(path: &Path, tensors: &[Tensor<'_>]) {
     let (mut header, mut data) = (Vec::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
         let (from, to) = (data.len(), data.len() + bytes.len());

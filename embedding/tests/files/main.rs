@@ -8,6 +8,7 @@ mod files;
 mod fixture;
 mod formats;
 mod fuzz_corpus;
+mod imported_state;
 mod imports;
 mod parquet;
 mod vocabulary_format;

@@ -92,7 +92,7 @@ impl RowLayout {
     fn check_state(&self, before: &[f32], after: &[f32]) -> Result<(), Beyond> {
         let pairs = before.iter().zip(after).enumerate();
         let mut changed = pairs.filter(|(_, (old, new))| old.to_bits() != new.to_bits());
-        let wrong = |place, new: f32| match self.is_square(place) {
+        let wrong = |place, new: f32| match self.is_never_negative(place) {
             true => new < 0.0,
             false => new.abs() >= STATE_MAX,
         };
@@ -102,9 +102,9 @@ impl RowLayout {
         }
     }
 
-    /// True if `place` of a row's state holds a sum or mean of squares, or the count of updates.
+    /// True if `place` of a row's state holds a sum or mean of squares, or the count of steps.
     /// The places are those of [`state_columns`](Self::state_columns).
-    pub(crate) fn is_square(&self, place: usize) -> bool {
+    pub(crate) fn is_never_negative(&self, place: usize) -> bool {
         place >= self.dim * self.shape.vectors || self.shape.squares == Some(place / self.dim)
     }
 }
