@@ -12,9 +12,10 @@
 //! and the table's initial values. So a run on it gives the results of a run on a bank, except for
 //! the last digits.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use embank::{Adagrad, Bank, Optimizer, Table, TableConfig, UniqueKeys};
@@ -27,13 +28,19 @@ pub struct Tables {
     in_memory: bool,
     optimizer: SparseOptimizer,
     twins: Vec<Rc<Twin>>,
+    /// The time in which training waited for rows.
+    waited: Rc<Cell<Duration>>,
 }
 
 /// Rows by key.
-pub enum Embedding {
+pub struct Embedding {
+    rows: Rows,
+    waited: Rc<Cell<Duration>>,
+}
+
+enum Rows {
     /// In a bank. Rows beyond the memory budget are on disk.
     Bank(embank_tch::Embedding),
-    /// In memory.
     Memory(Rc<Twin>),
 }
 
@@ -41,7 +48,8 @@ impl Tables {
     /// The tables are in `bank`, or have twins in memory.
     #[must_use]
     pub fn new(bank: Bank, in_memory: bool) -> Self {
-        Self { bank, in_memory, optimizer: SparseOptimizer::new(), twins: Vec::new() }
+        let (optimizer, waited) = (SparseOptimizer::new(), Rc::default());
+        Self { bank, in_memory, optimizer, twins: Vec::new(), waited }
     }
 
     /// Opens the table in the bank, or makes its twin in memory. Only the twin uses `keys`, which
@@ -54,11 +62,20 @@ impl Tables {
     ) -> Result<Embedding> {
         let table = self.bank.table(name, config)?;
         if !self.in_memory {
-            return Ok(Embedding::Bank(embank_tch::Embedding::new(table, &self.optimizer)));
+            let module = embank_tch::Embedding::new(table, &self.optimizer);
+            return Ok(Embedding { rows: Rows::Bank(module), waited: Rc::clone(&self.waited) });
         }
         let twin = Rc::new(Twin::of(&table, keys)?);
         self.twins.push(Rc::clone(&twin));
-        Ok(Embedding::Memory(twin))
+        Ok(Embedding { rows: Rows::Memory(twin), waited: Rc::clone(&self.waited) })
+    }
+
+    /// Returns the share of `seconds` of training in which it waited for rows, in percent: the time
+    /// of all forward passes with a gradient. Such a pass finds the rows, reads the disk, waits at
+    /// a staleness bound and copies. Updates do not count.
+    #[must_use]
+    pub fn waited_percent(&self, seconds: f64) -> f64 {
+        100.0 * self.waited.get().as_secs_f64() / seconds
     }
 
     /// Takes one optimizer step of every row with a gradient.
@@ -71,15 +88,20 @@ impl Tables {
 impl Embedding {
     /// Returns the rows of `keys`, (keys, dim), which may repeat.
     pub fn forward(&self, keys: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Bank(module) => Ok(module.forward(keys)?),
-            Self::Memory(twin) => twin.forward(keys),
+        let began = Instant::now();
+        let rows = match &self.rows {
+            Rows::Bank(module) => module.forward(keys)?,
+            Rows::Memory(twin) => twin.forward(keys)?,
+        };
+        if rows.requires_grad() {
+            self.waited.set(self.waited.get() + began.elapsed());
         }
+        Ok(rows)
     }
 
     /// Announces that training will use these rows soon. Never waits.
     pub fn lookahead(&self, keys: &Tensor) -> Result<()> {
-        if let Self::Bank(module) = self {
+        if let Rows::Bank(module) = &self.rows {
             module.lookahead(keys)?;
         }
         Ok(())

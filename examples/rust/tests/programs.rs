@@ -21,6 +21,8 @@ fn run(program: &str, data: &Path, options: &[&str]) -> String {
     let text = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{text}{errors}", output.status);
+    let waited = number_after(&text, "waits for rows");
+    assert!(waited <= 100.0 && text.trim_end().ends_with('%'), "{text}");
     text
 }
 

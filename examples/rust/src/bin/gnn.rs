@@ -133,7 +133,9 @@ fn main() -> Result<()> {
         }
     }
     println!("test accuracy {test:.4}");
-    println!("{:.0} samples/s", options.epochs as f64 * graph.train.len() as f64 / seconds);
+    let samples = options.epochs as f64 * graph.train.len() as f64;
+    let waited = tables.waited_percent(seconds);
+    println!("{:.0} samples/s, waits for rows {waited:.0}%", samples / seconds);
     Ok(())
 }
 

@@ -103,7 +103,8 @@ fn main() -> Result<()> {
     let [first, three, ten] = test.hits;
     println!("test MRR {:.4}, Hits@1 {first:.4}, @3 {three:.4}, @10 {ten:.4}", test.mrr);
     let samples = options.epochs as f64 * graph.train.len() as f64;
-    println!("{:.0} samples/s", samples / seconds);
+    let waited = tables.waited_percent(seconds);
+    println!("{:.0} samples/s, waits for rows {waited:.0}%", samples / seconds);
     Ok(())
 }
 
