@@ -15,8 +15,8 @@
 //! **Completeness.** The recorder misses a call through a function that this crate does not
 //! replace. So [`Recording::finish`] replays the journal and compares the result with the
 //! directory, byte by byte. `finish` also fails after a call that the recorder cannot represent:
-//! a rename across directories, or a call of `fallocate` that does not punch a hole. The recorder
-//! does not see transfers by io_uring, but the store only reads that way.
+//! a rename across directories, or a call of `fallocate` that neither punches a hole nor allocates
+//! blocks. The recorder does not see transfers by io_uring, but the store only reads that way.
 //!
 //! **Kills.** [`Recording::kill_in`] lets a given number of changing or syncing calls pass. Later
 //! calls of this kind fail with `EIO` and do nothing, as if the process were gone. The files are

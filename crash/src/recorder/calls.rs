@@ -310,18 +310,38 @@ extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off64_t, len: off64_t) -
     if !state.pass() {
         return gone();
     }
-    if let Some(failed) = failed_by(state.meet(Call::Punch, node)) {
+    let is_punch = mode == libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let call = if is_punch { Call::Punch } else { Call::Allocate };
+    if let Some(failed) = failed_by(state.meet(call, node)) {
         return failed;
     }
+    let len_before = len_of(fd);
     let done = allocate();
     if done == 0 {
-        if mode != libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE {
-            state.not_understood = Some(format!("fallocate in mode {mode}"));
+        let (start, bytes) = (offset.cast_unsigned(), len.cast_unsigned());
+        match mode {
+            _ if is_punch => state.journal.ops.push(Op::Punch { node, offset: start, len: bytes }),
+            // The content changes only where the file gets longer.
+            0 if offset + len > len_before => {
+                state.journal.ops.push(Op::SetLen { node, len: start + bytes });
+            }
+            0 => {}
+            _ => state.not_understood = Some(format!("fallocate in mode {mode}")),
         }
-        let (offset, len) = (offset.cast_unsigned(), len.cast_unsigned());
-        state.journal.ops.push(Op::Punch { node, offset, len });
     }
     done
+}
+
+/// Returns the length of an open file. The file offset does not change.
+fn len_of(fd: c_int) -> off64_t {
+    // SAFETY: all fields of `stat64` are integers, so zeros are a valid value. The call writes one
+    // `stat64`.
+    unsafe {
+        let mut found: libc::stat64 = std::mem::zeroed();
+        let nothing = c"".as_ptr();
+        libc::syscall(libc::SYS_newfstatat, fd, nothing, &raw mut found, libc::AT_EMPTY_PATH);
+        found.st_size
+    }
 }
 
 /// Does the work of `fsync` and `fdatasync`. If the file is recorded, the kernel does not sync it;

@@ -19,6 +19,7 @@ pub enum Call {
     Write,
     SetLen,
     Punch,
+    Allocate,
     Sync,
     MakeDir,
     Remove,
@@ -34,7 +35,10 @@ pub enum Call {
 impl Call {
     /// Returns true if the call takes room on the disk.
     fn takes_room(self) -> bool {
-        matches!(self, Call::Create | Call::Write | Call::MakeDir | Call::Link | Call::Rename)
+        matches!(
+            self,
+            Call::Create | Call::Write | Call::Allocate | Call::MakeDir | Call::Link | Call::Rename
+        )
     }
 
     /// Returns true if the call opens a file or directory.

@@ -147,6 +147,30 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
     false
 }
 
+/// Gives a part of a file its blocks and, if the part reaches beyond the file's end, its length.
+/// New blocks read as zeros.
+///
+/// A failure is ignored, because the write that follows reports it. On a file system that can't
+/// allocate blocks, the write allocates them.
+#[cfg(target_os = "linux")]
+pub(super) fn allocate(file: &File, offset: u64, bytes: u64) {
+    use std::os::fd::AsRawFd;
+    let (Ok(offset), Ok(bytes)) = (libc::off_t::try_from(offset), libc::off_t::try_from(bytes))
+    else {
+        return;
+    };
+    // Beyond the process's limit of file sizes, the call would raise SIGXFSZ before the write does.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < (offset + bytes) as u64) {
+        return;
+    }
+    // SAFETY: a system call on an open file that uses no memory of this process.
+    unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, bytes) };
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn allocate(_file: &File, _offset: u64, _bytes: u64) {}
+
 fn try_direct(place: &Place, block_bytes: usize) -> io::Result<()> {
     let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DIRECT)?;
     let mut block = AlignedBuffer::zeroed(2 * block_bytes);
@@ -176,6 +200,20 @@ mod tests {
     fn flags(file: &File) -> i32 {
         // SAFETY: the call only reads the flags of an open file.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }
+    }
+
+    #[test]
+    fn allocated_bytes_are_zeros_and_change_no_other_byte() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        std::fs::write(&path, [7; 4096]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        allocate(&file, 0, 16384);
+        let bytes = std::fs::read(&path).unwrap();
+        if bytes.len() == 4096 {
+            return eprintln!("left out: the file system can't allocate blocks");
+        }
+        assert_eq!(bytes, [[7; 4096], [0; 4096], [0; 4096], [0; 4096]].concat());
     }
 
     #[test]

@@ -49,6 +49,9 @@ pub struct DeviceOptions {
     /// Limit of the open segment files, at least 5. A bank also stays within a quarter of the files
     /// that the process may open (`ulimit -n`), but takes at least 5 segment files. Default 512.
     pub open_files_max: usize,
+    /// Allocates blocks beyond the log's end, so that reads wait less for writes. A store sets this
+    /// unless it has a disk quota. Default: true.
+    pub allocates_ahead: bool,
     /// Opens the files only for reading. The device then creates, changes and removes no file, and
     /// calls that would do so fail. Default: false.
     pub read_only: bool,
@@ -62,6 +65,7 @@ impl Default for DeviceOptions {
             rings_max: RINGS_MAX,
             threads: 32,
             open_files_max: SEGMENT_FILES_MAX,
+            allocates_ahead: true,
             read_only: false,
         }
     }

@@ -21,6 +21,7 @@ fn options() -> DeviceOptions {
         rings_max: 2,
         threads: 4,
         open_files_max: OPEN_FILES_MIN,
+        allocates_ahead: true,
         read_only: false,
     }
 }

@@ -52,7 +52,11 @@ impl Store {
     /// - `DeviceUnavailable` or `Io` if the device or a file cannot be opened.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store> {
         Self::open_with(dir, options, Limits::PRODUCT, |dir, segment_size_bytes| {
-            let device_options = DeviceOptions { segment_size_bytes, ..DeviceOptions::default() };
+            let device_options = DeviceOptions {
+                segment_size_bytes,
+                allocates_ahead: options.disk_quota_bytes.is_none(),
+                ..DeviceOptions::default()
+            };
             device::open_in(dir, options.device, &device_options)
         })
     }

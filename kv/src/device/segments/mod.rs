@@ -31,6 +31,7 @@
 //!   report success (the "fsyncgate" of PostgreSQL, 2018). `sync_failure` therefore keeps the
 //!   failure, and each later sync returns it.
 
+mod growth;
 pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod open_files;
@@ -39,6 +40,7 @@ pub(crate) mod segment;
 #[cfg(test)]
 mod tests;
 
+use crate::device::segments::growth::{Changing, Growth};
 use crate::device::segments::names::FOLDER;
 use crate::device::segments::names::is_unfinished;
 use crate::device::segments::names::segment_name;
@@ -101,6 +103,9 @@ pub(super) struct Segments {
     /// The files that this device has written, by segment number.
     written: Mutex<BTreeMap<u64, FileIdentity>>,
     folder_unsynced: AtomicBool,
+    /// True if the device may allocate blocks beyond the log's end.
+    allocates_ahead: bool,
+    growth: Growth,
     /// Locked while space is returned to the file system.
     freed: Mutex<FreedFiles>,
     /// The first failed sync. Locked during each sync.
@@ -130,6 +135,8 @@ impl Segments {
             open: OpenFiles::new(files.max(OPEN_FILES_MIN)),
             written: Mutex::default(),
             folder_unsynced: AtomicBool::new(false),
+            allocates_ahead: options.allocates_ahead,
+            growth: Growth::default(),
             freed: Mutex::default(),
             sync_failure: Mutex::default(),
         };
@@ -195,7 +202,11 @@ impl Segments {
         self.check_writable("write")?;
         transfer::check(offset, bytes, self.segment_size_bytes)?;
         let segment = self.for_writing(self.number(offset), self.within(offset))?;
+        let growth = self.growth.change();
+        self.allocate(&growth, &segment, offset, bytes.len() as u64);
         segment.write_all(self.within(offset), bytes)?;
+        growth.note_written(offset + bytes.len() as u64);
+        drop(growth);
         let unsynced = self.open.note_written(&segment);
         drop(segment);
         // While another thread syncs, that thread frees places, and this write returns at once.
@@ -209,6 +220,37 @@ impl Segments {
             let free = self.sync_failure.try_lock();
             free.map_or(Ok(()), |mut failure| self.sync_all_but_last(&mut failure))
         }
+    }
+
+    /// Allocates blocks for a write of `bytes` bytes at log offset `offset` and for writes after
+    /// it, unless an earlier allocation covers the write. See `growth`.
+    fn allocate(&self, growth: &Changing<'_>, segment: &Segment, offset: u64, bytes: u64) {
+        let within = self.within(offset);
+        let room = if self.direct && self.allocates_ahead { self.room_bytes() } else { None };
+        let rest = self.segment_size_bytes - within;
+        let Some(wanted) = growth.wanted(offset, bytes, rest, room.unwrap_or(0)) else { return };
+        // `write_all` reports a descriptor that fails this check.
+        if segment.file.check().is_ok() {
+            open_file::allocate(segment.file(), within, wanted);
+            growth.note_allocated(offset, offset + wanted);
+        }
+    }
+
+    /// Cuts the last file where the log ends. Leaves it as it is if all open files are in use: the
+    /// bytes beyond the log's end do no harm, and the next opening cuts the file.
+    fn cut(&self) -> Result<()> {
+        let growth = self.growth.change();
+        let Some((written, allocated)) = growth.surplus() else { return Ok(()) };
+        let number = self.number(allocated - 1);
+        // A file that was written and not synced is open, so this takes it without a wait.
+        let Taken::Held(segment) = self.take(number, Wait::No, Purpose::Change)? else {
+            return Ok(());
+        };
+        let len = written.saturating_sub(number * self.segment_size_bytes);
+        let cut = segment.file.check().and_then(|()| segment.file().set_len(len));
+        cut.map_err(|e| Error::io("truncate", &segment.place, e))?;
+        growth.note_cut();
+        Ok(())
     }
 
     /// Returns two numbers of files that wait for a sync: beyond the first number a write syncs if
@@ -236,6 +278,7 @@ impl Segments {
     pub(super) fn sync(&self) -> Result<()> {
         let mut failure = self.sync_failure.lock();
         self.check_sync(&failure)?;
+        self.cut()?;
         self.sync_unsynced().inspect_err(|error| *failure = Some(error.to_string()))
     }
 
@@ -264,6 +307,7 @@ impl Segments {
         self.check_writable("truncate")?;
         self.check_in_place()?;
         let Some(end) = end.checked_next_multiple_of(BLOCK_BYTES as u64) else { return Ok(()) };
+        self.growth.change().begin_anew();
         let mut freed = self.freed.lock();
         freed.first = freed.first.min(self.number(end));
         drop(freed);
@@ -404,15 +448,19 @@ impl Segments {
         wait: Wait,
     ) -> Result<Option<Held<'_>>> {
         let number = self.number(offset);
+        let truncated = |found| Error::Truncated {
+            path: self.place(number).path(),
+            offset: self.within(offset),
+            expected: len as u64,
+            found,
+        };
+        if let Some(found) = self.growth.written_of(offset, len as u64) {
+            return Err(truncated(found));
+        }
         match self.take(number, wait, Purpose::Read)? {
             Taken::Held(segment) => Ok(Some(segment)),
             Taken::Busy => Ok(None),
-            Taken::Missing => Err(Error::Truncated {
-                path: self.place(number).path(),
-                offset: self.within(offset),
-                expected: len as u64,
-                found: 0,
-            }),
+            Taken::Missing => Err(truncated(0)),
         }
     }
 

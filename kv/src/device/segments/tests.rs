@@ -102,6 +102,7 @@ fn a_file_with_another_name_is_never_changed() {
         let bytes = fs::read(dir.path().join(number.to_string())).unwrap();
         assert!(bytes.len() == 4096 && bytes.iter().all(|&byte| byte == 9), "{number}");
     }
+    segments.sync().unwrap();
     let own = fs::read(segments.place(2).path()).unwrap();
     assert!(own.len() == 1024 && own[..512].iter().all(|&byte| byte == 9));
     // The second name is gone, so the file may change again.
@@ -112,7 +113,7 @@ fn a_file_with_another_name_is_never_changed() {
 /// A longer file, left in place, once made the next opening refuse the log.
 #[test]
 fn a_file_under_the_name_of_the_next_segment_is_written_only_if_it_can_be_one() {
-    for (len, left) in [(0, 512), (100, 512), (4096, 4096), (4097, 512), (100_000, 512)] {
+    for len in [0, 100, 4096, 4097, 100_000] {
         let dir = tempfile::tempdir().unwrap();
         let segments = segments(dir.path(), 8);
         let mut block = AlignedBuffer::zeroed(4096);
@@ -122,10 +123,11 @@ fn a_file_under_the_name_of_the_next_segment_is_written_only_if_it_can_be_one() 
         let place = segments.place(1).path();
         fs::write(&place, vec![1; len]).unwrap();
         segments.write(4096, &block[..512]).unwrap();
-        assert_eq!(fs::metadata(&place).unwrap().len(), left, "{len}");
+        assert!(fs::metadata(&place).unwrap().len() <= 4096, "{len}");
         assert!(fs::read(&place).unwrap()[..512].iter().all(|&byte| byte == 9), "{len}");
         assert!(segments.folder_unsynced.load(Ordering::SeqCst), "the name is not synced: {len}");
         segments.sync().unwrap();
+        assert_eq!(fs::metadata(&place).unwrap().len(), 512, "cut at the log's end: {len}");
         assert_eq!(segments.on_disk().unwrap().len(), 2, "{len}");
     }
 }
@@ -144,4 +146,87 @@ fn segments_of_another_size_are_refused_and_other_files_left_alone() {
     segments(dir.path(), 8).truncate(0).unwrap();
     let left: Vec<_> = fs::read_dir(dir.path().join("log")).unwrap().collect();
     assert_eq!(left.len(), 1);
+}
+
+/// On a file system without direct transfers, the files are never longer than the log.
+#[test]
+fn a_sync_cuts_the_last_file_where_the_log_ends() {
+    for allocates_ahead in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let size = 64 << 10;
+        let options =
+            DeviceOptions { segment_size_bytes: size, allocates_ahead, ..DeviceOptions::default() };
+        let segments = Segments::open(&Directory::open(dir.path()).unwrap(), &options).unwrap();
+        let len = |number| fs::metadata(segments.place(number).path()).unwrap().len();
+        let allocates = allocates_ahead && segments.direct;
+        let block = AlignedBuffer::zeroed(4096);
+        for end in (4096..=2 * size).step_by(4096) {
+            let within = (end - 1) % size + 1;
+            segments.write(end - 4096, &block).unwrap();
+            assert!(if allocates {
+                len((end - 1) / size) >= within
+            } else {
+                len((end - 1) / size) == within
+            });
+            if end % 12288 == 0 {
+                segments.sync().unwrap();
+                assert_eq!(len((end - 1) / size), within);
+            }
+        }
+        segments.write(2 * size, &block).unwrap();
+        assert_eq!(len(2) > 4096, allocates);
+        segments.truncate(2 * size + 512).unwrap();
+        assert_eq!(len(2), 512);
+        segments.write(2 * size + 512, &block).unwrap();
+        assert_eq!(len(2) > 512 + 4096, allocates, "the log continues after a truncation");
+        segments.sync().unwrap();
+        assert_eq!(len(2), 512 + 4096);
+    }
+}
+
+/// A cut must not remove a write that ends while the cut begins.
+#[test]
+fn syncs_beside_writes_remove_no_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = DeviceOptions { segment_size_bytes: 1 << 20, ..DeviceOptions::default() };
+    let segments = Segments::open(&Directory::open(dir.path()).unwrap(), &options).unwrap();
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut block = AlignedBuffer::zeroed(4096);
+            for number in 0..512 {
+                block.fill(number as u8 | 1);
+                segments.write(number * 4096, &block).unwrap();
+            }
+            ended.store(true, Ordering::SeqCst);
+        });
+        while !ended.load(Ordering::SeqCst) {
+            segments.sync().unwrap();
+        }
+    });
+    segments.sync().unwrap();
+    for (number, bytes) in [(0, 1 << 20), (1, 1 << 20)] {
+        let found = fs::read(segments.place(number).path()).unwrap();
+        assert_eq!(found.len(), bytes);
+        for (at, block) in found.chunks(4096).enumerate() {
+            let written = (number * 256) as usize + at;
+            assert!(block.iter().all(|&byte| byte == written as u8 | 1), "block {written}");
+        }
+    }
+}
+
+/// The first write after an opening once hid the bytes before it from reads, until it ended.
+#[test]
+fn bytes_from_before_the_opening_are_readable_during_the_first_write() {
+    let growth = Growth::default();
+    let change = growth.change();
+    assert_eq!(change.wanted(8192, 4096, 1 << 20, 1 << 30), Some(8 * 4096));
+    change.note_allocated(8192, 8192 + 8 * 4096);
+    assert_eq!(growth.written_of(4096, 4096), None);
+    assert_eq!(growth.written_of(4096, 8192), Some(4096));
+    assert_eq!(growth.written_of(8192, 4096), Some(0));
+    change.note_written(8192 + 4096);
+    assert_eq!(growth.written_of(8192, 4096), None);
+    assert_eq!(growth.written_of(9 * 8192, 4096), None, "beyond the allocation, the file decides");
+    assert_eq!(change.wanted(8192 + 4096, 4096, 1 << 20, 1 << 30), None);
 }
