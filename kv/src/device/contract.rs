@@ -150,6 +150,10 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// An error if the bank's directory was moved or can't be read.
     fn free(&self, below: u64) -> Result<Freed>;
 
+    /// Returns to the file system what the device has allocated beyond the last write. A checkpoint
+    /// that fails calls this, because it may have lacked that room. Default: does nothing.
+    fn return_surplus(&self) {}
+
     /// Describes each file that [`free`](Self::free) could not remove, with the reason. The next
     /// call of `free` tries again.
     fn not_removed(&self) -> Vec<String> {

@@ -36,6 +36,7 @@ impl<'a> LentFiles<'a> {
         offset: u64,
         len: usize,
     ) -> Result<Option<usize>> {
+        segments.check_written(offset, len)?;
         let Some(place) = self.place(segments, offset, len)? else { return Ok(None) };
         if let Some(lent) = &mut self.files[place] {
             lent.reads += 1;

@@ -150,26 +150,38 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
 /// Gives a part of a file its blocks and, if the part reaches beyond the file's end, its length.
 /// New blocks read as zeros.
 ///
-/// A failure is ignored, because the write that follows reports it. On a file system that can't
-/// allocate blocks, the write allocates them.
+/// Returns false after a failure, and then the file has the length that it had. The write that
+/// follows reports a lack of room. A file system that can't allocate blocks in advance gives them
+/// to the write.
 #[cfg(target_os = "linux")]
-pub(super) fn allocate(file: &File, offset: u64, bytes: u64) {
+pub(super) fn allocate(file: &File, offset: u64, bytes: u64) -> bool {
     use std::os::fd::AsRawFd;
     let (Ok(offset), Ok(bytes)) = (libc::off_t::try_from(offset), libc::off_t::try_from(bytes))
     else {
-        return;
+        return false;
     };
     // Beyond the process's limit of file sizes, the call would raise SIGXFSZ before the write does.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < (offset + bytes) as u64) {
-        return;
+        return false;
     }
+    let Ok(len_before) = file.metadata().map(|metadata| metadata.len()) else { return false };
     // SAFETY: a system call on an open file that uses no memory of this process.
-    unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, bytes) };
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, bytes) } == 0 {
+        return true;
+    }
+    // ext4 keeps the blocks that it found before the failure. If this call fails too, the next sync
+    // cuts the file.
+    if file.metadata().is_ok_and(|metadata| metadata.len() > len_before) {
+        let _ = file.set_len(len_before);
+    }
+    false
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn allocate(_file: &File, _offset: u64, _bytes: u64) {}
+pub(super) fn allocate(_file: &File, _offset: u64, _bytes: u64) -> bool {
+    false
+}
 
 fn try_direct(place: &Place, block_bytes: usize) -> io::Result<()> {
     let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DIRECT)?;
@@ -208,11 +220,10 @@ mod tests {
         let path = dir.path().join("segment");
         std::fs::write(&path, [7; 4096]).unwrap();
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        allocate(&file, 0, 16384);
-        let bytes = std::fs::read(&path).unwrap();
-        if bytes.len() == 4096 {
+        if !allocate(&file, 0, 16384) {
             return eprintln!("left out: the file system can't allocate blocks");
         }
+        let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes, [[7; 4096], [0; 4096], [0; 4096], [0; 4096]].concat());
     }
 

@@ -128,6 +128,11 @@ impl Device for ThreadDevice {
         self.segments.free(below)
     }
 
+    fn return_surplus(&self) {
+        // A failure leaves the surplus to the next sync.
+        let _ = self.segments.cut();
+    }
+
     fn not_removed(&self) -> Vec<String> {
         self.segments.not_removed()
     }

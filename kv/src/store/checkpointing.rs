@@ -112,6 +112,7 @@ impl Store {
             // This case applies only if the new checkpoint is not complete. If it is complete, the
             // full disk stopped only the last step, the record in `BANK`.
             Err(error) if !self.core().log.is_poisoned() && self.newest.lock().number == before => {
+                self.core().log.device.return_surplus();
                 error.want().map_or(taken, |want| Err(want.into()))
             }
             _ => taken,

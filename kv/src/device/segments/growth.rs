@@ -5,19 +5,21 @@
 //! read.
 //!
 //! **Approach.** A write that reaches beyond the file's end first allocates blocks for itself and
-//! the writes after it, and the file gets the length of these blocks. Reads run at the same time as
-//! a write into allocated blocks. An allocation waits for all direct transfers of its file, so one
-//! allocation serves [`WRITES_PER_ALLOCATION`] writes.
+//! the writes after it, and the file gets the length of these blocks. On Linux 6.18, reads run at
+//! the same time as a write into allocated blocks. An allocation waits for all direct transfers of
+//! its file, so one allocation serves [`WRITES_PER_ALLOCATION`] writes.
 //!
 //! **Invariants.**
 //! - No checkpoint contains a byte between `written` and `allocated`, and a read of such a byte
 //!   fails as a read beyond the file's end does.
 //! - A sync first cuts the file to `written`. After a checkpoint, the file ends where the log ends
-//!   unless a write followed. After a crash, the next opening cuts the file (`truncate`).
+//!   unless a write followed. A checkpoint that fails cuts the file too, because it may have lacked
+//!   the surplus's room. After a crash, the next opening for writing cuts the file (`truncate`).
 //! - `changing` is locked during an allocation with its write, and during a cut. Otherwise a cut
 //!   could remove a write whose end is not noted yet.
 //!
-//! **Limits.** A bank with a disk quota allocates nothing: the quota limits the files' blocks, too.
+//! **Limits.** A bank with a disk quota allocates nothing, so that the log's files stay within the
+//! quota.
 
 use crate::process::locks::{Mutex, MutexGuard};
 use crate::sync::{AtomicU64, Ordering};

@@ -230,27 +230,40 @@ impl Segments {
         let rest = self.segment_size_bytes - within;
         let Some(wanted) = growth.wanted(offset, bytes, rest, room.unwrap_or(0)) else { return };
         // `write_all` reports a descriptor that fails this check.
-        if segment.file.check().is_ok() {
-            open_file::allocate(segment.file(), within, wanted);
-            growth.note_allocated(offset, offset + wanted);
+        if segment.file.check().is_err() {
+            return;
         }
+        // After a failure, the writes up to the next sync or the next segment allocate for
+        // themselves.
+        let is_allocated = open_file::allocate(segment.file(), within, wanted);
+        growth.note_allocated(offset, offset + if is_allocated { wanted } else { rest });
     }
 
-    /// Cuts the last file where the log ends. Leaves it as it is if all open files are in use: the
-    /// bytes beyond the log's end do no harm, and the next opening cuts the file.
-    fn cut(&self) -> Result<()> {
+    /// Cuts the last file where the log ends. Leaves the file as it is in these cases, because the
+    /// bytes beyond the log's end do no harm, and the next opening for writing cuts the file: the
+    /// file system has no room for the change, all open files are in use, or the file is not this
+    /// bank's alone.
+    pub(super) fn cut(&self) -> Result<()> {
         let growth = self.growth.change();
         let Some((written, allocated)) = growth.surplus() else { return Ok(()) };
         let number = self.number(allocated - 1);
-        // A file that was written and not synced is open, so this takes it without a wait.
         let Taken::Held(segment) = self.take(number, Wait::No, Purpose::Change)? else {
             return Ok(());
         };
         let len = written.saturating_sub(number * self.segment_size_bytes);
-        let cut = segment.file.check().and_then(|()| segment.file().set_len(len));
-        cut.map_err(|e| Error::io("truncate", &segment.place, e))?;
-        growth.note_cut();
-        Ok(())
+        let is_written = self.written.lock().get(&number) == Some(&segment.file.identity());
+        let cut = || {
+            segment.file.check()?;
+            if is_written && is_own(segment.file())? {
+                segment.file().set_len(len)?;
+                growth.note_cut();
+            }
+            Ok(())
+        };
+        match cut().map_err(|e| Error::io("truncate", &segment.place, e)) {
+            Err(error) if error.want().is_none() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Returns two numbers of files that wait for a sync: beyond the first number a write syncs if
@@ -432,9 +445,23 @@ impl Segments {
         self.folder.place(segment_name(number * self.segment_size_bytes))
     }
 
+    /// Fails for a read of bytes that are allocated and not written.
+    pub(super) fn check_written(&self, offset: u64, len: usize) -> Result<()> {
+        match self.growth.written_of(offset, len as u64) {
+            Some(found) => Err(self.truncated(offset, len, found)),
+            None => Ok(()),
+        }
+    }
+
+    fn truncated(&self, offset: u64, len: usize, found: u64) -> Error {
+        let (path, offset) = self.locate(offset);
+        Error::Truncated { path, offset, expected: len as u64, found }
+    }
+
     /// Takes the segment for a read of `len` bytes at log offset `offset`. The caller holds no
     /// segment.
     pub(super) fn for_reading(&self, offset: u64, len: usize) -> Result<Held<'_>> {
+        self.check_written(offset, len)?;
         let taken = self.try_for_reading(offset, len, Wait::Yes)?;
         Ok(taken.expect("a thread that may wait gets its file"))
     }
@@ -447,20 +474,10 @@ impl Segments {
         len: usize,
         wait: Wait,
     ) -> Result<Option<Held<'_>>> {
-        let number = self.number(offset);
-        let truncated = |found| Error::Truncated {
-            path: self.place(number).path(),
-            offset: self.within(offset),
-            expected: len as u64,
-            found,
-        };
-        if let Some(found) = self.growth.written_of(offset, len as u64) {
-            return Err(truncated(found));
-        }
-        match self.take(number, wait, Purpose::Read)? {
+        match self.take(self.number(offset), wait, Purpose::Read)? {
             Taken::Held(segment) => Ok(Some(segment)),
             Taken::Busy => Ok(None),
-            Taken::Missing => Err(truncated(0)),
+            Taken::Missing => Err(self.truncated(offset, len, 0)),
         }
     }
 

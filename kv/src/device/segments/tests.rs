@@ -175,6 +175,15 @@ fn a_sync_cuts_the_last_file_where_the_log_ends() {
         }
         segments.write(2 * size, &block).unwrap();
         assert_eq!(len(2) > 4096, allocates);
+        assert!(segments.check_written(2 * size, 4096).is_ok());
+        assert_eq!(segments.check_written(2 * size + 4096, 512).is_err(), allocates);
+        let another = dir.path().join("another");
+        fs::hard_link(segments.place(2).path(), &another).unwrap();
+        segments.cut().unwrap();
+        assert_eq!(len(2) > 4096, allocates, "a file with another name is never cut");
+        fs::remove_file(another).unwrap();
+        segments.cut().unwrap();
+        assert_eq!(len(2), 4096);
         segments.truncate(2 * size + 512).unwrap();
         assert_eq!(len(2), 512);
         segments.write(2 * size + 512, &block).unwrap();

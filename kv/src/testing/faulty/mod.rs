@@ -423,6 +423,10 @@ impl Device for FaultyDevice {
         }
     }
 
+    fn return_surplus(&self) {
+        self.inner.return_surplus();
+    }
+
     fn not_removed(&self) -> Vec<String> {
         self.inner.not_removed()
     }
