@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::feed::InputId;
 
 /// An error lists at most 50 names of a header.
@@ -337,7 +339,7 @@ fn listed(names: &[String]) -> String {
 
 /// The place of a bad row and the reason why it can't be used. The format `{:#}` also shows the
 /// number of lines if the row spans several.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadRowReport {
     /// The input's name. For a file, its path.
     pub input: String,

@@ -113,6 +113,20 @@ impl Separator {
         &self.bytes[..usize::from(self.length)]
     }
 
+    /// Makes a separator of these bytes, which may be no UTF-8.
+    pub(crate) fn of_bytes(given: &[u8]) -> Result<Self> {
+        let has_line_end = given.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+        if !(1..=SEPARATOR_BYTES_MAX).contains(&given.len()) || has_line_end {
+            return Err(Error::Spec(format!(
+                "a separator has 1 to {SEPARATOR_BYTES_MAX} bytes and no line end, and this is {:?}",
+                String::from_utf8_lossy(given)
+            )));
+        }
+        let mut bytes = [0; SEPARATOR_BYTES_MAX];
+        bytes[..given.len()].copy_from_slice(given);
+        Ok(Self { bytes, length: given.len() as u8 })
+    }
+
     /// The separator's first byte.
     pub(crate) fn first(self) -> u8 {
         self.bytes[0]
@@ -135,14 +149,7 @@ impl FromStr for Separator {
     /// # Errors
     /// [`Error::Spec`] if the text has no byte, more than eight bytes, or a line end.
     fn from_str(text: &str) -> Result<Self> {
-        if !(1..=SEPARATOR_BYTES_MAX).contains(&text.len()) || text.contains(['\n', '\r']) {
-            return Err(Error::Spec(format!(
-                "a separator has 1 to {SEPARATOR_BYTES_MAX} bytes and no line end, and this is {text:?}"
-            )));
-        }
-        let mut bytes = [0; SEPARATOR_BYTES_MAX];
-        bytes[..text.len()].copy_from_slice(text.as_bytes());
-        Ok(Self { bytes, length: text.len() as u8 })
+        Self::of_bytes(text.as_bytes())
     }
 }
 

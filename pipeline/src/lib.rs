@@ -13,6 +13,7 @@
 //! | module | what changes there |
 //! |---|---|
 //! | `flight`, `feed`, `sink` | where batches go: over the network, to a training loop, to files |
+//! | `parts` | parts of files, for workers on several machines |
 //! | `pipeline` | what a [`Pipeline`] can do: runs, counting, saving |
 //! | `execute` | the threads of a run, the way of a chunk, the order of commits |
 //! | `vocabulary` | ids of values, in memory and in a bank |
@@ -38,6 +39,7 @@ mod format;
 mod input;
 mod operators;
 mod options;
+mod parts;
 mod pipeline;
 mod plan;
 mod sink;
@@ -72,7 +74,8 @@ pub use operators::{Operator, Value};
 #[cfg(feature = "flight")]
 pub use options::FlightOptions;
 pub use options::{FeedOptions, RunOptions};
-pub use pipeline::Pipeline;
+pub use parts::{Part, Split, split_files};
+pub use pipeline::{Pipeline, VocabularyValues};
 pub use sink::{FileFormat, FileSink};
 pub use spec::{BadRows, Column, Dtype, Field, Output, Source, Spec, TimeUnit, VocabularySpec};
 pub use trace::{Bound, Explanation, Stage, StageTime, Trace};

@@ -80,6 +80,8 @@ mod _embank {
     #[pymodule_export]
     use crate::pipeline::feed::PyFeed;
     #[pymodule_export]
+    use crate::pipeline::parts::{PyPartPipeline, split_files};
+    #[pymodule_export]
     use crate::pipeline::report::PyRunReport;
     #[pymodule_export]
     use crate::settings::{

@@ -129,6 +129,55 @@ def server(names: Names, stack: ExitStack) -> Names:
     return {"ADDRESS": stack.enter_context(serving(Path.cwd(), rows))}
 
 
+class Blocks:
+    """Rows in an engine that has one worker and knows what the examples call."""
+
+    def __init__(self, rows: pyarrow.Table) -> None:
+        self.rows = rows
+        self.write = SimpleNamespace(parquet=self.write_parquet)
+
+    def repartition(self, count: int) -> Blocks:
+        return self
+
+    def repartitionByRange(self, count: int, by: str) -> Blocks:
+        return self
+
+    def map_batches(self, call: Callable[[Any], Any], **how: Any) -> Blocks:
+        assert how == {"batch_format": "pyarrow", "batch_size": None}
+        made = call(self.rows)
+        return Blocks(made if isinstance(made, pyarrow.Table) else pyarrow.concat_tables(made))
+
+    def mapInArrow(self, call: Callable[[Any], Any], schema: str) -> Blocks:
+        assert schema.startswith("part BIGINT")
+        return Blocks(pyarrow.Table.from_batches(call(self.rows.to_batches())))
+
+    def iter_batches(self, **how: Any) -> Iterator[pyarrow.Table]:
+        yield self.rows
+
+    def toArrow(self) -> pyarrow.Table:
+        return self.rows
+
+    def write_parquet(self, path: str) -> None:
+        assert self.rows.num_rows == 500
+
+
+def engines(names: Names, stack: ExitStack) -> Names:
+    pipeline = embank.pipeline
+    spec = pipeline.Spec(
+        fields=[pipeline.Field("clicked", "int32"), pipeline.Field("site", "hex32")],
+        columns=[
+            pipeline.Column(
+                "site", pipeline.fill_missing(0), pipeline.modulus(99), pipeline.vocabulary("site")
+            )
+        ],
+        outputs=[pipeline.Output("ids", ["site"], "i64")],
+    )
+    return {
+        "spec": spec, "spark": SimpleNamespace(createDataFrame=Blocks),
+        "ray": SimpleNamespace(data=SimpleNamespace(from_arrow=Blocks)),
+    }
+
+
 def graph(names: Names, stack: ExitStack) -> Names:
     pytest.importorskip("torch_geometric")
     features = np.ones((5, 3), np.float32)
@@ -189,6 +238,7 @@ def reader(names: Names, stack: ExitStack) -> Names:
 SETTINGS = {
     ("export.md", "Export and import"): Setting(two_tables),
     ("life.md", "Eviction"): Setting(tracked_table),
+    ("pipeline.md", "On Ray and Spark"): Setting(engines),
     ("pipeline.md", "Serving a training loop elsewhere"): Setting(
         server,
         {'"grpc://127.0.0.1:41234"': "ADDRESS", 'column("dense")': 'column("f")'},

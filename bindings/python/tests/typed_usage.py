@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -20,13 +21,18 @@ from embank.pipeline import (
     Batch,
     Column,
     Field,
+    FrozenPipeline,
     Output,
+    PartialVocabularies,
     Pipeline,
     Spec,
     VocabularySpec,
     connect,
     criteo,
+    merge_parts,
     modulus,
+    partial_vocabularies,
+    split_parts,
     vocabulary,
 )
 
@@ -170,3 +176,15 @@ def number_in_a_bank(path: Path, bank: embank.Bank) -> int:
         for _ in feed:
             pipeline.checkpoint(b"%d" % feed.position)
     return pipeline.checkpoint()
+
+
+def preprocess_on_a_cluster(path: Path, bank: embank.Bank, batches: Iterable[Any]) -> FrozenPipeline:
+    parts = split_parts(criteo(5000), [path], part_bytes="1MiB", header=False)
+    partial: PartialVocabularies = partial_vocabularies(criteo(5000))
+    schema: str = partial.spark_schema
+    pipeline = merge_parts(criteo(5000), [partial(parts), *partial.iterator(batches)])
+    print(schema, pipeline.spark_schema, pipeline.fingerprint, pipeline.report.rows)
+    print(list(pipeline.files(parts)), list(pipeline.files_iterator(batches)))
+    print(list(pipeline.rows_iterator(batches)))
+    pipeline.save(bank)
+    return pipeline

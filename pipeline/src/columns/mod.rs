@@ -87,18 +87,20 @@ impl std::fmt::Debug for ColumnStream<'_> {
 pub(crate) type Fields = [(String, FieldLayout)];
 
 impl<'a> ColumnStream<'a> {
+    /// Reads a file. Of a Parquet file, reads only the row groups `part`, if that is given.
     pub(crate) fn of_file(
         file: &File,
         fields: &Fields,
         partitions: &Partitions,
         chunk_bytes: usize,
+        part: Option<Range<u64>>,
     ) -> Result<Self, String> {
         let mut file = file.try_clone().map_err(|error| error.to_string())?;
         let bytes = file.metadata().map_err(|error| error.to_string())?.len();
         let magic = magic(&mut file)?;
         guarded(|| {
             if magic.starts_with(b"PAR1") {
-                return Self::of_parquet(file, fields, partitions, chunk_bytes);
+                return Self::of_parquet(file, fields, partitions, chunk_bytes, part);
             }
             Self::of_arrow(file, bytes, &magic, fields, partitions, chunk_bytes)
         })
@@ -115,7 +117,7 @@ impl<'a> ColumnStream<'a> {
         guarded(|| {
             if magic.starts_with(b"PAR1") {
                 let bytes = bytes::Bytes::copy_from_slice(bytes);
-                return Self::of_parquet(bytes, fields, &none, chunk_bytes);
+                return Self::of_parquet(bytes, fields, &none, chunk_bytes, None);
             }
             Self::of_arrow(cursor, bytes.len() as u64, &magic, fields, &none, chunk_bytes)
         })
@@ -126,12 +128,13 @@ impl<'a> ColumnStream<'a> {
         fields: &Fields,
         partitions: &Partitions,
         chunk_bytes: usize,
+        part: Option<Range<u64>>,
     ) -> Result<Self, String> {
         let chunk_rows = chunk_rows(fields, chunk_bytes);
         let file = ParquetFile::open(from, fields, partitions)?;
         let rows_total = Some(file.rows);
         let found = file.found.clone();
-        let batches = file.batches(chunk_rows)?;
+        let batches = file.batches(chunk_rows, part)?;
         Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total, found })
     }
 
@@ -192,6 +195,11 @@ impl<'a> ColumnStream<'a> {
         Ok(Some(ColumnRows { batch: batch.slice(0, rows), origins }))
     }
 
+    /// Number of rows of the file. `None` for an Arrow file, which does not say it.
+    pub(crate) fn rows_total(&self) -> Option<u64> {
+        self.rows_total
+    }
+
     /// Fields without a column in the file. Their values are missing.
     pub(crate) fn absent(&self) -> &[String] {
         &self.found.absent
@@ -212,6 +220,17 @@ impl<'a> ColumnStream<'a> {
         let part = |total: u64| (bytes as f64 * self.rows as f64 / total.max(1) as f64) as u64;
         self.rows_total.map_or(0, part).min(bytes)
     }
+}
+
+/// Returns the compressed bytes of each row group of a Parquet file. `None` for other files.
+pub(crate) fn row_group_bytes(file: &File) -> Result<Option<Vec<u64>>, String> {
+    let mut file = file.try_clone().map_err(|error| error.to_string())?;
+    // Other readers of the file share its place.
+    file.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;
+    if !magic(&mut file)?.starts_with(b"PAR1") {
+        return Ok(None);
+    }
+    guarded(|| parquet_file::row_group_bytes(file)).map(Some)
 }
 
 /// Runs code that may panic on a hostile file, and turns a panic into an error. Unwind safe: after

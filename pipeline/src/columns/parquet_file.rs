@@ -9,7 +9,7 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
 };
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use parquet::file::reader::ChunkReader;
 use parquet::schema::types::SchemaDescriptor;
 
@@ -68,21 +68,40 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         Ok(Self { from, metadata, schema, descriptor, int96_units, found, rows })
     }
 
-    /// Returns a function that gives the next rows at each call.
-    pub(super) fn batches(self, chunk_rows: usize) -> Result<Batches<'static>, String> {
+    /// Returns a function that gives the next rows at each call: those of the row groups `part`, or
+    /// all rows.
+    pub(super) fn batches(
+        self,
+        chunk_rows: usize,
+        part: Option<Range<u64>>,
+    ) -> Result<Batches<'static>, String> {
         if self.found.columns.is_empty() {
             return Ok(Box::new(|| Ok(None)));
         }
-        let groups = 0..self.metadata.num_row_groups();
-        let mut reader = self.reader(&self.found.columns, groups, chunk_rows)?;
+        let groups = self.groups(part)?;
+        let mut reader = self.reader(&self.found.columns, groups.clone(), chunk_rows)?;
         let mut rows = 0;
         Ok(Box::new(move || match guarded(|| reader.next().transpose().map_err(told)) {
             Ok(batch) => {
                 rows += batch.as_ref().map_or(0, |batch| batch.num_rows() as u64);
                 Ok(batch)
             }
-            Err(why) => Err(self.with_column(why, rows, chunk_rows)),
+            Err(why) => Err(self.with_column(why, &groups, rows, chunk_rows)),
         }))
+    }
+
+    /// The row groups of a part, or all.
+    fn groups(&self, part: Option<Range<u64>>) -> Result<Range<usize>, String> {
+        let all = self.metadata.num_row_groups();
+        let Some(part) = part else { return Ok(0..all) };
+        if part.start <= part.end && part.end <= all as u64 {
+            return Ok(part.start as usize..part.end as usize);
+        }
+        Err(format!(
+            "it has {all} row groups, and a part of it has those from {} to {}: it is another file than the one that was \
+             split; split it again",
+            part.start, part.end
+        ))
     }
 
     fn reader(
@@ -105,16 +124,22 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
             .map_err(told)
     }
 
-    /// Adds the column's name to the error of reading `chunk_rows` rows from row `begin` on. The
-    /// decoder reads all columns of these rows in one call, and its error does not say which column
-    /// it is about. So this function reads the row groups of these rows again, column by column, up
-    /// to the first column that fails.
+    /// Adds the column's name to the error of reading `chunk_rows` rows of the row groups `read`,
+    /// from their row `begin` on. The decoder reads all columns of these rows in one call, and its
+    /// error does not say which column it is about. So this function reads the row groups of these
+    /// rows again, column by column, up to the first column that fails.
     #[cold]
-    fn with_column(&self, why: String, begin: u64, chunk_rows: usize) -> String {
+    fn with_column(
+        &self,
+        why: String,
+        read: &Range<usize>,
+        begin: u64,
+        chunk_rows: usize,
+    ) -> String {
         if why.starts_with("its column ") {
             return why;
         }
-        let groups = self.groups_of(&(begin..begin + chunk_rows as u64));
+        let groups = self.groups_of(read, &(begin..begin + chunk_rows as u64));
         for &column in &self.found.columns {
             let read = guarded(|| {
                 let mut reader = self.reader(&[column], groups.clone(), chunk_rows)?;
@@ -134,11 +159,12 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         why
     }
 
-    /// The row groups that have these rows.
-    fn groups_of(&self, rows: &Range<u64>) -> Range<usize> {
-        let mut all = 0..0;
+    /// Those of the row groups `read` that have these rows. Rows count from the first of `read`.
+    fn groups_of(&self, read: &Range<usize>, rows: &Range<u64>) -> Range<usize> {
+        let mut all = read.start..read.start;
         let mut begin = 0;
-        for (place, group) in self.metadata.row_groups().iter().enumerate() {
+        for place in read.clone() {
+            let group = self.metadata.row_group(place);
             let end = begin + u64::try_from(group.num_rows()).unwrap_or(0);
             if end <= rows.start {
                 all.start = place + 1;
@@ -150,6 +176,13 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         }
         all
     }
+}
+
+/// The compressed bytes of each row group.
+pub(super) fn row_group_bytes(from: impl ChunkReader + 'static) -> Result<Vec<u64>, String> {
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&Pages(from)).map_err(told)?;
+    let bytes = |group: &RowGroupMetaData| u64::try_from(group.compressed_size()).unwrap_or(0);
+    Ok(metadata.row_groups().iter().map(bytes).collect())
 }
 
 /// Derives the Arrow types of the columns from the Parquet schema. Writers of Arrow data also store

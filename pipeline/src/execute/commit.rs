@@ -20,7 +20,7 @@ use crate::vocabulary::Numbering;
 
 /// A run that has good rows checks the share of bad lines only from this number of lines on,
 /// because a small sample says little.
-const ROWS_BEFORE_SHARE: u64 = 10_000;
+pub(crate) const ROWS_BEFORE_SHARE: u64 = 10_000;
 
 /// How many bad rows a run may leave out.
 #[derive(Debug, Clone, Copy)]

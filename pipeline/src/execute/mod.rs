@@ -29,6 +29,6 @@ mod write_out;
 pub use consumer::Consumer;
 pub use report::RunReport;
 
-pub(crate) use commit::{BadRowLimit, CommitOptions, Committer};
+pub(crate) use commit::{BadRowLimit, CommitOptions, Committer, ROWS_BEFORE_SHARE};
 pub(crate) use run::{Outcome, run};
 pub(crate) use setup::Setup;

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use crate::error::BadRowReport;
+use serde::{Deserialize, Serialize};
+
+use crate::decode::REPORTED_BAD_ROWS;
+use crate::error::{BadRowReport, Error, Result};
 use crate::trace::Trace;
 
 /// The result of a run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunReport {
     /// Rows that the consumer got.
@@ -29,5 +32,37 @@ pub struct RunReport {
     /// Wall time of the run.
     pub elapsed: Duration,
     /// Times of the stages. `None` unless [`RunOptions::trace`](crate::RunOptions::trace) is set.
+    #[serde(skip)]
     pub trace: Option<Trace>,
+}
+
+impl RunReport {
+    /// Writes the report as JSON, which [`from_json`](Self::from_json) reads. The JSON has no
+    /// trace.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and texts have a JSON form")
+    }
+
+    /// Reads a report from JSON.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] with the fault and its place in the JSON.
+    pub fn from_json(json: &str) -> Result<Self> {
+        serde_json::from_str(json).map_err(|error| Error::Spec(format!("no report: {error}")))
+    }
+
+    /// Adds the report of a run over the next part of the inputs. The durations are summed.
+    pub(crate) fn add(&mut self, next: &Self) {
+        self.rows += next.rows;
+        self.bad_rows += next.bad_rows;
+        self.bad_lines += next.bad_lines;
+        self.first_bad_rows.extend(next.first_bad_rows.iter().cloned());
+        self.first_bad_rows.truncate(REPORTED_BAD_ROWS);
+        self.missing_columns += next.missing_columns;
+        self.first_missing_columns.extend(next.first_missing_columns.iter().cloned());
+        self.first_missing_columns.truncate(REPORTED_BAD_ROWS);
+        self.bytes += next.bytes;
+        self.elapsed += next.elapsed;
+    }
 }

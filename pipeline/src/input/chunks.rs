@@ -22,8 +22,8 @@ use crate::plan::{Plan, Plans};
 pub(crate) struct Chunks<'a> {
     inputs: Vec<Input<'a>>,
     chunk_bytes: u64,
-    row_ends: RowEnds,
-    begins: TextBegins,
+    pub(super) row_ends: RowEnds,
+    pub(super) begins: TextBegins,
     /// The fields that the plan reads, for Parquet and Arrow files.
     #[cfg(feature = "parquet")]
     fields: Vec<(String, crate::decode::FieldLayout)>,
@@ -75,15 +75,15 @@ struct Position<'a> {
 
 /// The input whose chunks threads are claiming.
 #[derive(Debug)]
-struct Current<'a> {
-    open: Arc<Open<'a>>,
+pub(super) struct Current<'a> {
+    pub(super) open: Arc<Open<'a>>,
     /// What the first chunk skips at its beginning, and the plan of all chunks of this input.
     first: TextBegin,
-    reader: Reader<'a>,
+    pub(super) reader: Reader<'a>,
 }
 
 #[derive(Debug)]
-enum Reader<'a> {
+pub(super) enum Reader<'a> {
     /// A thread claims a range under the lock, and reads the range after it has released the lock.
     Ranges,
     Text(Stream<'a>),
@@ -243,16 +243,20 @@ impl<'a> Chunks<'a> {
     /// Returns the next piece of the current input. Opens the input if it is not open yet. `None`
     /// at the input's end.
     fn piece(&self, at: &mut Position<'a>, buffer: &mut Vec<u8>) -> Result<Option<Piece<'a>>> {
-        let begin = at.offset;
         let current = match &mut at.current {
             Some(current) => current,
-            none => none.insert(self.open(at.input)?),
+            none => {
+                let opened = none.insert(self.open(at.input)?);
+                at.offset = opened.first_offset();
+                opened
+            }
         };
+        let begin = at.offset;
         let input = &current.open;
         match &mut current.reader {
-            Reader::Ranges if begin >= input.bytes => Ok(None),
+            Reader::Ranges if begin >= input.range().end => Ok(None),
             Reader::Ranges => {
-                let end = (begin + self.chunk_bytes).min(input.bytes);
+                let end = (begin + self.chunk_bytes).min(input.range().end);
                 let source = ChunkSource::There(Arc::clone(input));
                 Ok(Some(Piece { range: begin..end, read: end, source }))
             }
@@ -279,11 +283,7 @@ impl<'a> Chunks<'a> {
                 input.check_unchanged()?;
                 let Some(rows) = rows.map_err(told)? else { return Ok(None) };
                 if begin == 0 {
-                    // Checked at the first row: a file without rows has no values that could be
-                    // missing or mean another thing.
-                    self.check_absent(input, stream.absent())?;
-                    self.missing_columns.lock().add(&input.name, stream.absent());
-                    self.meanings.lock().add(&input.name, stream.meanings())?;
+                    self.check_columns(input, stream)?;
                 }
                 let end = begin + rows.rows() as u64;
                 let read = stream.input_bytes(input.bytes);
@@ -296,7 +296,7 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    fn open(&self, place: usize) -> Result<Current<'a>> {
+    pub(super) fn open(&self, place: usize) -> Result<Current<'a>> {
         let open = Open::new(&self.inputs[place], self.row_ends)?;
         self.states.check(place, open.state.as_ref(), &open.name)?;
         let plan = Arc::clone(self.begins.own());
@@ -308,6 +308,9 @@ impl<'a> Chunks<'a> {
                     let line = open.first_line();
                     open.check_unchanged()?;
                     first = self.begins.of(&open.name, &line?)?;
+                    if !open.has_beginning() {
+                        first.begin = Begin::default();
+                    }
                 }
                 Reader::Ranges
             }
@@ -315,7 +318,11 @@ impl<'a> Chunks<'a> {
                 let stream = open.stream(compression, &self.stop);
                 let compressed = compression.is_some();
                 let told = |error| self.broken(&open, compressed, Broken::Io(error));
-                Reader::Text(stream.map_err(told)?)
+                let stream = stream.map_err(told)?;
+                if !open.has_beginning() {
+                    first.plan = self.plan_of_beginning(&open)?;
+                }
+                Reader::Text(stream)
             }
             #[cfg(feature = "parquet")]
             Some(Serial::Columns) => {
@@ -326,6 +333,37 @@ impl<'a> Chunks<'a> {
             }
         };
         Ok(Current { open: Arc::new(open), first, reader })
+    }
+
+    /// Returns the plan for the rows of a later part of a text with quotes. The first row of the
+    /// file decides.
+    fn plan_of_beginning(&self, open: &Open<'a>) -> Result<Arc<Plan>> {
+        let told = |broken| self.broken(open, false, broken);
+        let mut stream = open.stream_of_beginning().map_err(|error| told(Broken::Io(error)))?;
+        let mut text = Vec::new();
+        // Reads one row at least.
+        stream.next(self.row_ends, 1, &mut text).map_err(told)?;
+        open.check_unchanged()?;
+        Ok(self.begins.of(&open.name, &text)?.plan)
+    }
+
+    /// Checks the columns of a file against those of the run's other files, and counts missing
+    /// ones. Called at the first row: a file without rows has no values that could be missing or
+    /// mean another thing.
+    #[cfg(feature = "parquet")]
+    pub(super) fn check_columns(
+        &self,
+        input: &Open<'a>,
+        stream: &crate::columns::ColumnStream<'a>,
+    ) -> Result<()> {
+        if !input.is_part() {
+            // The split of a part has looked at all files.
+            self.check_absent(input, stream.absent())?;
+        }
+        if input.has_beginning() {
+            self.missing_columns.lock().add(&input.name, stream.absent());
+        }
+        self.meanings.lock().add(&input.name, stream.meanings())
     }
 
     /// Fails if a field of `absent` has a column in no input of the run. Its name is then probably
@@ -354,7 +392,7 @@ impl<'a> Chunks<'a> {
     }
 
     #[cold]
-    fn broken(&self, input: &Open<'a>, compressed: bool, broken: Broken) -> Error {
+    pub(super) fn broken(&self, input: &Open<'a>, compressed: bool, broken: Broken) -> Error {
         let name = input.name.clone();
         match (broken, self.row_ends) {
             // Relaxed: if the read failed because `stop` is true, this thread has already seen that
@@ -392,11 +430,23 @@ impl<'a> Chunks<'a> {
     }
 }
 
+impl Current<'_> {
+    /// The place of the input's first chunk. Columns count rows, from 0 in each part.
+    fn first_offset(&self) -> u64 {
+        match self.reader {
+            Reader::Ranges => self.open.range().start,
+            Reader::Text(ref stream) => stream.offset(),
+            #[cfg(feature = "parquet")]
+            Reader::Columns(_) => 0,
+        }
+    }
+}
+
 impl Position<'_> {
     fn leave_input(&mut self) {
         self.bytes_before += self.current.take().map_or(0, |current| match &current.reader {
             Reader::Text(stream) if current.open.is_pipe => stream.input_bytes(),
-            _ => current.open.bytes,
+            _ => current.open.input_bytes(),
         });
         self.input += 1;
         self.offset = 0;

@@ -12,6 +12,7 @@ mod chunks;
 #[cfg(feature = "parquet")]
 mod meanings;
 mod open;
+mod split;
 mod stream;
 mod table_format;
 mod unchanged;
@@ -20,8 +21,10 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::format::Format;
 
 pub(crate) use chunks::{ChunkRows, Chunks, Claim};
+pub(crate) use split::split;
 pub(crate) use stream::RowEnds;
 pub(crate) use unchanged::FileStates;
 
@@ -47,7 +50,21 @@ pub struct Input<'a> {
 enum Origin<'a> {
     Memory(&'a [u8]),
     File(PathBuf),
+    Part(FilePart),
     StandardInput,
+}
+
+/// A part of a file ([`split`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FilePart {
+    pub(crate) path: PathBuf,
+    /// The part's bytes of a text, or its row groups of a Parquet file. A compressed text and an
+    /// Arrow file are not divided: the range is that of all bytes.
+    pub(crate) range: std::ops::Range<u64>,
+    /// The file's length when it was split.
+    pub(crate) file_bytes: u64,
+    /// The format of all files of the split.
+    pub(crate) format: Format,
 }
 
 impl<'a> Input<'a> {
@@ -86,10 +103,35 @@ impl<'a> Input<'a> {
         Self { name: "standard input".to_owned(), from: Origin::StandardInput }
     }
 
+    /// Makes an input of a part of a file. It must be the only input of its run.
+    pub(crate) fn part(part: FilePart) -> Self {
+        let mut name = part.path.display().to_string();
+        let unit = if part.format == Format::Columns { "row group" } else { "byte" };
+        if part.range.start > 0 {
+            name += &format!(" from {unit} {}", part.range.start);
+        }
+        Self { name, from: Origin::Part(part) }
+    }
+
+    /// Returns this input with its absolute path as its name. A part names its file so, because
+    /// workers have other working directories.
+    pub(crate) fn named_by_path(&self) -> Self {
+        let name = self.path().map(|path| path.display().to_string());
+        Self { name: name.unwrap_or_else(|| self.name.clone()), from: self.from.clone() }
+    }
+
+    /// The format of a part of a file. `None` for other inputs.
+    pub(crate) fn format_of_part(&self) -> Option<Format> {
+        match &self.from {
+            Origin::Part(part) => Some(part.format),
+            _ => None,
+        }
+    }
+
     /// True if the input can be read only once.
     pub(crate) fn is_pipe(&self) -> bool {
         match &self.from {
-            Origin::Memory(_) => false,
+            Origin::Memory(_) | Origin::Part(_) => false,
             // A file that is the standard input is read as a pipe is, from its present place on.
             Origin::StandardInput => true,
             // A folder is not a pipe. Opening a folder fails with its own error.
@@ -124,7 +166,7 @@ impl<'a> Input<'a> {
     pub fn path(&self) -> Option<&Path> {
         match &self.from {
             Origin::Memory(_) | Origin::StandardInput => None,
-            Origin::File(path) => Some(path),
+            Origin::File(path) | Origin::Part(FilePart { path, .. }) => Some(path),
         }
     }
 
@@ -133,6 +175,7 @@ impl<'a> Input<'a> {
         let path = match &self.from {
             Origin::Memory(text) => return Ok(text.len() as u64),
             Origin::StandardInput => return Ok(0),
+            Origin::Part(part) => return Ok(part.range.end - part.range.start),
             Origin::File(path) => path,
         };
         let metadata = path.metadata();

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::stream::{Compression, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, RowEnds, Stream, line_ends};
 use super::unchanged::FileState;
-use super::{Input, Origin};
+use super::{FilePart, Input, Origin};
 use crate::error::{Error, Result};
 
 /// After a chunk's range, this number of bytes is read at first, to find the end of the chunk's
@@ -23,8 +23,10 @@ pub(super) const TAIL_BYTES: usize = 4 << 10;
 pub(crate) struct Open<'a> {
     pub(super) name: String,
     pub(super) text: OpenText<'a>,
-    /// The input's length. 0 for a pipe.
+    /// The input's length. 0 for a pipe. For a part of a file, the file's length.
     pub(super) bytes: u64,
+    /// The range to read of a part of a file. `None` if the whole input is read.
+    part: Option<Range<u64>>,
     /// True for a pipe and for standard input, which are read once, from their beginning to their
     /// end.
     pub(super) is_pipe: bool,
@@ -71,7 +73,7 @@ impl<'a> Open<'a> {
                 let owned = std::io::stdin().as_fd().try_clone_to_owned().map_err(io)?;
                 (OpenText::File(File::from(owned), PathBuf::from(&name)), 0, None, true)
             }
-            Origin::File(path) => {
+            Origin::File(path) | Origin::Part(FilePart { path, .. }) => {
                 let io = |source| Error::Io { doing: "open", path: PathBuf::from(&name), source };
                 // Without `NONBLOCK`, a thread would wait in `open` or `read` for the pipe's
                 // writer; see `Pipe`.
@@ -99,6 +101,10 @@ impl<'a> Open<'a> {
                 (OpenText::File(file, PathBuf::from(&name)), bytes, compression, pipe)
             }
         };
+        let part = match &input.from {
+            Origin::Part(part) => Some(checked_range(part, &name, bytes)?),
+            _ => None,
+        };
         let quoted = matches!(row_ends, RowEnds::Quoted { .. });
         #[cfg(feature = "parquet")]
         if row_ends == RowEnds::Columns {
@@ -108,7 +114,7 @@ impl<'a> Open<'a> {
                 return Err(Error::Columns { input: name, what: what.to_owned() });
             }
             let serial = Some(Serial::Columns);
-            return Ok(Self { name, text, bytes, is_pipe: pipe, serial, row_ends, state });
+            return Ok(Self { name, text, bytes, part, is_pipe: pipe, serial, row_ends, state });
         }
         let serial = compression.is_some() || quoted || pipe;
         let serial = serial.then_some(Serial::Text(compression));
@@ -119,7 +125,31 @@ impl<'a> Open<'a> {
         }
         // The system's length of a pipe has no meaning.
         let bytes = if pipe { 0 } else { bytes };
-        Ok(Self { name, text, bytes, is_pipe: pipe, serial, row_ends, state })
+        Ok(Self { name, text, bytes, part, is_pipe: pipe, serial, row_ends, state })
+    }
+
+    /// The bytes to read: those of the part, or all. Must not be called for files of columns.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.part.clone().unwrap_or(0..self.bytes)
+    }
+
+    /// True for a part of a file.
+    pub(super) fn is_part(&self) -> bool {
+        self.part.is_some()
+    }
+
+    /// True if the input has the beginning of its file.
+    pub(super) fn has_beginning(&self) -> bool {
+        self.part.as_ref().is_none_or(|part| part.start == 0)
+    }
+
+    /// Bytes that are read of the input. All bytes of a file of columns count in its first part.
+    pub(super) fn input_bytes(&self) -> u64 {
+        match &self.part {
+            Some(part) if self.row_ends != RowEnds::Columns => part.end - part.start,
+            Some(part) if part.start > 0 => 0,
+            _ => self.bytes,
+        }
     }
 
     /// Fails if the input is a file that has changed since it was opened. Called after each piece
@@ -143,7 +173,19 @@ impl<'a> Open<'a> {
                 let tells = !matches!(self.row_ends, RowEnds::Rows(_));
                 Stream::of_pipe(Pipe::new(file, stop)?, compression, tells)
             }
+            OpenText::File(file, _) if self.is_part() && compression.is_none() => {
+                Stream::of_range(file, self.range())
+            }
             OpenText::File(file, _) => Stream::of_file(file, compression),
+        }
+    }
+
+    /// Reads a text without compression from its beginning on, also if the input is a later part
+    /// of it.
+    pub(super) fn stream_of_beginning(&self) -> std::io::Result<Stream<'a>> {
+        match &self.text {
+            OpenText::Memory(text) => Stream::of_memory(text, None),
+            OpenText::File(file, _) => Stream::of_range(file, 0..self.bytes),
         }
     }
 
@@ -158,7 +200,8 @@ impl<'a> Open<'a> {
         match &self.text {
             OpenText::Memory(bytes) => ColumnStream::of_memory(bytes, fields, chunk_bytes),
             OpenText::File(file, _) => {
-                ColumnStream::of_file(file, fields, &self.partitions(), chunk_bytes)
+                let part = self.part.clone();
+                ColumnStream::of_file(file, fields, &self.partitions(), chunk_bytes, part)
             }
         }
     }
@@ -306,6 +349,45 @@ impl<'a> Open<'a> {
         let lines = self.cut(buffer, from, begin..last + 1)?;
         Ok(&buffer[lines])
     }
+}
+
+impl Open<'_> {
+    /// Returns the first place from `at` on at which a line begins. `at` must be above 0. If a line
+    /// has more bytes than a line may have, returns a place within it.
+    pub(super) fn line_begin(&self, at: u64) -> Result<u64> {
+        let OpenText::File(file, path) = &self.text else { unreachable!("files are split") };
+        let io = |source| Error::Io { doing: "read", path: path.clone(), source };
+        let limit = self.bytes.min(at + LINE_BYTES_MAX as u64);
+        let mut text = Vec::new();
+        // The byte before `at` shows whether a line begins there.
+        let mut from = at - 1;
+        // The loop ends: each round moves on by the bytes read, up to the limit.
+        while from < limit {
+            text.resize((limit - from).min(TAIL_BYTES as u64) as usize, 0);
+            read_exact_at(file, &mut text, from).map_err(io)?;
+            if let Some(end) = memchr::memchr(b'\n', &text) {
+                return Ok(from + end as u64 + 1);
+            }
+            from += text.len() as u64;
+        }
+        Ok(limit)
+    }
+
+    /// The compressed bytes of each row group of a Parquet file. `None` for an Arrow file.
+    #[cfg(feature = "parquet")]
+    pub(super) fn row_group_bytes(&self) -> std::result::Result<Option<Vec<u64>>, String> {
+        let OpenText::File(file, _) = &self.text else { unreachable!("files are split") };
+        crate::columns::row_group_bytes(file)
+    }
+}
+
+/// Returns the range of a part after checking it against the file's length.
+fn checked_range(part: &FilePart, name: &str, bytes: u64) -> Result<Range<u64>> {
+    if part.file_bytes == bytes {
+        return Ok(part.range.clone());
+    }
+    let what = format!("it had {} bytes when it was split and has {bytes}", part.file_bytes);
+    Err(Error::InputChanged { input: name.to_owned(), what })
 }
 
 /// Makes the error of a line that is too long and has `lines_before` lines of its chunk before it.

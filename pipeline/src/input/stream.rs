@@ -17,6 +17,8 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -181,6 +183,23 @@ impl Read for Pipe {
     }
 }
 
+/// Reads a range of a file, at places that it keeps itself.
+struct FileRange {
+    file: File,
+    /// The bytes that are not read yet.
+    range: Range<u64>,
+}
+
+impl Read for FileRange {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.range.end - self.range.start;
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read_at(&mut buffer[..wanted], self.range.start)?;
+        self.range.start += read as u64;
+        Ok(read)
+    }
+}
+
 /// A text that is read from its beginning to its end.
 pub(crate) struct Stream<'a> {
     source: Box<dyn Read + Send + 'a>,
@@ -189,7 +208,7 @@ pub(crate) struct Stream<'a> {
     input_bytes: Arc<AtomicU64>,
     carry: Vec<u8>,
     ended: bool,
-    /// Bytes of text that were returned so far.
+    /// Place in the text after the bytes that were returned so far. A byte order mark counts.
     offset: u64,
 }
 
@@ -214,6 +233,14 @@ pub(crate) enum Broken {
 impl<'a> Stream<'a> {
     pub(crate) fn of_file(file: &File, compression: Option<Compression>) -> io::Result<Self> {
         Self::new(file.try_clone()?, compression)
+    }
+
+    /// Reads a range of a file without compression. Does not move the place at which other readers
+    /// of the file are.
+    pub(crate) fn of_range(file: &File, range: Range<u64>) -> io::Result<Self> {
+        let offset = range.start;
+        let from = FileRange { file: file.try_clone()?, range };
+        Ok(Self { offset, ..Self::new(from, None)? })
     }
 
     /// Reads a pipe. If no compression is given and `tells` is set, the pipe's first bytes decide
@@ -277,11 +304,13 @@ impl<'a> Stream<'a> {
         // mark would not be at the beginning of a field.
         let marks = self.offset == 0 && matches!(row_ends, RowEnds::Lines | RowEnds::Quoted { .. });
         let mut first = if marks { UTF8_MARK.len() } else { 0 };
+        let mut mark = 0;
         // The loop ends: each round reads more, up to the text's end or the limit of a line.
         loop {
             self.fill(buffer, wanted.max(first)).map_err(Broken::Io)?;
             if first > 0 && buffer.starts_with(&UTF8_MARK) {
                 buffer.drain(..UTF8_MARK.len());
+                mark = UTF8_MARK.len();
             }
             first = 0;
             scan.go_on(row_ends, buffer);
@@ -307,7 +336,7 @@ impl<'a> Stream<'a> {
             }
             wanted = buffer.len() + chunk_bytes.max(GROWTH_BYTES);
         }
-        self.offset += buffer.len() as u64;
+        self.offset += (mark + buffer.len()) as u64;
         Ok(!buffer.is_empty())
     }
 

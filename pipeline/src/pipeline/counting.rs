@@ -146,6 +146,11 @@ impl Pipeline {
             self.check_counted()?;
             self.count(inputs, states)?;
         }
+        self.keep_made(to_make)
+    }
+
+    /// Keeps the frequent values of the vocabularies `to_make`, whose values are counted.
+    pub(super) fn keep_made(&mut self, to_make: &[usize]) -> Result<()> {
         // If an error ends the loop below, `counted` stays `NotKept`.
         self.counted = Counted::NotKept;
         let mut numberings = self.numberings.lock();

@@ -1,10 +1,11 @@
 //! The type [`Pipeline`]: a spec with its vocabularies.
 //!
 //! The methods of [`Pipeline`] are in this folder. This file makes a pipeline, [`run`] runs it,
-//! [`counting`] counts values and keeps the frequent ones, and [`saving`] saves to a bank.
-//! [`feed`](crate::feed) makes feeds.
+//! [`counting`] counts values and keeps the frequent ones, [`merging`] merges vocabularies of
+//! parts, and [`saving`] saves to a bank. [`feed`](crate::feed) makes feeds.
 
 mod counting;
+mod merging;
 mod run;
 mod saving;
 
@@ -15,12 +16,14 @@ use embank::locks::Mutex;
 
 use crate::batch::MatrixInfo;
 use crate::error::{Error, Result};
-use crate::execute::BadRowLimit;
+use crate::execute::{BadRowLimit, RunReport};
 use crate::options::RunOptions;
 use crate::plan::{Plan, Plans};
 use crate::spec::Spec;
 use crate::vocabulary::{Numbering, RunNumbering, open};
 use counting::Counted;
+
+pub use merging::VocabularyValues;
 
 /// A pipeline with its vocabularies. Each run continues the ids of the run before.
 ///
@@ -53,6 +56,8 @@ pub struct Pipeline {
     numberings: Arc<Mutex<Vec<Numbering>>>,
     /// True if runs give ids to new values.
     learns: bool,
+    /// True if runs read again what a run that learned has read ([`replay`](Self::replay)).
+    replays: bool,
     /// Set when a feed of an evaluation is made: the vocabularies at that moment, for the feed's
     /// run.
     begun: Option<Vec<RunNumbering>>,
@@ -61,6 +66,8 @@ pub struct Pipeline {
     /// The bank that keeps the vocabularies.
     bank: Option<embank::Bank>,
     counted: Counted,
+    /// The sum of the reports of merged parts.
+    merged: RunReport,
 }
 
 impl Pipeline {
@@ -70,7 +77,7 @@ impl Pipeline {
     /// [`Error::Spec`] if the spec or an option is invalid. [`Error::OutOfMemory`] if there is no
     /// memory for the tables.
     pub fn new(spec: &Spec, options: &RunOptions) -> Result<Self> {
-        Self::with(spec, options, None)
+        Self::with(spec, options, None, None)
     }
 
     /// Makes a pipeline as [`new`](Self::new) does, but its vocabularies are the bank's
@@ -113,14 +120,25 @@ impl Pipeline {
     /// # Ok::<(), embank_pipeline::Error>(())
     /// ```
     pub fn with_bank(spec: &Spec, options: &RunOptions, bank: &embank::Bank) -> Result<Self> {
-        Self::with(spec, options, Some(bank))
+        Self::with(spec, options, Some(bank), None)
     }
 
-    fn with(spec: &Spec, options: &RunOptions, bank: Option<&embank::Bank>) -> Result<Self> {
+    /// Makes a pipeline whose vocabularies `bank` keeps. With a `scratch` bank in place of it, that
+    /// has the values of unknown range, and the pipeline counts as one without a bank.
+    fn with(
+        spec: &Spec,
+        options: &RunOptions,
+        bank: Option<&embank::Bank>,
+        scratch: Option<&embank::Bank>,
+    ) -> Result<Self> {
         options.check()?;
-        let plans = Arc::new(Plans::new(spec, options.format, bank.is_some())?);
+        let has_bank = bank.is_some() || scratch.is_some();
+        let plans = Arc::new(Plans::new(spec, options.format, has_bank)?);
         let plan = Arc::clone(plans.own());
-        let numberings = plan.vocabularies.iter().map(|vocabulary| open(vocabulary, bank));
+        let numberings = plan.vocabularies.iter().map(|vocabulary| {
+            let scratch = scratch.filter(|_| !vocabulary.is_of_known_range());
+            open(vocabulary, bank.or(scratch))
+        });
         let numberings = numberings.collect::<Result<Vec<_>>>()?;
         let info = |output: &crate::plan::OutputPlan| MatrixInfo {
             name: output.name.clone(),
@@ -137,11 +155,13 @@ impl Pipeline {
             infos,
             numberings: Arc::new(Mutex::new(numberings)),
             learns,
+            replays: false,
             begun: None,
             saves_each_batch: false,
             stop: Arc::default(),
             bank: bank.cloned(),
             counted: Counted::Whole,
+            merged: RunReport::default(),
         })
     }
 
@@ -194,11 +214,13 @@ impl Pipeline {
             infos: Arc::clone(&self.infos),
             numberings: Arc::clone(&self.numberings),
             learns: false,
+            replays: false,
             begun: None,
             saves_each_batch: false,
             stop: Arc::default(),
             bank: self.bank.clone(),
             counted: Counted::Whole,
+            merged: RunReport::default(),
         }
     }
 

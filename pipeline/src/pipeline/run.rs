@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::Pipeline;
 use crate::error::{Error, Result};
-use crate::execute::{self, CommitOptions, Committer, Consumer, Outcome, RunReport, Setup};
+use crate::execute::{
+    self, BadRowLimit, CommitOptions, Committer, Consumer, Outcome, RunReport, Setup,
+};
 use crate::format::Format;
 use crate::input::{Chunks, FileStates, Input};
 use crate::plan::{Plans, TextLimits, VocabularyPlan};
@@ -69,7 +71,8 @@ impl Pipeline {
         if !to_make.is_empty() {
             self.make(&inputs, &to_make, &states)?;
         }
-        let report = self.go_over(&inputs, &states, Some(consumer), begun)?;
+        let report = self.go_over(&inputs, &states, Some(consumer), begun);
+        let report = report.map_err(|error| self.in_terms_of_a_replay(error))?;
         Ok(RunReport { elapsed: started.elapsed(), ..report })
     }
 
@@ -103,7 +106,7 @@ impl Pipeline {
             chunks: &chunks,
         };
         let options = CommitOptions {
-            bad_rows: self.bad_rows,
+            bad_rows: self.bad_rows_of(&inputs),
             // An evaluation never saves: the values that are not saved belong to the pipeline that
             // learns.
             saves: self.saves_each_batch && self.learns,
@@ -133,6 +136,8 @@ impl Pipeline {
         let one = |numbering: &Numbering| {
             if self.learns {
                 RunNumbering::learning(numbering, generates)
+            } else if self.replays {
+                RunNumbering::replaying(numbering)
             } else {
                 RunNumbering::evaluating(numbering)
             }
@@ -153,10 +158,19 @@ impl Pipeline {
     /// decide the format.
     fn plans_for(&self, inputs: &[Input<'_>]) -> Result<Arc<Plans>> {
         let limits = self.text_limits();
-        if limits.is_empty() && !matches!(self.options.format, Format::ByName(_)) {
+        let of_part = inputs.iter().find_map(Input::format_of_part);
+        if of_part.is_some() && inputs.len() > 1 {
+            let why = "a part of a file must be the only input of its run".to_owned();
+            return Err(Error::Inputs(why));
+        }
+        let format = of_part.unwrap_or(self.options.format);
+        if limits.is_empty()
+            && format == self.plans.format()
+            && !matches!(format, Format::ByName(_))
+        {
             return Ok(Arc::clone(&self.plans));
         }
-        let format = self.options.format.of_names(inputs.iter().map(Input::name))?;
+        let format = format.of_names(inputs.iter().map(Input::name))?;
         Ok(Arc::new(self.plans.of_run(format, limits)?))
     }
 
@@ -164,7 +178,7 @@ impl Pipeline {
     /// frozen vocabulary and to an evaluation, a longer text is a value that the vocabulary does
     /// not have, and no reason for a bad row: a text means the same in training and in evaluation.
     fn text_limits(&self) -> TextLimits {
-        if !self.learns {
+        if !self.learns && !self.replays {
             return TextLimits::default();
         }
         let numberings = self.numberings.lock();
@@ -174,6 +188,16 @@ impl Pipeline {
             Some((plan.name.clone(), numbering.value_bytes_max()?))
         };
         growing.filter_map(limit).collect()
+    }
+
+    /// How many bad rows a run over these inputs may leave out. A run over a part of a split leaves
+    /// out any number: the share counts over all parts ([`add_report`](Self::add_report)).
+    fn bad_rows_of(&self, inputs: &[Input<'_>]) -> BadRowLimit {
+        let is_part = inputs.iter().any(|input| input.format_of_part().is_some());
+        if is_part && (self.learns || self.replays) {
+            return BadRowLimit { share_max: 1.0, ..self.bad_rows };
+        }
+        self.bad_rows
     }
 
     fn chunks<'a>(

@@ -33,6 +33,13 @@ pub(crate) struct VocabularyPlan {
     pub(crate) settings: Option<VocabularySpec>,
 }
 
+impl VocabularyPlan {
+    /// True if all values are below a number that the plan knows.
+    pub(crate) fn is_of_known_range(&self) -> bool {
+        matches!(self.space, ValueSpace::Below(_))
+    }
+}
+
 /// A matrix and the slots of its columns.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OutputPlan {

@@ -92,6 +92,10 @@ impl MemoryNumbering {
         }
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(super) fn table(&self) -> &Arc<DirectTable> {
         &self.table
     }
@@ -340,6 +344,45 @@ impl MemoryNumbering {
         counted.add_to(counts, &self.values);
     }
 
+    /// Gives ids to those of `values` that have none, in their order, and adds the counts. `counts`
+    /// is empty, or has a count for each value.
+    pub(super) fn absorb(&mut self, values: &[u64], counts: &[u64]) -> Result<()> {
+        let range = self.table.range() as u64;
+        let table = Arc::clone(&self.table);
+        for (place, &value) in values.iter().enumerate() {
+            if value >= range {
+                let (name, id) = (self.name.clone(), u64::from(self.next_id()));
+                return Err(Error::ValueOutOfRange { name, value, id, range });
+            }
+            let id = table.id_or_insert(value as u32, self.first_id, &mut self.values);
+            if let (Some(sums), Some(&count)) = (&mut self.counts, counts.get(place)) {
+                sums.resize(self.values.len(), 0);
+                sums[(id - self.first_id) as usize] += count;
+            }
+        }
+        Ok(())
+    }
+
+    /// The values in the order of their ids, and their counts if the vocabulary counts.
+    pub(super) fn export(&self) -> (OwnedValues, Option<Vec<u64>>) {
+        let values = self.values.iter().map(|&value| u64::from(value)).collect();
+        let counts = self.counts.clone().map(|mut counts| {
+            counts.resize(self.values.len(), 0);
+            counts
+        });
+        (OwnedValues::U64(values), counts)
+    }
+
+    /// Freezes a vocabulary that no bank keeps. Free slots of the table get the id of unknown
+    /// values.
+    pub(super) fn freeze(&mut self) {
+        self.frozen = true;
+        self.table.clear(self.unknown);
+        for (id, &value) in (self.first_id..).zip(&self.values) {
+            self.table.put(value, id);
+        }
+    }
+
     /// Keeps the values that were counted at least `min_count` times, renumbers them in their old
     /// order, and freezes the vocabulary.
     pub(super) fn keep_frequent(&mut self, min_count: u64) -> Result<Kept> {
@@ -350,7 +393,7 @@ impl MemoryNumbering {
             self.load()?;
             return Ok(Kept { kept: kept.kept, removed: kept.removed });
         }
-        let table = self.table_to_clear()?;
+        self.table_to_clear()?;
         self.renumberings += 1;
         let before = self.values.len() as u64;
         let counts = self.counts.get_or_insert_default();
@@ -358,11 +401,7 @@ impl MemoryNumbering {
         let mut each = counts.iter();
         self.values.retain(|_| each.next().is_some_and(|&count| count >= min_count));
         counts.retain(|&count| count >= min_count);
-        self.frozen = true;
-        table.clear(self.unknown);
-        for (id, &value) in (self.first_id..).zip(&self.values) {
-            table.put(value, id);
-        }
+        self.freeze();
         let kept = self.values.len() as u64;
         Ok(Kept { kept, removed: before - kept })
     }

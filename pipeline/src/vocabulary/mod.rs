@@ -25,6 +25,6 @@ pub(crate) use counts::ValueCounts;
 pub(crate) use direct::DirectTable;
 pub(crate) use memory::{Kept, MemoryNumbering};
 pub(crate) use numbering::Numbering;
-pub(crate) use open::open;
+pub(crate) use open::{open, write};
 pub(crate) use run::{BankIds, OnUnseen, RunIds, RunNumbering};
 pub(crate) use unseen::{UnseenList, UnseenValues, UnseenWord};

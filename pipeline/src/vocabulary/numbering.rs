@@ -1,10 +1,10 @@
 //! The state of one vocabulary between the runs of a pipeline.
 
-use embank::{ValueKind, Vocabulary};
+use embank::{ByteBuffer, OwnedValues, ValueKind, Values, Vocabulary};
 
 use super::counts::ValueCounts;
 use super::memory::{Kept, MemoryNumbering};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Result of [`Pipeline::keep_frequent`](crate::Pipeline::keep_frequent) for one vocabulary.
 ///
@@ -110,6 +110,60 @@ impl Numbering {
                 Ok(Kept { kept: kept.kept, removed: kept.removed })
             }
         }
+    }
+
+    /// Gives ids to those of `values` that have none, in their order, and adds the counts of a
+    /// vocabulary that counts. `counts` is empty, or has a count for each value.
+    pub(crate) fn absorb(&mut self, values: Values<'_>, counts: &[u64]) -> Result<()> {
+        match (&mut self.ids, values) {
+            (Ids::Memory(memory), Values::U64(values)) => memory.absorb(values, counts),
+            (Ids::Memory(memory), Values::Bytes(_)) => Err(Error::Spec(format!(
+                "vocabulary {:?} has numbers, and was given texts",
+                memory.name()
+            ))),
+            (Ids::Bank(vocabulary), values) => {
+                let mut ids = vec![0; values.len()];
+                vocabulary.ids_or_insert(values, &mut ids)?;
+                if self.counts && !counts.is_empty() {
+                    vocabulary.add_counts(&ids, counts)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The values in the order of their ids, and their counts if the vocabulary counts.
+    pub(crate) fn export(&self) -> Result<(OwnedValues, Option<Vec<u64>>)> {
+        let vocabulary = match &self.ids {
+            Ids::Memory(memory) => return Ok(memory.export()),
+            Ids::Bank(vocabulary) => vocabulary,
+        };
+        let (mut numbers, mut texts) = (Vec::new(), ByteBuffer::default());
+        let mut counts = self.counts.then(Vec::new);
+        let mut scan = vocabulary.scan();
+        while let Some(chunk) = scan.next_chunk()? {
+            match chunk.values {
+                Values::U64(values) => numbers.extend_from_slice(values),
+                Values::Bytes(values) => values.iter().for_each(|value| texts.push(value)),
+            }
+            if let Some(counts) = &mut counts {
+                counts.extend_from_slice(chunk.counts);
+            }
+        }
+        let values = match vocabulary.config().kind {
+            ValueKind::Bytes => OwnedValues::Bytes(texts),
+            _ => OwnedValues::U64(numbers),
+        };
+        Ok((values, counts))
+    }
+
+    /// Freezes the vocabulary of a pipeline without a bank.
+    pub(crate) fn freeze(&mut self) -> Result<()> {
+        match &mut self.ids {
+            Ids::Memory(memory) => memory.freeze(),
+            Ids::Bank(vocabulary) => vocabulary.set_frozen(true)?,
+        }
+        Ok(())
     }
 
     /// Adopts changes that another program made to the bank's vocabulary. Fails if unsaved values

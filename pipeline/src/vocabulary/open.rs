@@ -1,6 +1,9 @@
 //! Opens the vocabularies of a pipeline, or makes them.
 
-use embank::{Bank, Error as BankError, ValueKind, Vocabulary, VocabularyConfig};
+use embank::{
+    Bank, ByteBuffer, Error as BankError, OwnedValues, ValueKind, Values, Vocabulary,
+    VocabularyConfig,
+};
 
 use super::memory::{MemoryNumbering, MemorySettings, new_table};
 use super::numbering::{Ids, Numbering};
@@ -40,6 +43,77 @@ pub(crate) fn open(plan: &VocabularyPlan, bank: Option<&Bank>) -> Result<Numberi
         counts: config.counts,
         min_count: plan.settings.as_ref().map_or(0, |settings| settings.min_count),
     })
+}
+
+/// Values that one call inserts into a bank.
+const WRITTEN_AT_ONCE: usize = 1 << 16;
+
+/// Writes the values, counts and state of `from` into the bank's vocabulary, which must be new or
+/// have exactly these values.
+pub(crate) fn write(plan: &VocabularyPlan, from: &Numbering, bank: &Bank) -> Result<()> {
+    let kind = match plan.space {
+        ValueSpace::Below(_) | ValueSpace::Numbers => ValueKind::U64,
+        ValueSpace::Strings => ValueKind::Bytes,
+    };
+    let (values, counts) = from.export()?;
+    let vocabulary = open_in(bank, plan, kind)?;
+    if !vocabulary.is_empty() {
+        if has_values(&vocabulary, values.values())? && vocabulary.is_frozen() == from.is_frozen() {
+            return Ok(());
+        }
+        return Err(Error::Spec(format!(
+            "vocabulary {:?} of the bank has {} values already, and other ones than the merged parts: take a bank without \
+             it, or drop it with its tables",
+            plan.name,
+            vocabulary.len()
+        )));
+    }
+    let mut first = 0;
+    while first < values.values().len() {
+        let end = values.values().len().min(first + WRITTEN_AT_ONCE);
+        let mut ids = vec![0; end - first];
+        match &values {
+            OwnedValues::U64(values) => {
+                vocabulary.ids_or_insert(&values[first..end], &mut ids)?;
+            }
+            OwnedValues::Bytes(values) => {
+                let some = ByteBuffer::from_iter((first..end).map(|place| values.get(place)));
+                vocabulary.ids_or_insert(&some, &mut ids)?;
+            }
+        }
+        if let Some(counts) = &counts {
+            vocabulary.add_counts(&ids, &counts[first..end])?;
+        }
+        first = end;
+    }
+    if from.is_frozen() {
+        vocabulary.set_frozen(true)?;
+    }
+    Ok(())
+}
+
+/// True if the vocabulary has exactly these values in this order.
+fn has_values(vocabulary: &Vocabulary, values: Values<'_>) -> Result<bool> {
+    if vocabulary.len() != values.len() as u64 {
+        return Ok(false);
+    }
+    let mut first = 0;
+    let mut scan = vocabulary.scan();
+    while let Some(chunk) = scan.next_chunk()? {
+        let range = first..first + chunk.values.len();
+        let equal = match (chunk.values, values) {
+            (Values::U64(there), Values::U64(wanted)) => there == &wanted[range.clone()],
+            (Values::Bytes(there), Values::Bytes(wanted)) => {
+                there.iter().eq(range.clone().map(|place| wanted.get(place)))
+            }
+            _ => false,
+        };
+        if !equal {
+            return Ok(false);
+        }
+        first = range.end;
+    }
+    Ok(true)
 }
 
 /// Settings for a vocabulary of values below `range` in memory.

@@ -97,6 +97,16 @@ impl RunNumbering {
         Self { ids, on_unseen, counts: false, evaluates: Some(evaluates) }
     }
 
+    /// Makes the view of a run that reads again what a run that learned has read: as an evaluation,
+    /// but a growing vocabulary has all values, so that another value is an error.
+    pub(crate) fn replaying(numbering: &Numbering) -> Self {
+        let evaluating = Self::evaluating(numbering);
+        if numbering.is_frozen() {
+            return evaluating;
+        }
+        Self { on_unseen: OnUnseen::Refuse, ..evaluating }
+    }
+
     /// Fails if the vocabulary was renumbered since the evaluation began. Called before the
     /// consumer gets a batch, so the consumer never gets a batch with old ids.
     pub(crate) fn check_numbering(&self, name: &str, numbering: &Numbering) -> Result<()> {

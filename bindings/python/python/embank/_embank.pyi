@@ -897,6 +897,73 @@ class Feed:
         /,
     ) -> None: ...
 
+# Number, path, begin, end and bytes of the file of a part.
+_PartRow = tuple[int, str, int, int, int]
+# A vocabulary: name, numbers, or offsets and bytes of texts, and counts.
+_PartValues = tuple[
+    str,
+    Optional[NDArray[np.uint64]],
+    Optional[NDArray[np.uint64]],
+    Optional[NDArray[np.uint8]],
+    Optional[NDArray[np.uint64]],
+]
+
+@final
+class PartPipeline:
+    """A pipeline whose vocabularies are in memory, for the parts of a split. Used by
+    `embank.pipeline.FrozenPipeline`.
+    """
+
+    def __new__(cls, spec: Union[Spec, str, dict[str, Any]]) -> Self: ...
+    @property
+    def spec(self) -> str:
+        """The spec as JSON. Equal specs have equal JSON."""
+    @property
+    def outputs(self) -> list[tuple[str, int, str]]:
+        """Name, number of columns and dtype of each output."""
+    def check_split(self, split: str) -> None:
+        """Fails if the split was made for another spec."""
+    def generate(self, split: str, row: _PartRow) -> str:
+        """Gives ids to the values of a part. Returns the report as JSON."""
+    def values(self) -> list[_PartValues]:
+        """The values of all vocabularies: numbers, or offsets and bytes of texts, and counts."""
+    def absorb(
+        self,
+        vocabulary: str,
+        numbers: Optional[NDArray[np.uint64]],
+        offsets: Optional[NDArray[np.uint64]],
+        bytes: Optional[NDArray[np.uint8]],
+        counts: Optional[NDArray[np.uint64]],
+    ) -> None:
+        """Gives ids to new ones among these values, in their order, and adds the counts."""
+    def add_report(self, report: str) -> None:
+        """Adds the report of a part. Fails if too many rows are bad."""
+    def finish_merge(self) -> None:
+        """Keeps what is frequent in vocabularies with a `min_count`."""
+    def finish_copy(self) -> None:
+        """Freezes the vocabularies with a `min_count`."""
+    def report(self) -> RunReport:
+        """The sum of the reports that were added."""
+    def report_json(self) -> str:
+        """The sum of the reports as JSON, which `add_report` takes."""
+    def feed(self, split: str, row: _PartRow, replay: bool, batch_rows: int) -> Feed:
+        """The batches of a part."""
+    def feed_rows(self, stream: bytes, batch_rows: int) -> Feed:
+        """The batches of rows that are an Arrow stream."""
+    def write(self, bank: Bank) -> None:
+        """Writes the vocabularies into a bank."""
+
+def split_files(
+    spec: Union[Spec, str, dict[str, Any]],
+    inputs: Union[_Input, Iterable[_Input]],
+    part_bytes: Union[int, str],
+    format: Optional[str],
+    separator: Optional[str],
+    header: Optional[Union[str, bool]],
+    quote: Optional[str],
+) -> tuple[str, list[_PartRow]]:
+    """Divides files into parts. Returns the split as JSON, and the parts."""
+
 @final
 class Pipeline:
     """Turns text into numbers in one pass, with all cores. It decodes fields, fills missing

@@ -24,9 +24,11 @@ background:
 [[0.0]] [[0.0]] [[0]]
 
 `Spec.to_json` turns a spec into the JSON that Rust and the command line read. `connect` takes the
-batches of a pipeline that runs in another process (`embank serve`).
+batches of a pipeline that runs in another process (`embank serve`). `split_parts`,
+`partial_vocabularies` and `merge_parts` run a pipeline on Ray and Spark.
 
-This module needs only NumPy. `Batch.torch` needs PyTorch, and `connect` needs pyarrow.
+This module needs only NumPy. `Batch.torch` needs PyTorch. `connect` and the functions for Ray and
+Spark need pyarrow.
 """
 
 from __future__ import annotations
@@ -38,6 +40,13 @@ from typing import Any, Literal, Optional, Union, get_args
 
 from ._batch import Batch
 from ._embank import ArrowBatch, Feed, Pipeline, RunReport
+from ._parts import (
+    FrozenPipeline,
+    PartialVocabularies,
+    merge_parts,
+    partial_vocabularies,
+    split_parts,
+)
 from ._remote import RemoteFeed, RemoteReport, connect
 from .errors import SpecError
 
@@ -47,8 +56,10 @@ __all__ = [
     "Column",
     "Feed",
     "Field",
+    "FrozenPipeline",
     "Operator",
     "Output",
+    "PartialVocabularies",
     "Pipeline",
     "RemoteFeed",
     "RemoteReport",
@@ -65,8 +76,11 @@ __all__ = [
     "hash_",
     "hex2int",
     "logarithm",
+    "merge_parts",
     "modulus",
     "neg2zero",
+    "partial_vocabularies",
+    "split_parts",
     "vocabulary",
 ]
 
@@ -390,5 +404,15 @@ def criteo(modulus: int, bad_rows: Literal["fail", "skip"] = "fail") -> Spec:
 
 
 # The names under which these classes are documented and pickled.
-for _public in (Batch, RemoteFeed, RemoteReport, connect):
+for _public in (
+    Batch,
+    FrozenPipeline,
+    PartialVocabularies,
+    RemoteFeed,
+    RemoteReport,
+    connect,
+    merge_parts,
+    partial_vocabularies,
+    split_parts,
+):
     _public.__module__ = __name__

@@ -28,6 +28,7 @@ mod arguments;
 pub(crate) mod arrow;
 pub(crate) mod feed;
 mod feed_cell;
+pub(crate) mod parts;
 pub(crate) mod report;
 mod running;
 mod slot;
