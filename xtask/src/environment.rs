@@ -1,4 +1,5 @@
 //! `target/venv`: the virtual environment of the demo, the Python tests and the measurements.
+//! `target/venv-cluster`: that of the tests on Ray and Spark, whose packages take 1.1 GB.
 //!
 //! The environment has three layers: the environment with its pip, the packages, and Embank's
 //! wheel. Each layer has a *stamp*, a file that records what the layer was made from: the Python,
@@ -19,8 +20,32 @@ use crate::interpreter::Interpreter;
 /// The files that pin the packages of `target/venv`.
 const REQUIREMENTS: [&str; 2] = ["examples/dlrm/requirements.txt", "xtask/requirements.txt"];
 
+/// A virtual environment in `target`.
+struct Environment {
+    folder: &'static str,
+    /// The files that pin its packages.
+    requirements: &'static [&'static str],
+    /// What the first installation takes.
+    cost: &'static str,
+}
+
+const MAIN: Environment = Environment {
+    folder: "target/venv",
+    requirements: &REQUIREMENTS,
+    cost: "one to three minutes, about 5 GB",
+};
+
+const CLUSTER: Environment = Environment {
+    folder: "target/venv-cluster",
+    requirements: &["xtask/cluster-requirements.txt"],
+    cost: "one minute, about 1.1 GB",
+};
+
 /// The files that pin the tools that build a wheel.
 const TOOLS: [&str; 2] = ["xtask/requirements.txt", "xtask/wheel-requirements.txt"];
+
+/// The folder of the wheel that tests install.
+const WHEELS: &str = "target/wheels/xtask";
 
 /// The earliest time that a zip archive can hold, for every file of a wheel. Two builds of equal
 /// sources then give wheels that are equal byte for byte.
@@ -86,22 +111,84 @@ impl Lock {
 ///
 /// # Errors
 /// Returns an error if there is no suitable Python or if `python -m venv` fails.
-pub(crate) fn with_python(root: &Path, _lock: &Lock) -> Result<Python> {
-    let base = Interpreter::find()?;
-    let folder = root.join("target/venv");
-    let python = Python { program: folder.join("bin/python") };
-    let stamp = Stamp::new(&folder, "python");
-    if stamp.says(base.description().as_bytes()) && python.program.exists() {
-        return Ok(python);
-    }
-    if folder.exists() {
-        fs::remove_dir_all(&folder)
-            .with_context(|| format!("removing the outdated {}", folder.display()))?;
-    }
-    command::quiet(Command::new(&base.program).args(["-m", "venv"]).arg(&folder))
-        .with_context(|| format!("making a virtual environment with {}", base.description()))?;
-    stamp.write(base.description().as_bytes())?;
+pub(crate) fn with_python(root: &Path, lock: &Lock) -> Result<Python> {
+    MAIN.made(root, lock)
+}
+
+/// Makes the environment of Ray and Spark with its packages.
+///
+/// # Errors
+/// Returns an error if there is no suitable Python, or if pip fails.
+pub(crate) fn with_cluster(root: &Path, lock: &Lock) -> Result<Python> {
+    let python = CLUSTER.made(root, lock)?;
+    CLUSTER.with_packages(root, &python, "")?;
     Ok(python)
+}
+
+/// Installs the wheel that [`with_embank`] has built into the environment of Ray and Spark.
+///
+/// # Errors
+/// Returns an error if there is no wheel, or if pip fails.
+pub(crate) fn with_embank_on_cluster(root: &Path, python: &Python, _lock: &Lock) -> Result<()> {
+    CLUSTER.with_wheel(root, python)
+}
+
+impl Environment {
+    fn made(&self, root: &Path, _lock: &Lock) -> Result<Python> {
+        let base = Interpreter::find()?;
+        let folder = root.join(self.folder);
+        let python = Python { program: folder.join("bin/python") };
+        let stamp = Stamp::new(&folder, "python");
+        if stamp.says(base.description().as_bytes()) && python.program.exists() {
+            return Ok(python);
+        }
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("removing the outdated {}", folder.display()))?;
+        }
+        command::quiet(Command::new(&base.program).args(["-m", "venv"]).arg(&folder))
+            .with_context(|| format!("making a virtual environment with {}", base.description()))?;
+        stamp.write(base.description().as_bytes())?;
+        Ok(python)
+    }
+
+    fn with_packages(&self, root: &Path, python: &Python, prefix: &str) -> Result<()> {
+        let mut wanted = String::new();
+        for file in self.requirements {
+            let path = root.join(file);
+            wanted += &fs::read_to_string(&path)
+                .with_context(|| format!("reading {}", path.display()))?;
+        }
+        let names = requirement_names(&wanted);
+        let stamp = Stamp::new(&root.join(self.folder), "packages");
+        if stamp.says(wanted.as_bytes()) {
+            println!("{prefix}{names} are installed");
+            return Ok(());
+        }
+        stamp.remove()?;
+        println!("{prefix}installing {names} (the first time: {}) ...", self.cost);
+        let mut pip = pip(python, root, "install");
+        for file in self.requirements {
+            pip.arg("-r").arg(file);
+        }
+        command::quiet(&mut pip).context("installing Python packages")?;
+        stamp.write(wanted.as_bytes())
+    }
+
+    /// Installs the wheel in `target/wheels/xtask` if it differs from the installed one.
+    fn with_wheel(&self, root: &Path, python: &Python) -> Result<()> {
+        let wheel = only_file(&root.join(WHEELS))?;
+        let built = fs::read(&wheel).with_context(|| format!("reading {}", wheel.display()))?;
+        let stamp = Stamp::new(&root.join(self.folder), "wheel");
+        if stamp.says(&built) {
+            return Ok(());
+        }
+        stamp.remove()?;
+        let mut pip = pip(python, root, "install");
+        pip.args(["--force-reinstall", "--no-deps", "--no-index"]).arg(&wheel);
+        command::quiet(&mut pip).context("installing the wheel")?;
+        stamp.write(&built)
+    }
 }
 
 /// Installs every package of [`REQUIREMENTS`]. Prints one line, which begins with `prefix`.
@@ -114,26 +201,7 @@ pub(crate) fn with_packages(
     _lock: &Lock,
     prefix: &str,
 ) -> Result<()> {
-    let mut wanted = String::new();
-    for file in REQUIREMENTS {
-        let path = root.join(file);
-        wanted +=
-            &fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    }
-    let names = requirement_names(&wanted);
-    let stamp = Stamp::new(&root.join("target/venv"), "packages");
-    if stamp.says(wanted.as_bytes()) {
-        println!("{prefix}{names} are installed");
-        return Ok(());
-    }
-    stamp.remove()?;
-    println!("{prefix}installing {names} (the first time: one to three minutes, about 5 GB) ...");
-    let mut pip = pip(python, root, "install");
-    for file in REQUIREMENTS {
-        pip.arg("-r").arg(file);
-    }
-    command::quiet(&mut pip).context("installing Python packages")?;
-    stamp.write(wanted.as_bytes())
+    MAIN.with_packages(root, python, prefix)
 }
 
 /// Builds the wheel with this Cargo profile, and installs it if it differs from the installed one.
@@ -141,7 +209,7 @@ pub(crate) fn with_packages(
 /// # Errors
 /// Returns an error if the build or the installation fails.
 pub(crate) fn with_embank(root: &Path, python: &Python, _lock: &Lock, profile: &str) -> Result<()> {
-    let wheels = root.join("target/wheels/xtask");
+    let wheels = root.join(WHEELS);
     if wheels.exists() {
         fs::remove_dir_all(&wheels).with_context(|| format!("emptying {}", wheels.display()))?;
     }
@@ -163,17 +231,7 @@ pub(crate) fn with_embank(root: &Path, python: &Python, _lock: &Lock, profile: &
         .arg(&wheels)
         .env("SOURCE_DATE_EPOCH", WHEEL_TIME);
     command::quiet(&mut build).context("building the wheel (it needs a C compiler)")?;
-    let wheel = only_file(&wheels)?;
-    let built = fs::read(&wheel).with_context(|| format!("reading {}", wheel.display()))?;
-    let stamp = Stamp::new(&root.join("target/venv"), "wheel");
-    if stamp.says(&built) {
-        return Ok(());
-    }
-    stamp.remove()?;
-    let mut pip = pip(python, root, "install");
-    pip.args(["--force-reinstall", "--no-deps", "--no-index"]).arg(&wheel);
-    command::quiet(&mut pip).context("installing the wheel")?;
-    stamp.write(&built)
+    MAIN.with_wheel(root, python)
 }
 
 /// `target/tools`: an environment of a few pinned tools, without PyTorch.

@@ -81,8 +81,8 @@ def split_parts(
             must have, and which columns of Parquet files must agree.
         files: A path, or several, as for `Pipeline.feed`; no bytes and no pipes. Workers open the
             absolute paths, so all machines must have the files there.
-        part_bytes: The least bytes of a part, or of the row groups of a part: a number, or text such
-            as `"64MiB"`. The last part of a file may be smaller.
+        part_bytes: The least bytes of a part, or of the row groups of a part: a number, or text
+            such as `"64MiB"`. The last part of a file may be smaller.
         format: See `Pipeline`. The names of all files together decide by default.
         separator: See `Pipeline`.
         header: See `Pipeline`.
