@@ -49,7 +49,7 @@ def test_a_killed_worker_changes_no_id(spark: Any, tmp_path: Path) -> None:
     assert all(mark.exists() for mark in marks)
 
 
-def test_rows_of_a_frame_come_out_one_for_one(spark: Any, tmp_path: Path) -> None:
+def test_rows_of_a_numbered_frame(spark: Any, tmp_path: Path) -> None:
     rows = pa.table(
         {
             "w": [f"w{n * 31 % 77}" for n in range(3000)],
@@ -62,9 +62,12 @@ def test_rows_of_a_frame_come_out_one_for_one(spark: Any, tmp_path: Path) -> Non
     pa.parquet.write_table(rows, tmp_path / "a.parquet")
     spec = part_files.spec()
     wanted, _ = part_files.one_run(tmp_path, spec, [tmp_path / "a.parquet"])
-    parts = split_parts(spec, tmp_path / "a.parquet")
-    pipeline = merge_parts(spec, partial_vocabularies(spec)(parts))
+    partial = partial_vocabularies(spec)
     frame = spark.createDataFrame(rows).repartition(3)
+    numbered = frame.repartitionByRange(4, "row").sortWithinPartitions("row")
+    first = numbered.mapInArrow(partial.rows_iterator, partial.spark_schema).toArrow()
+    pipeline = merge_parts(spec, first)
+    assert pipeline.report.rows == frame.count()
     found = frame.mapInArrow(pipeline.rows_iterator, pipeline.spark_schema).toArrow()
     assert sorted(found["row"].to_pylist()) == list(range(3000))
     assert set(found["part"].to_pylist()) == {0, 1, 2}

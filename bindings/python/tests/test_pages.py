@@ -142,6 +142,9 @@ class Blocks:
     def repartitionByRange(self, count: int, by: str) -> Blocks:
         return self
 
+    def sortWithinPartitions(self, by: str) -> Blocks:
+        return Blocks(self.rows.sort_by(by))
+
     def map_batches(self, call: Callable[[Any], Any], **how: Any) -> Blocks:
         assert how == {"batch_format": "pyarrow", "batch_size": None}
         made = call(self.rows)
@@ -172,8 +175,11 @@ def engines(names: Names, stack: ExitStack) -> Names:
         ],
         outputs=[pipeline.Output("ids", ["site"], "i64")],
     )
+    numbers = range(500)
+    rows = pyarrow.table({"row": numbers, "clicked": [1] * 500, "site": numbers})
     return {
         "spec": spec, "spark": SimpleNamespace(createDataFrame=Blocks),
+        "frame": Blocks(rows), "partial": pipeline.partial_vocabularies(spec),
         "ray": SimpleNamespace(data=SimpleNamespace(from_arrow=Blocks)),
     }
 

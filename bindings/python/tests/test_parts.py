@@ -278,6 +278,49 @@ def test_rows_of_a_frame(tmp_path: Path) -> None:
         list(pipeline.rows_iterator(bad.to_batches()))
 
 
+def test_the_vocabularies_of_a_numbered_frame(tmp_path: Path) -> None:
+    rows = frame(0, 300)
+    pa.parquet.write_table(rows, tmp_path / "a.parquet")
+    numbers = [number * 10 - 500 for number in range(300)]
+    rows = rows.append_column("row", pa.array(numbers, pa.int64()))
+    cuts = [0, 70, 70, 71, 200, 300]
+    partitions = [rows.slice(begin, end - begin) for begin, end in zip(cuts, cuts[1:])]
+    for min_count in (0, 4):
+        spec = part_files.spec(min_count)
+        partial = partial_vocabularies(spec)
+        wanted, values = part_files.one_run(tmp_path / str(min_count), spec, [tmp_path / "a.parquet"])
+        made = [
+            list(partial.rows_iterator(one.to_batches(max_chunksize=30))) for one in partitions
+        ]
+        assert made[1] == []  # a partition without rows
+        random.Random(3).shuffle(made)
+        pipeline = merge_parts(spec, sum(made, []))
+        assert pipeline.report.rows == 300
+        found = pa.Table.from_batches(list(pipeline.rows_iterator(rows.to_batches())))
+        check_equal(in_order(found), wanted)
+        with embank.Bank(tmp_path / f"bank {min_count}", memory_budget="16MiB") as bank:
+            pipeline.save(bank)
+            assert part_files.vocabularies(bank) == values
+            bank.checkpoint()
+        with pytest.raises(embank.SpecError, match="another spec"):
+            merge_parts(part_files.spec(9), sum(made, []))
+        with pytest.raises(embank.PipelineError, match="rows from -500 to 191, came twice"):
+            merge_parts(spec, sum([*made, *made], []))
+
+    def partition(begin: int, end: int) -> list[Any]:
+        return list(partial.rows_iterator(rows.slice(begin, end - begin).to_batches()))
+
+    with pytest.raises(embank.PipelineError, match="rows from -500 to 191 and .* overlap"):
+        merge_parts(spec, [*partition(0, 70), *partition(69, 300)])
+    for order in ([1, 0], [0, 0]):
+        with pytest.raises(embank.PipelineError, match=r"sortWithinPartitions"):
+            list(partial.rows_iterator(rows.take(order).to_batches()))
+    with pytest.raises(embank.PipelineError, match='no column "row"'):
+        list(partial.rows_iterator(frame().to_batches()))
+    with pytest.raises(embank.PipelineError, match="a whole number in each row"):
+        list(partial.rows_iterator(frame(0, 2).append_column("row", pa.array([1, None])).to_batches()))
+
+
 def test_a_process_makes_the_tables_of_a_pipeline_once(tmp_path: Path) -> None:
     files = part_files.write_files(tmp_path)
     pipelines = []

@@ -185,6 +185,6 @@ def preprocess_on_a_cluster(path: Path, bank: embank.Bank, batches: Iterable[Any
     pipeline = merge_parts(criteo(5000), [partial(parts), *partial.iterator(batches)])
     print(schema, pipeline.spark_schema, pipeline.fingerprint, pipeline.report.rows)
     print(list(pipeline.files(parts)), list(pipeline.files_iterator(batches)))
-    print(list(pipeline.rows_iterator(batches)))
+    print(list(partial.rows_iterator(batches)), list(pipeline.rows_iterator(batches)))
     pipeline.save(bank)
     return pipeline

@@ -82,15 +82,13 @@ impl Pipeline {
     /// # Ok::<(), embank_pipeline::Error>(())
     /// ```
     pub fn for_parts(spec: &Spec, options: &RunOptions) -> Result<Self> {
-        let without = Self::with(spec, options, None, None);
-        let Err(Error::Spec(_)) = without else {
-            without.as_ref().map_or(Ok(()), |made| check_mergeable(spec, &made.plan))?;
-            return without;
+        let made = match Self::with(spec, options, None, None) {
+            // The spec may need a place for values of unknown range. Another fault is found again.
+            Err(Error::Spec(_)) => Self::with(spec, options, None, Some(&scratch()?))?,
+            made => made?,
         };
-        // The spec may need a place for values of unknown range. Any other fault is found again.
-        let made = Self::with(spec, options, None, Some(&scratch()?))?;
         check_mergeable(spec, &made.plan)?;
-        Ok(made)
+        Ok(Self { is_of_parts: true, ..made })
     }
 
     /// Returns the values of all vocabularies, in the order of their ids.

@@ -58,6 +58,8 @@ pub struct Pipeline {
     learns: bool,
     /// True if runs read again what a run that learned has read ([`replay`](Self::replay)).
     replays: bool,
+    /// True if the pipeline learns from parts ([`for_parts`](Self::for_parts)).
+    is_of_parts: bool,
     /// Set when a feed of an evaluation is made: the vocabularies at that moment, for the feed's
     /// run.
     begun: Option<Vec<RunNumbering>>,
@@ -156,6 +158,7 @@ impl Pipeline {
             numberings: Arc::new(Mutex::new(numberings)),
             learns,
             replays: false,
+            is_of_parts: false,
             begun: None,
             saves_each_batch: false,
             stop: Arc::default(),
@@ -215,6 +218,7 @@ impl Pipeline {
             numberings: Arc::clone(&self.numberings),
             learns: false,
             replays: false,
+            is_of_parts: false,
             begun: None,
             saves_each_batch: false,
             stop: Arc::default(),

@@ -106,7 +106,7 @@ impl Pipeline {
             chunks: &chunks,
         };
         let options = CommitOptions {
-            bad_rows: self.bad_rows_of(&inputs),
+            bad_rows: self.bad_rows_of_a_run(),
             // An evaluation never saves: the values that are not saved belong to the pipeline that
             // learns.
             saves: self.saves_each_batch && self.learns,
@@ -190,11 +190,10 @@ impl Pipeline {
         growing.filter_map(limit).collect()
     }
 
-    /// How many bad rows a run over these inputs may leave out. A run over a part of a split leaves
-    /// out any number: the share counts over all parts ([`add_report`](Self::add_report)).
-    fn bad_rows_of(&self, inputs: &[Input<'_>]) -> BadRowLimit {
-        let is_part = inputs.iter().any(|input| input.format_of_part().is_some());
-        if is_part && (self.learns || self.replays) {
+    /// How many bad rows a run may leave out. A run over a part leaves out any number: the share
+    /// counts over all parts ([`add_report`](Self::add_report)).
+    fn bad_rows_of_a_run(&self) -> BadRowLimit {
+        if self.is_of_parts || self.replays {
             return BadRowLimit { share_max: 1.0, ..self.bad_rows };
         }
         self.bad_rows

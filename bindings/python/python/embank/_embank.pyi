@@ -925,6 +925,8 @@ class PartPipeline:
         """Fails if the split was made for another spec."""
     def generate(self, split: str, row: _PartRow) -> str:
         """Gives ids to the values of a part. Returns the report as JSON."""
+    def generate_rows(self, stream: bytes) -> str:
+        """Gives ids to the values of rows that are an Arrow stream."""
     def values(self) -> list[_PartValues]:
         """The values of all vocabularies: numbers, or offsets and bytes of texts, and counts."""
     def absorb(

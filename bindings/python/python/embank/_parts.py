@@ -191,19 +191,35 @@ class PartialVocabularies:
             for split, row in _parts_in(batch):
                 yield from self._of_part(split, row)
 
+    def rows_iterator(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The vocabularies of a Spark frame's own rows, for `DataFrame.mapInArrow`. Ids are those
+        of one run over the rows in the order of the frame's column `row`.
+
+        The column has whole numbers, a different one for each row. A partition must have
+        consecutive rows in ascending order:
+        `frame.repartitionByRange(count, "row").sortWithinPartitions("row")`. `merge_parts` refuses
+        partitions that overlap. It can't notice that rows are missing, because numbers may have
+        gaps: compare `FrozenPipeline.report.rows` with the rows of the frame.
+        """
+        pipeline = PartPipeline(self._spec)
+        reports = []
+        begin = end = None
+        for batch in batches:
+            if batch.num_rows > 0:
+                first, end = _ascending_rows(batch, end)
+                begin = first if begin is None else begin
+                reports.append(pipeline.generate_rows(_stream_of(batch, self._spec)))
+        if begin is not None:
+            summary = {"path": "rows", "begin": begin, "end": end, "reports": reports}
+            yield from _vocabularies_of(pipeline, begin, _frame_split(self._spec), summary)
+
     def _of_part(self, split: str, row: _PartRow) -> Iterator[Any]:
         # A pipeline for each part, which has seen no other part.
         pipeline = PartPipeline(self._spec)
-        report = pipeline.generate(split, row)
-        lengths = {}
-        for values in pipeline.values():
-            lengths[values[0]] = _length(values)
-            for first, end in _cuts(values):
-                yield _piece(row[0], split, values, first, end)
-        summary = {
-            "path": row[1], "begin": row[2], "end": row[3], "report": report, "lengths": lengths,
-        }
-        yield _summary(row[0], split, json.dumps(summary))
+        number, path, begin, end, _ = row
+        reports = [pipeline.generate(split, row)]
+        summary = {"path": path, "begin": begin, "end": end, "reports": reports}
+        yield from _vocabularies_of(pipeline, number, split, summary)
 
 
 def partial_vocabularies(spec: _Spec) -> PartialVocabularies:
@@ -227,6 +243,56 @@ def partial_vocabularies(spec: _Spec) -> PartialVocabularies:
     10
     """
     return PartialVocabularies(spec)
+
+
+def _frame_split(spec: str) -> str:
+    """What stands in place of a split for rows of a frame."""
+    return json.dumps({"frame of spec": hashlib.blake2b(spec.encode(), digest_size=8).hexdigest()})
+
+
+def _ascending_rows(batch: Any, before: Optional[int]) -> tuple[int, int]:
+    """The first number in the column `row` of a batch, and the number after the last. Fails unless
+    the numbers ascend from `before` on.
+    """
+    if "row" not in batch.schema.names:
+        raise PipelineError(
+            'the frame has no column "row", whose numbers decide the order of the rows: add one'
+        )
+    column = batch.column("row")
+    pyarrow = _pyarrow()
+    if column.null_count > 0 or not pyarrow.types.is_integer(column.type):
+        raise PipelineError('the frame\'s column "row" must have a whole number in each row')
+    numbers = column.cast(pyarrow.int64()).to_numpy()
+    if not (np.diff(numbers) > 0).all() or (before is not None and numbers[0] < before):
+        raise PipelineError(
+            'the rows of a partition must ascend by the frame\'s column "row": '
+            'frame.repartitionByRange(count, "row").sortWithinPartitions("row")'
+        )
+    return int(numbers[0]), int(numbers[-1]) + 1
+
+
+def _stream_of(batch: Any, spec: str) -> bytes:
+    """The columns of the spec's fields as an Arrow stream."""
+    pyarrow = _pyarrow()
+    fields = [field["name"] for field in json.loads(spec)["fields"]]
+    read = batch.select([name for name in fields if name in batch.schema.names])
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, read.schema) as writer:
+        writer.write(read)
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
+
+
+def _vocabularies_of(
+    pipeline: PartPipeline, part: int, split: str, summary: dict[str, Any]
+) -> Iterator[Any]:
+    lengths = {}
+    for values in pipeline.values():
+        lengths[values[0]] = _length(values)
+        for first, end in _cuts(values):
+            yield _piece(part, split, values, first, end)
+    row = {"part": part, "split": split, "summary": json.dumps({**summary, "lengths": lengths})}
+    yield _pyarrow().RecordBatch.from_pylist([row], schema=_partial_schema())
 
 
 def _length(values: _Values) -> int:
@@ -288,11 +354,6 @@ def _piece(part: int, split: str, values: _Values, first: int, end: int) -> Any:
     return pyarrow.record_batch([columns[field.name] for field in schema], schema=schema)
 
 
-def _summary(part: int, split: str, summary: str) -> Any:
-    row = {"part": part, "split": split, "summary": summary}
-    return _pyarrow().RecordBatch.from_pylist([row], schema=_partial_schema())
-
-
 def merge_parts(spec: _Spec, batches: Any) -> FrozenPipeline:
     """Merges the vocabularies of all parts. Ids are those that one run over the files, in the order
     of `split_parts`, would give, whatever order the batches have. Needs pyarrow.
@@ -321,9 +382,14 @@ def merge_parts(spec: _Spec, batches: Any) -> FrozenPipeline:
     for batch in batches:
         found.add(batch)
     split, parts = found.complete()
-    pipeline.check_split(split)
+    if found.is_of_a_frame():
+        if split != _frame_split(pipeline.spec):
+            raise SpecError("the rows of the frame were read by another spec: merge with that")
+    else:
+        pipeline.check_split(split)
     for part in parts:
-        pipeline.add_report(part.summary["report"])
+        for report in part.summary["reports"]:
+            pipeline.add_report(report)
         for name in part.summary["lengths"]:
             for _, piece in sorted(part.pieces.get(name, []), key=lambda piece: piece[0]):
                 pipeline.absorb(*piece)
@@ -402,6 +468,17 @@ class _Found:
             raise PipelineError(
                 "no part came: give merge_parts() what partial_vocabularies() made of all parts"
             )
+        for number, part in self.parts.items():
+            _check_complete(number, part)
+        if self.is_of_a_frame():
+            parts = [part for _, part in sorted(self.parts.items())]
+            for one, other in zip(parts, parts[1:]):
+                if one.summary["end"] > other.summary["begin"]:
+                    raise PipelineError(
+                        f"{_place(one)} and {_place(other)} overlap: a partition must have consecutive rows, "
+                        'frame.repartitionByRange(count, "row").sortWithinPartitions("row")'
+                    )
+            return self.split, parts
         count = json.loads(self.split)["parts"]
         missing = [number for number in range(count) if number not in self.parts]
         if missing:
@@ -410,9 +487,10 @@ class _Found:
             raise PipelineError(
                 f"of {count} parts, these are missing: {named}{more}; give each part of the split once"
             )
-        for number, part in self.parts.items():
-            _check_complete(number, part)
         return self.split, [self.parts[number] for number in range(count)]
+
+    def is_of_a_frame(self) -> bool:
+        return self.split is not None and "frame of spec" in json.loads(self.split)
 
 
 def _place(part: _FoundPart) -> str:
@@ -615,14 +693,8 @@ class FrozenPipeline:
         rows: int = batch.num_rows
         if rows == 0:
             return self._nothing()
-        fields = [field["name"] for field in json.loads(self._spec)["fields"]]
         names = batch.schema.names
-        read = batch.select([name for name in dict.fromkeys(fields) if name in names])
-        sink = pyarrow.BufferOutputStream()
-        with pyarrow.ipc.new_stream(sink, read.schema) as writer:
-            writer.write(read)
-        stream = sink.getvalue().to_pybytes()
-        with self._pipeline().feed_rows(stream, rows) as feed:
+        with self._pipeline().feed_rows(_stream_of(batch, self._spec), rows) as feed:
             encoded = [pyarrow.record_batch(one.arrow()) for one in feed]
             if sum(one.num_rows for one in encoded) != rows:
                 raise _bad_rows(feed)

@@ -123,15 +123,13 @@ impl PyPartPipeline {
 
     /// Gives ids to the values of a part. Returns the report as JSON.
     fn generate(&self, py: Python<'_>, split: &str, row: PartRow) -> PyResult<String> {
-        let failed = |error: &Error| errors::pipeline_to_python(py, error);
-        let input = self.input(split, row).map_err(|error| failed(&error))?;
-        let taken = self.slot.take()?;
-        let run = |pipeline: &mut Pipeline| pipeline.generate(&[input.input()]);
-        match run_interruptibly(py, taken, run)? {
-            Some(Ok(report)) => Ok(report.to_json()),
-            Some(Err(error)) => Err(failed(&error)),
-            None => Err(self.slot.take().err().unwrap_or_else(|| self.slot.ended())),
-        }
+        let input = self.input(split, row);
+        self.generate_of(py, &input.map_err(|error| errors::pipeline_to_python(py, &error))?)
+    }
+
+    /// Gives ids to the values of rows that are an Arrow stream. Returns the report as JSON.
+    fn generate_rows(&self, py: Python<'_>, stream: &[u8]) -> PyResult<String> {
+        self.generate_of(py, &FeedInput::memory("rows", stream))
     }
 
     /// The values of all vocabularies.
@@ -240,6 +238,16 @@ impl PyPartPipeline {
 impl PyPartPipeline {
     fn input(&self, split: &str, row: PartRow) -> embank_pipeline::Result<FeedInput> {
         Ok(Split::from_json(split)?.input(&self.spec, &part(row))?.into())
+    }
+
+    fn generate_of(&self, py: Python<'_>, input: &FeedInput) -> PyResult<String> {
+        let taken = self.slot.take()?;
+        let run = |pipeline: &mut Pipeline| pipeline.generate(&[input.input()]);
+        match run_interruptibly(py, taken, run)? {
+            Some(Ok(report)) => Ok(report.to_json()),
+            Some(Err(error)) => Err(errors::pipeline_to_python(py, &error)),
+            None => Err(self.slot.take().err().unwrap_or_else(|| self.slot.ended())),
+        }
     }
 
     fn change(
