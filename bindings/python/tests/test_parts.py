@@ -19,7 +19,7 @@ import pytest
 
 import embank
 import part_files
-from embank import _parts
+from embank import _frozen, _parts
 from embank.pipeline import (
     Column,
     Field,
@@ -329,7 +329,7 @@ def test_a_process_makes_the_tables_of_a_pipeline_once(tmp_path: Path) -> None:
         parts = split_parts(spec, files)
         pipelines.append(merge_parts(spec, partial_vocabularies(spec)(parts)))
     assert len({pipeline.fingerprint for pipeline in pipelines}) == 4
-    assert len(_parts._kept) == _parts._KEPT_MAX
+    assert len(_frozen._kept) == _frozen._KEPT_MAX
     kept = pipelines[0]._pipeline()
     copies = [pickle.loads(pickle.dumps(pipelines[0], protocol)) for protocol in (2, 5)]
     assert all(copy._pipeline() is kept for copy in copies)

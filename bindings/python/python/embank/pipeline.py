@@ -40,13 +40,9 @@ from typing import Any, Literal, Optional, Union, get_args
 
 from ._batch import Batch
 from ._embank import ArrowBatch, Feed, Pipeline, RunReport
-from ._parts import (
-    FrozenPipeline,
-    PartialVocabularies,
-    merge_parts,
-    partial_vocabularies,
-    split_parts,
-)
+from ._frozen import FrozenPipeline
+from ._merge import merge_parts
+from ._parts import PartialVocabularies, partial_vocabularies, split_parts
 from ._remote import RemoteFeed, RemoteReport, connect
 from .errors import SpecError
 

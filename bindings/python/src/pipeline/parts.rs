@@ -1,6 +1,7 @@
-//! Parts of files on several machines: what `embank._parts` needs of the crate `embank-pipeline`.
+//! Parts of files on several machines: what the Python modules `_parts`, `_merge` and `_frozen`
+//! need of the crate `embank-pipeline`.
 //!
-//! Arrow data crosses this border as NumPy arrays, which `embank._parts` makes of pyarrow's arrays
+//! Arrow data crosses this border as NumPy arrays, which these modules make of pyarrow's arrays
 //! without a copy.
 
 use std::sync::{Arc, Weak};
