@@ -9,7 +9,9 @@ import pickle
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import numpy as np
@@ -19,12 +21,13 @@ import pytest
 
 import embank
 import part_files
-from embank import _frozen, _parts
+from embank import _frozen, _parts, _ray_hang
 from embank.pipeline import (
     Column,
     Field,
     FrozenPipeline,
     Output,
+    PartialVocabularies,
     Pipeline,
     Spec,
     VocabularySpec,
@@ -372,6 +375,43 @@ def test_a_forked_child_makes_its_own_tables(tmp_path: Path) -> None:
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def ray_with(actor: Any, free: float) -> Any:
+    context = SimpleNamespace(get_actor_id=lambda: actor)
+    return SimpleNamespace(
+        is_initialized=lambda: True,
+        get_runtime_context=lambda: context,
+        available_resources=lambda: {"CPU": free} if free else {},
+    )
+
+
+def test_an_actor_without_a_part_names_the_hang_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ray_hang, "first_part", threading.Event())
+    monkeypatch.setattr(_ray_hang, "_WAIT_SECONDS", 0.0)
+    found: list[Any] = []
+    monkeypatch.setattr(_ray_hang, "warn_if_full", found.append)
+
+    def watched(actor: Any) -> int:
+        monkeypatch.setitem(sys.modules, "ray", ray_with(actor, 0.0))
+        partial = pickle.loads(pickle.dumps(partial_vocabularies(part_files.spec())))
+        assert isinstance(partial, PartialVocabularies)
+        for thread in threading.enumerate():
+            if thread.name == "embank-ray-hang":
+                thread.join()
+        return len(found)
+
+    assert watched(None) == 0  # a task, which is called at once
+    assert watched("an actor") == 1
+    _ray_hang.first_part.set()
+    assert watched("an actor") == 1
+
+
+def test_the_hang_of_ray_is_named_only_without_a_free_processor() -> None:
+    for free in (0.0, 0.5):
+        with pytest.warns(RuntimeWarning, match="as many actors as processors.*ray#44687"):
+            _ray_hang.warn_if_full(ray_with("an actor", free))
+    _ray_hang.warn_if_full(ray_with("an actor", 1.0))
 
 
 def test_counts_reach_the_bank(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ._embank import Bank, Feed, PartPipeline, RunReport
 from ._parts import PartRow, Values, length_of, load_pyarrow, parts_in, stream_of
+from ._ray_hang import watch
 from .errors import PipelineError
 
 _BATCH_ROWS = 1 << 16
@@ -276,6 +277,7 @@ def _frozen(
     spec: str, split: str, report: str, values: list[Values], fingerprint: str
 ) -> FrozenPipeline:
     """Makes a frozen pipeline of a pickle, without computing its fingerprint again."""
+    watch()
     pipeline = FrozenPipeline.__new__(FrozenPipeline)
     pipeline._spec = spec
     pipeline._split = split

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._embank import PartPipeline, split_files
+from ._ray_hang import first_part, watch
 from .errors import PipelineError, SpecError
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def parts_in(batch: Any) -> Iterator[tuple[str, PartRow]]:
             f"a batch of parts has no column {missing[0]!r}: it must come from split_parts(), and have "
             f"its columns; this one has {', '.join(batch.schema.names)}"
         )
+    first_part.set()
     columns = [batch.column(name).to_pylist() for name in names]
     for part, path, begin, end, file_bytes, split in zip(*columns):
         yield split, (part, path, begin, end, file_bytes)
@@ -208,6 +210,10 @@ class PartialVocabularies:
         if begin is not None:
             summary = {"path": "rows", "begin": begin, "end": end, "reports": reports}
             yield from _vocabularies_of(pipeline, begin, frame_split(self._spec), summary)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        watch()
 
     def _of_part(self, split: str, row: PartRow) -> Iterator[Any]:
         # A pipeline for each part, which has seen no other part.
