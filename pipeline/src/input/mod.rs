@@ -54,7 +54,7 @@ enum Origin<'a> {
     StandardInput,
 }
 
-/// A part of a file ([`split`]).
+/// A part of a file ([`split()`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FilePart {
     pub(crate) path: PathBuf,
