@@ -63,12 +63,14 @@
 // lease       Gets, their waits, and updates through leases
 // files       exports and imports
 // bank        opening a bank, and its tables, vocabularies and checkpoints
+// fleet       the shards of a fleet of banks
 
 mod bank;
 mod context;
 mod dtype;
 mod error;
 mod files;
+pub mod fleet;
 mod keys;
 mod lease;
 mod lookahead;

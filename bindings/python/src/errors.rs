@@ -31,6 +31,7 @@ import_exception!(embank.errors, PipelineError);
 import_exception!(embank.errors, PoisonedError);
 import_exception!(embank.errors, QuotaExceeded);
 import_exception!(embank.errors, SelfBlocked);
+import_exception!(embank.errors, ShardMismatch);
 import_exception!(embank.errors, SpecError);
 import_exception!(embank.errors, StalenessTimeout);
 import_exception!(embank.errors, StoreIOError);
@@ -149,6 +150,15 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
             py,
             FileMismatch::new_err(text),
             [("path", path.to_string_lossy().into_py_any(py))],
+        ),
+        Error::ShardMismatch { path, found, expected, .. } => with_attributes(
+            py,
+            ShardMismatch::new_err(text),
+            [
+                ("path", path.to_string_lossy().into_py_any(py)),
+                ("found", found.into_py_any(py)),
+                ("expected", expected.into_py_any(py)),
+            ],
         ),
         Error::ConfigMismatch { .. } | Error::OtherVocabulary { .. } => {
             TableMismatch::new_err(text)

@@ -27,6 +27,7 @@
 //!
 //! - `bank/`, `table/`, `lease.rs`, `vocabulary.rs`, `pipeline/`: the classes of these names.
 //! - `settings/`: optimizers, initializers, dtypes and other settings of a table.
+//! - `fleet/`: the files and the routing of a fleet's shards.
 //! - `checkpoints.rs`: functions on the checkpoints of a bank that is not open.
 //! - `copies.rs`: copies and pickles of objects of a bank.
 //! - `cell/`: the handles behind the Python objects, and how a bank closes.
@@ -41,6 +42,7 @@ mod cell;
 mod checkpoints;
 mod copies;
 mod errors;
+mod fleet;
 mod lease;
 mod pipeline;
 mod scalars;
@@ -71,6 +73,8 @@ mod _embank {
     use crate::checkpoints::{
         apply_delta, checkpoint_id, copy_checkpoint, export_delta, list_checkpoints, roll_back,
     };
+    #[pymodule_export]
+    use crate::fleet::{PyShardIdentity, list_shards, route_keys, shard_path};
     #[pymodule_export]
     use crate::lease::PyLease;
     #[pymodule_export]

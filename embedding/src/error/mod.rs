@@ -488,6 +488,19 @@ pub enum Error {
         /// Length of the list.
         found: usize,
     },
+    /// A bank is not the shard that the caller opens, or the shards of a fleet do not belong
+    /// together. Nothing was changed.
+    #[error("{}: found {found}, expected {expected}; {cure}", path.display())]
+    ShardMismatch {
+        /// The directory of the shard's bank, or the file that does not fit.
+        path: PathBuf,
+        /// What is there.
+        found: String,
+        /// What must be there.
+        expected: String,
+        /// What the user can do.
+        cure: String,
+    },
     /// The table's keys do not fit a dense file.
     #[error("table {table:?} {why}")]
     NotDense {

@@ -29,6 +29,7 @@ __all__ = [
     "QuotaExceeded",
     "ReadOnly",
     "SelfBlocked",
+    "ShardMismatch",
     "SpecError",
     "StalenessTimeout",
     "StoreIOError",
@@ -163,6 +164,19 @@ class Damaged(EmbankError):
 
 class DeltaMismatch(EmbankError):
     """A delta does not follow the checkpoint that the bank is at. The text names both."""
+
+
+class ShardMismatch(EmbankError):
+    """A bank is not the shard that was to be opened, or the shards of a fleet do not belong
+    together. The text names both sides and the cure. Nothing was changed.
+    """
+
+    path: str
+    """The directory of the shard's bank, or the file that does not fit."""
+    found: str
+    """What is there."""
+    expected: str
+    """What must be there."""
 
 
 class Locked(EmbankError):

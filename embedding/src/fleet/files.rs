@@ -1,0 +1,130 @@
+//! Files of a fleet in a bank's directory: made whole, or not at all.
+
+use std::fs;
+use std::io::{self, ErrorKind, Write as _};
+use std::path::Path;
+
+use embank_kv::OutputFile;
+
+use crate::error::{Result, StoreError};
+
+/// Bytes of a frame's header.
+const HEADER_BYTES: usize = 16;
+
+/// Puts a header before a frame's body: magic, version, and a checksum of the header and the body.
+///
+/// ```text
+/// at  bytes  content
+/// 0   8      magic
+/// 8   4      version
+/// 12  4      CRC-32C of bytes 0..12 and of everything from byte 16
+/// 16         body
+/// ```
+pub(super) fn frame(magic: [u8; 8], version: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.extend(magic);
+    bytes.extend(version.to_le_bytes());
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes), body);
+    bytes.extend(checksum.to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// Checks a frame, and returns its body.
+///
+/// # Errors
+/// A text that names the fault: the magic, the checksum or the version.
+pub(super) fn unframe(
+    bytes: &[u8],
+    magic: [u8; 8],
+    version: u32,
+) -> std::result::Result<&[u8], String> {
+    let Some((header, body)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(format!(
+            "it has {} bytes, and its header alone has {HEADER_BYTES}",
+            bytes.len()
+        ));
+    };
+    if header[..8] != magic {
+        return Err(format!("it does not begin with {}", String::from_utf8_lossy(&magic)));
+    }
+    let word = |at: usize| {
+        u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    let computed = crc32c::crc32c_append(crc32c::crc32c(&header[..12]), body);
+    if word(12) != computed {
+        return Err(format!("its checksum is {computed:#010x}, not {:#010x}", word(12)));
+    }
+    if word(8) != version {
+        return Err(format!(
+            "its format version is {}, and this build reads {version}; use a newer Embank",
+            word(8)
+        ));
+    }
+    Ok(body)
+}
+
+/// Reads the bytes of a body from its start.
+pub(super) struct Body<'b>(pub(super) &'b [u8]);
+
+impl Body<'_> {
+    pub(super) fn take<const N: usize>(&mut self) -> std::result::Result<[u8; N], String> {
+        let (first, rest) = self.0.split_first_chunk().ok_or("it is cut short")?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    pub(super) fn u32(&mut self) -> std::result::Result<u32, String> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn end(self) -> std::result::Result<(), String> {
+        match self.0.len() {
+            0 => Ok(()),
+            more => Err(format!("{more} bytes follow its content")),
+        }
+    }
+}
+
+/// Creates a file durably. After a crash, the file is whole or does not exist.
+///
+/// # Errors
+/// `Io`, also if the name exists. After an error, the file does not exist.
+pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = OutputFile::create(path)?;
+    file.write_all(bytes).map_err(|error| StoreError::io("write", path, error))?;
+    file.sync()?;
+    Ok(file.publish_new()?)
+}
+
+/// Reads a file. `None` if the file does not exist.
+pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::io("read", path, error).into()),
+    }
+}
+
+/// Lists the names in a directory that `parse` understands, sorted. The list is empty if the
+/// directory does not exist.
+pub(super) fn list<T: Ord>(dir: &Path, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+    let failed = |error: io::Error| StoreError::io("list", dir, error);
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error).into()),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        found.extend(entry.map_err(failed)?.file_name().to_str().and_then(&parse));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Returns the number that a name of exactly `digits` decimal digits gives.
+pub(super) fn number_of(name: &str, digits: usize) -> Option<u64> {
+    let are_digits = name.len() == digits && name.bytes().all(|byte| byte.is_ascii_digit());
+    are_digits.then(|| name.parse().ok()).flatten()
+}
