@@ -74,6 +74,8 @@ mod _embank {
         apply_delta, checkpoint_id, copy_checkpoint, export_delta, list_checkpoints, roll_back,
     };
     #[pymodule_export]
+    use crate::fleet::shard::{PyFleetPlan, PyFleetSet, PyShard, plan_fleet};
+    #[pymodule_export]
     use crate::fleet::{PyShardIdentity, list_shards, route_keys, shard_path};
     #[pymodule_export]
     use crate::lease::PyLease;

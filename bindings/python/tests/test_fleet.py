@@ -7,8 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embank import Damaged
-from embank._embank import list_shards, route_keys, shard_path
+import embank
+from embank import Damaged, ShardMismatch, TableMismatch
+from embank._embank import (
+    FleetPlan,
+    FleetSet,
+    Shard,
+    list_shards,
+    plan_fleet,
+    route_keys,
+    shard_path,
+)
 
 
 def test_keys_are_sorted_by_shard() -> None:
@@ -42,3 +51,109 @@ def test_shards_are_found_by_the_names_of_their_directories(tmp_path: Path) -> N
     (tmp_path / "shard-00002" / "SHARD").write_bytes(b"no identity")
     with pytest.raises(Damaged, match="restore the file"):
         list_shards(tmp_path)
+
+
+def look(directory: Path, shards: int = 2) -> list[tuple[embank.Bank, Shard]]:
+    """Opens all shards of a fleet in this process, and looks at them."""
+    found = []
+    for number in range(shards):
+        path = shard_path(directory, number)
+        bank = embank.Bank(path, memory_budget="16MiB", checkpoints_kept=1)
+        found.append((bank, Shard(bank, number, shards)))
+    return found
+
+
+def settle(fleet: list[tuple[embank.Bank, Shard]]) -> FleetPlan:
+    """Settles all shards as their processes do. Takes set 0 of a new fleet."""
+    plan = plan_fleet([shard.view() for _, shard in fleet])
+    record = None
+    if plan.lacking:
+        assert plan.holder is not None and plan.set is not None
+        record = fleet[plan.holder][1].record(plan.set)
+    for _, shard in fleet:
+        shard.settle(plan, record)
+    if plan.set is None:
+        checkpoint(fleet)
+    return plan
+
+
+def checkpoint(fleet: list[tuple[embank.Bank, Shard]], blob: bytes = b"") -> FleetSet:
+    taken = [shard.take() for _, shard in fleet]
+    return [shard.commit(taken, blob) for _, shard in fleet][0]
+
+
+def close(fleet: list[tuple[embank.Bank, Shard]]) -> None:
+    for bank, _ in fleet:
+        bank.close()
+
+
+def test_a_fleet_opens_at_its_newest_complete_set(tmp_path: Path) -> None:
+    fleet = look(tmp_path)
+    assert settle(fleet).set is None
+    assert all(shard.recovered is None and shard.newest_set == 0 for _, shard in fleet)
+    tables = [bank.table("user", dim=1) for bank, _ in fleet]
+    for table in tables:
+        table.put([1], [[1.0]])
+    done = checkpoint(fleet, b"step 1")
+    assert (done.number, done.blob, len(done.checkpoints)) == (1, b"step 1", 2)
+    assert not any(bank.changed_since_checkpoint for bank, _ in fleet)
+    # A set whose record reached only the second shard.
+    for table in tables:
+        table.put([1], [[2.0]])
+    taken = [shard.take() for _, shard in fleet]
+    fleet[1][1].commit(taken, b"step 2")
+    close(fleet)
+    # The first shard is ahead of the set.
+    with embank.Bank(shard_path(tmp_path, 0), memory_budget="16MiB") as ahead:
+        ahead.open_table("user").put([1], [[3.0]])
+        ahead.checkpoint()
+    fleet = look(tmp_path)
+    plan = settle(fleet)
+    assert (plan.set, plan.holder, plan.lacking, plan.passed_over) == (2, 1, [0], [])
+    for bank, shard in fleet:
+        assert shard.recovered is not None and shard.recovered.blob == b"step 2"
+        assert bank.recovered is not None
+        assert bank.recovered.checkpoint == shard.recovered.checkpoints[shard.shard]
+        assert bank.open_table("user").peek([1]) == [[2.0]]
+        assert [found.number for found in shard.sets()] == [1, 2]
+        assert shard.identity is not None and shard.identity.fleet == plan.fleet
+    assert list_shards(tmp_path) == [(n, shard.identity) for n, (_, shard) in enumerate(fleet)]
+    close(fleet)
+
+
+def test_an_abandoned_set_leaves_the_one_before(tmp_path: Path) -> None:
+    fleet = look(tmp_path)
+    settle(fleet)
+    fleet[0][1].take()
+    with pytest.raises(ValueError, match="out of order"):
+        fleet[0][1].take()
+    for _, shard in fleet:
+        shard.abandon()
+    assert checkpoint(fleet).number == 1
+    with pytest.raises(ValueError, match="out of order"):
+        fleet[0][1].commit([], b"")
+    close(fleet)
+
+
+def test_a_shard_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    fleet = look(tmp_path)
+    settle(fleet)
+    with pytest.raises(ValueError, match="version of Embank"):
+        plan_fleet([fleet[0][1].view(), b"no view"])
+    with pytest.raises(ShardMismatch, match="shard-00001: found no process"):
+        plan_fleet([fleet[0][1].view()])
+    with pytest.raises(ShardMismatch, match="embank reshard DIR NEW --shards 3") as raised:
+        Shard(fleet[0][0], 0, 3)
+    assert raised.value.path == str(tmp_path / "shard-00000")
+    assert (raised.value.found, raised.value.expected) == ("shard 0 of 2", "shard 0 of 3")
+    close(fleet)
+
+
+def test_a_table_keeps_its_shard(bank: embank.Bank) -> None:
+    table = bank.table("placed", dim=1, shard=3)
+    assert table.shard == 3
+    assert bank.table("other", dim=1).shard is None
+    with pytest.raises(TableMismatch, match="all rows on shard 3"):
+        bank.table("placed", dim=1)
+    with pytest.raises(ValueError, match="shard must be below 4096"):
+        bank.table("third", dim=1, shard=4096)

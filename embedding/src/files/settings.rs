@@ -27,7 +27,9 @@ pub(crate) fn to_pairs(
     checkpoint: u64,
     values: Option<HeldValues>,
 ) -> HashMap<String, String> {
-    let settings = config.to_descriptor().iter().map(|byte| format!("{byte:02x}")).collect();
+    // The shard is a place in one fleet, and no property of the rows.
+    let settings = config.clone().shard(None);
+    let settings = settings.to_descriptor().iter().map(|byte| format!("{byte:02x}")).collect();
     let pairs = [
         (TABLE, table.to_owned()),
         (SETTINGS, settings),
@@ -80,8 +82,9 @@ mod tests {
     fn settings_come_back_and_damage_is_told() {
         let path = Path::new("t.safetensors");
         let config = TableConfig::new(5).seed(9);
+        let placed = config.clone().shard(Some(3));
         let values = Some(HeldValues { len: 5, fingerprint: u64::MAX - 1 });
-        let mut pairs = to_pairs("t", &config, 3, values);
+        let mut pairs = to_pairs("t", &placed, 3, values);
         assert_eq!(values_of(path, &pairs).unwrap(), values);
         assert_eq!(values_of(path, &to_pairs("t", &config, 3, None)).unwrap(), None);
         pairs.insert(VALUES.to_owned(), "5 values".to_owned());

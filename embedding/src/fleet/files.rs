@@ -1,6 +1,6 @@
 //! Files of a fleet in a bank's directory: made whole, or not at all.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 
@@ -67,7 +67,7 @@ pub(super) fn unframe(
 /// Reads the bytes of a body from its start.
 pub(super) struct Body<'b>(pub(super) &'b [u8]);
 
-impl Body<'_> {
+impl<'b> Body<'b> {
     pub(super) fn take<const N: usize>(&mut self) -> std::result::Result<[u8; N], String> {
         let (first, rest) = self.0.split_first_chunk().ok_or("it is cut short")?;
         self.0 = rest;
@@ -76,6 +76,17 @@ impl Body<'_> {
 
     pub(super) fn u32(&mut self) -> std::result::Result<u32, String> {
         self.take().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> std::result::Result<u64, String> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    pub(super) fn slice(&mut self, len: u64) -> std::result::Result<&'b [u8], String> {
+        let len = usize::try_from(len).map_err(|_| "it is cut short")?;
+        let (first, rest) = self.0.split_at_checked(len).ok_or("it is cut short")?;
+        self.0 = rest;
+        Ok(first)
     }
 
     pub(super) fn end(self) -> std::result::Result<(), String> {
@@ -103,6 +114,34 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(StoreError::io("read", path, error).into()),
+    }
+}
+
+/// Makes a directory durably, if it does not exist.
+pub(super) fn make_dir(path: &Path) -> Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(StoreError::io("create", path, error).into())
+        }
+        // Synced even if the directory exists: the process that made it may have been killed before
+        // its sync.
+        _ => path.parent().map_or(Ok(()), sync),
+    }
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync(dir: &Path) -> Result<()> {
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    Ok(synced.map_err(|error| StoreError::io("sync", dir, error))?)
+}
+
+/// Removes a file if it exists.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(StoreError::io("remove", path, error).into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -7,9 +7,10 @@
 use crate::error::{Error, Result};
 
 /// Number of buckets, the largest number of shards of a fleet.
-pub const BUCKETS: u32 = 1 << BUCKET_BITS;
+pub const BUCKETS: u32 = crate::row::config::BUCKETS;
 
-const BUCKET_BITS: u32 = 12;
+const BUCKET_BITS: u32 = BUCKETS.trailing_zeros();
+const _: () = assert!(BUCKETS == 4096, "part of the format");
 
 /// Number of the hash in the file `SHARD`: FNV-1a of the table's name, and the finaliser of
 /// SplitMix64.

@@ -9,15 +9,19 @@ use crate::row::initializer::Initializer;
 use crate::row::numbering::TableVocabulary;
 use crate::row::tracking::Tracking;
 
+/// Largest number of shards of a fleet, and the number of buckets into which the hash of
+/// [`fleet`](crate::fleet) divides the keys.
+pub(crate) const BUCKETS: u32 = 1 << 12;
+
 /// Largest number of columns of a table. The bank's page size may set a lower limit.
 pub const DIM_MAX: u32 = 1 << 20;
 
 /// The settings of a table.
 ///
 /// The table's identity consists of `dim`, the dtypes and rounding, the shape of the optimizer's
-/// state ([`Optimizer`]), the initializer, the seed, admission, tracking and vocabulary. These
-/// settings are fixed when the table is created, and [`Bank::table`](crate::Bank::table) fails if
-/// they differ. The learning rate and other numbers of the optimizer, `clip_row_norm` and the
+/// state ([`Optimizer`]), the initializer, the seed, admission, tracking, vocabulary and shard.
+/// These settings are fixed when the table is created, and [`Bank::table`](crate::Bank::table)
+/// fails if they differ. The learning rate and other numbers of the optimizer, `clip_row_norm` and the
 /// staleness bound are not part of the identity. Each call of `Bank::table` replaces them.
 ///
 /// In the source, `row/config.rs` has the settings, `row/descriptor.rs` their encoding,
@@ -63,6 +67,10 @@ pub struct TableConfig {
     pub clip_row_norm: Option<f32>,
     /// The vocabulary whose ids are the keys. Default: `None`, any key is valid.
     pub vocabulary: Option<TableVocabulary>,
+    /// The shard of a fleet that holds all rows of the table ([`fleet`](crate::fleet)). Only the
+    /// code that routes keys reads it: the bank of every shard has the table, with this setting.
+    /// Default: `None`, each key's row is on the shard of the key.
+    pub shard: Option<u32>,
     /// A Get waits while one of its rows has more outstanding Gets than this number. 0 means
     /// bulk-synchronous and k means stale-synchronous training. Default: `None`, asynchronous
     /// training, in which a Get never waits.
@@ -85,6 +93,7 @@ impl TableConfig {
             tracking: Tracking::None,
             clip_row_norm: None,
             vocabulary: None,
+            shard: None,
             staleness_bound: None,
         }
     }
@@ -169,6 +178,13 @@ impl TableConfig {
         self
     }
 
+    /// Puts all rows of the table on one shard of a fleet.
+    #[must_use]
+    pub fn shard(mut self, shard: Option<u32>) -> Self {
+        self.shard = shard;
+        self
+    }
+
     /// Sets the staleness bound.
     #[must_use]
     pub fn staleness_bound(mut self, bound: Option<u32>) -> Self {
@@ -190,6 +206,9 @@ impl TableConfig {
         }
         if self.dtype == Dtype::F32 && self.rounding == Some(Rounding::Stochastic) {
             return refuse("float32 is not rounded: take another dtype or no rounding".into());
+        }
+        if let Some(shard) = self.shard.filter(|&shard| shard >= BUCKETS) {
+            return refuse(format!("shard must be below {BUCKETS}, found {shard}"));
         }
         self.optimizer.check().or_else(refuse)?;
         self.initializer.check().or_else(refuse)?;
@@ -251,7 +270,7 @@ impl TableConfig {
     /// Returns the text of each identity setting, for error messages. Two settings are equal
     /// exactly if their texts are equal, because Rust prints enough digits to tell any two f32
     /// apart.
-    fn identity(&self) -> [String; 10] {
+    fn identity(&self) -> [String; 11] {
         [
             format!("dim {}", self.dim),
             format!("dtype {}", self.dtype.name()),
@@ -265,6 +284,10 @@ impl TableConfig {
             match &self.vocabulary {
                 Some(vocabulary) => format!("vocabulary {:?}", vocabulary.name),
                 None => "no vocabulary".to_owned(),
+            },
+            match self.shard {
+                Some(shard) => format!("all rows on shard {shard}"),
+                None => "each row on the shard of its key".to_owned(),
             },
         ]
     }
@@ -334,6 +357,7 @@ mod tests {
             })),
             held.clone().seed(1),
             held.clone().initializer(Initializer::Zeros),
+            held.clone().shard(Some(0)),
         ] {
             assert!(held.check_same_table("t", &other).is_err(), "{other:?}");
         }
@@ -359,6 +383,7 @@ mod tests {
             good.clone().optimizer(adagrad(-1.0)),
             good.clone().clip_row_norm(Some(0.0)),
             good.clone().clip_row_norm(Some(f32::NAN)),
+            good.clone().shard(Some(BUCKETS)),
             good.clone().initializer(Initializer::TruncatedNormal {
                 mean: 0.0,
                 std: 1.0,

@@ -48,6 +48,9 @@ mod tag {
     /// Must not be skipped. A program that ignored this setting could use the row of one value for
     /// another value.
     pub(crate) const VOCABULARY: u16 = 12;
+    /// Must not be skipped. A program that ignored this setting would ask another shard for the
+    /// table's rows.
+    pub(crate) const SHARD: u16 = 13;
     pub(crate) const MAY_BE_SKIPPED: u16 = 1 << 15;
 }
 
@@ -80,6 +83,9 @@ impl TableConfig {
         }
         if let Some(vocabulary) = &self.vocabulary {
             settings.push((tag::VOCABULARY, vocabulary.to_bytes()));
+        }
+        if let Some(shard) = self.shard {
+            settings.push((tag::SHARD, shard.to_le_bytes().to_vec()));
         }
         match self.admission {
             Admission::Always => {}
@@ -159,6 +165,7 @@ fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
                 config.vocabulary =
                     Some(vocabulary.ok_or("its vocabulary's name or identity is cut short")?);
             }
+            tag::SHARD => config.shard = Some(u32::from_le_bytes(bytes.take()?)),
             unknown if unknown & tag::MAY_BE_SKIPPED != 0 => continue,
             unknown => {
                 return Err(format!(

@@ -13,6 +13,29 @@ impl PyBank {
     fn changed(&self, py: Python<'_>) -> PyResult<u64> {
         self.cell.with_bank(py, |bank| Ok(bank.state_id().changes()))
     }
+
+    /// Notes a checkpoint that was taken of the bank. `changed` is the count of changes from before
+    /// the checkpoint began.
+    pub(crate) fn took(&self, checkpoint: u64, changed: u64) {
+        *self.position.lock() = Position { checkpoint: Some(checkpoint), changed };
+    }
+
+    /// Takes the open bank back to a kept checkpoint for good: `Bank.roll_back`.
+    pub(crate) fn roll_back_to(&self, py: Python<'_>, checkpoint: u64) -> PyResult<Vec<u64>> {
+        let Some(options) = &self.options else {
+            let path = self.cell.path().to_owned();
+            return Err(errors::to_python(py, &StoreError::ReadOnly { path }.into()));
+        };
+        let gone = self.cell.roll_back(py, options, checkpoint);
+        if self.cell.is_closed()? {
+            return gone;
+        }
+        let found = self.cell.with_bank(py, |bank| Ok(bank.recovered().cloned()))?;
+        *self.recovered.lock() = PyRecovered::of(py, found.as_ref())?;
+        let checkpoint = found.map(|found| found.checkpoint);
+        *self.position.lock() = Position { checkpoint, changed: 0 };
+        gone
+    }
 }
 
 #[pymethods]
@@ -135,19 +158,7 @@ impl PyBank {
     /// [2] [[1.]] b'epoch 1'
     fn roll_back(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
-        let Some(options) = &self.options else {
-            let path = self.cell.path().to_owned();
-            return Err(errors::to_python(py, &StoreError::ReadOnly { path }.into()));
-        };
-        let gone = self.cell.roll_back(py, options, checkpoint);
-        if self.cell.is_closed()? {
-            return gone;
-        }
-        let found = self.cell.with_bank(py, |bank| Ok(bank.recovered().cloned()))?;
-        *self.recovered.lock() = PyRecovered::of(py, found.as_ref())?;
-        let checkpoint = found.map(|found| found.checkpoint);
-        *self.position.lock() = Position { checkpoint, changed: 0 };
-        gone
+        self.roll_back_to(py, checkpoint)
     }
 
     /// Moves a bank that was opened with `read_only` to its newest checkpoint.
@@ -207,7 +218,7 @@ impl PyBank {
         // thread makes during the checkpoint may not be in it.
         let changed = self.changed(py)?;
         let number = self.cell.with_bank(py, |bank| bank.checkpoint(blob))?;
-        *self.position.lock() = Position { checkpoint: Some(number), changed };
+        self.took(number, changed);
         Ok(number)
     }
 }

@@ -61,6 +61,9 @@ impl PyBank {
     ///     rounding: How updates are rounded to a `dtype` below float32: "nearest" or "stochastic".
     ///         Stochastic rounding is reproducible: the draws depend on seed, table, key and the
     ///         number of the row's updates. Default: "stochastic" for int8, otherwise "nearest".
+    ///     shard: Only for the bank of a fleet's shard: the number of the shard that holds all rows
+    ///         of the table. The banks of all shards have the table, with equal settings. Belongs
+    ///         to the table for good. Default: None, each row is on the shard of its key.
     ///
     /// Raises:
     ///     TableMismatch: The table exists with other settings; the text names both. Or its
@@ -70,7 +73,7 @@ impl PyBank {
     #[pyo3(signature = (
         name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None,
         clip_row_norm = None, tracking = None, admit_after_gets = None, admit_probability = None,
-        dtype = None, state_dtype = None, rounding = None, vocabulary = None
+        dtype = None, state_dtype = None, rounding = None, vocabulary = None, shard = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn table(
@@ -89,6 +92,7 @@ impl PyBank {
         state_dtype: Option<&Bound<'_, PyAny>>,
         rounding: Option<&str>,
         vocabulary: Option<&str>,
+        shard: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyTable> {
         let seed = seed.map_or(Ok(0), |seed| scalars::unsigned("seed", seed, u64::MAX))?;
         let bound = staleness_bound
@@ -105,6 +109,8 @@ impl PyBank {
             .rounding(settings::rounding(rounding)?)
             .clip_row_norm(clip_row_norm.map(|norm| norm as f32))
             .staleness_bound(bound);
+        let shard = shard.map(|shard| scalars::unsigned_32("shard", shard)).transpose()?;
+        config = config.shard(shard);
         if let Some(name) = vocabulary {
             config = config.vocabulary(name);
         }

@@ -3,6 +3,8 @@
 //! The processes of a fleet exchange keys, rows and decisions in Python. These functions and
 //! classes read and write the files of one shard, and decide what all processes decide alike.
 
+pub(crate) mod shard;
+
 use std::path::PathBuf;
 
 use embank::fleet::{self, Routing};

@@ -170,6 +170,13 @@ impl PyTable {
         self.with(py, |table| Ok(table.config().staleness_bound))
     }
 
+    /// The number of the shard that holds all rows of the table in a fleet. None: each row is on
+    /// the shard of its key.
+    #[getter]
+    fn shard(&self, py: Python<'_>) -> PyResult<Option<u32>> {
+        self.with(py, |table| Ok(table.config().shard))
+    }
+
     #[setter]
     fn set_staleness_bound(
         &self,

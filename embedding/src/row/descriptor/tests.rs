@@ -57,6 +57,7 @@ fn a_descriptor_comes_back_as_it_was_written() {
                 .clip_row_norm(Some(2.5))
                 .tracking(Tracking::SetTime)
                 .admission(Admission::AfterGets(u32::MAX))
+                .shard(Some(4095))
                 .staleness_bound(Some(3));
             let descriptor = config.to_descriptor();
             assert!(descriptor.len() < 1024, "the store takes 2,048 bytes");
