@@ -17,7 +17,7 @@ use embank::fleet::{
     FleetId, FleetPlan, Routing, SetRecord, Shard, ShardIdentity, ShardView, Taken, list_sets,
     shard_path,
 };
-use embank::{Bank, BankOptions, Missing, Result, TableConfig};
+use embank::{Bank, BankOptions, Error, Missing, Result, StoreError, TableConfig};
 
 const SHARDS: u32 = 3;
 const KEYS: u64 = 64;
@@ -55,9 +55,12 @@ fn settle(
     record: Option<&[u8]>,
 ) -> Result<(Bank, Shard)> {
     let Some(back) = shard.settle(&bank, plan, record)? else { return Ok((bank, shard)) };
+    assert!(shard.take(&bank).is_err(), "the bank is ahead of the set");
     drop(bank);
     Bank::roll_back(shard.path(), back)?;
-    Ok((Bank::open(shard.path(), options())?, shard))
+    let bank = Bank::open(shard.path(), options())?;
+    assert_eq!(shard.settle(&bank, plan, record)?, None);
+    Ok((bank, shard))
 }
 
 impl Fleet {
@@ -221,6 +224,11 @@ fn a_crash_while_the_shards_settle_is_repeated() {
         for shard in shards.into_iter().take(settled) {
             settle(shard, &plan, Some(&record)).unwrap();
         }
+        // The shards that lacked the record have it before their next checkpoint.
+        let mut fleet = Fleet::open(dir.path()).unwrap();
+        fleet.put(99.0);
+        fleet.take().unwrap();
+        drop(fleet);
         let fleet = Fleet::open(dir.path()).unwrap();
         assert_eq!(fleet.value(), Some(settled as f32));
         assert_eq!(fleet.recovered().number, before + 1);
@@ -443,6 +451,20 @@ fn a_bank_that_is_no_shard_is_not_made_one() {
     bank.table("user", TableConfig::new(1)).unwrap();
     let error = Shard::open(&bank, 0, 1, 2).unwrap_err().to_string();
     assert!(error.contains("a bank with tables and no file SHARD"), "{error}");
+}
+
+#[test]
+fn two_processes_do_not_open_one_shard_and_a_copy_is_no_shard() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = two_sets(dir.path());
+    let error = look(dir.path(), SHARDS).err().unwrap();
+    assert!(matches!(error, Error::Store(StoreError::Locked { .. })), "{error}");
+    let copy = dir.path().join("copy");
+    Bank::copy_checkpoint(shard_path(dir.path(), 0), None, &copy).unwrap();
+    let copy = Bank::open(copy, options()).unwrap();
+    let error = Shard::open(&copy, 0, SHARDS, 2).unwrap_err().to_string();
+    assert!(error.contains("no file SHARD"), "{error}");
+    drop(fleet);
 }
 
 #[test]

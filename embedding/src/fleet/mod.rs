@@ -37,16 +37,17 @@
 //!    pin on this shard, are durable.
 //!
 //! **Why a crash at any point leaves a complete set findable.** Let set `n` be the newest set whose
-//! record is on any shard. By 1, every shard held its checkpoint when the record was written. By 2 and
-//! 3, no shard has taken a later checkpoint without a pin on that of set `n`, unless it abandoned
-//! the set, and then no shard wrote the record. So every shard holds its checkpoint of set `n`, and
-//! `n` is complete. If no shard wrote the record of a set that was being taken, the set before is
-//! the newest with a record, and by 4 no shard has unpinned it.
+//! record is on any shard. By 1, every shard held its checkpoint when the record was written. By 2
+//! and 3, no shard has taken a later checkpoint without a pin on that of set `n`, unless it
+//! abandoned the set, and then no shard wrote the record. So every shard holds its checkpoint of
+//! set `n`, and `n` is complete. If no shard wrote the record of a set that was being taken, the
+//! set before is the newest with a record, and by 4 no shard has unpinned it.
 //!
 //! **Records that reached only some shards.** The set is complete all the same. When the fleet is
 //! opened, every shard that lacks the record writes it (`Shard::settle`), before it takes a new
 //! checkpoint and before it unpins an older one. Settling is repeated after a crash: it writes the
-//! record and the pin first, then removes records of sets that are not complete, then rolls back.
+//! record and the pin first, then removes records of sets that are not complete, then rolls back. A
+//! shard that is ahead takes no set.
 //!
 //! **New fleets.** A set always exists before there are rows: the processes take set 0 as soon as
 //! they have made the fleet. A process that is killed before leaves a fleet without rows, which the

@@ -20,8 +20,8 @@ use crate::fleet::view::{ShardView, no_message};
 ///
 /// The calls come in this order, in all processes of the fleet:
 /// 1. [`open`](Self::open) and [`view`](Self::view). The processes exchange the views.
-/// 2. [`FleetPlan::of`] all views, then [`settle`](Self::settle). The processes tell each other
-///    that they have settled. If the plan has no set, they take set 0.
+/// 2. [`FleetPlan::of`] all views, then [`settle`](Self::settle) until it returns `None`. The
+///    processes tell each other that they have settled. If the plan has no set, they take set 0.
 /// 3. For each set: [`take`](Self::take). The processes exchange the results. If all of them have
 ///    one, [`commit`](Self::commit); otherwise [`abandon`](Self::abandon).
 ///
@@ -218,8 +218,8 @@ impl Shard {
     /// shard lacks it, pins the set's checkpoint, and removes the records of newer and of outdated
     /// sets.
     ///
-    /// Returns the checkpoint to which the caller must roll the bank back before it uses the bank.
-    /// `None` if the bank is at the set's checkpoint.
+    /// Returns `None` if the bank is at the set's checkpoint. Otherwise returns that checkpoint:
+    /// the caller closes the bank, rolls it back ([`Bank::roll_back`]), opens it, and calls again.
     ///
     /// # Errors
     /// [`Error::ShardMismatch`] if the shard lacks the record and `record` is `None` or another
@@ -260,10 +260,12 @@ impl Shard {
         // 3. The caller takes the bank back. A crash before that repeats all steps.
         self.newest = Some(record.number);
         self.recovered = Some(record);
-        self.phase = Phase::Ready;
         let there = Bank::checkpoints(&self.path)?;
-        let is_ahead = there.last().is_some_and(|newest| newest.number != at);
-        Ok(is_ahead.then_some(at))
+        if there.last().is_some_and(|newest| newest.number != at) {
+            return Ok(Some(at));
+        }
+        self.phase = Phase::Ready;
+        Ok(None)
     }
 
     /// Takes this shard's checkpoint for the next set.
@@ -274,7 +276,9 @@ impl Shard {
     /// again. Also the errors of [`Bank::checkpoint`]: then every shard calls
     /// [`abandon`](Self::abandon), and the newest set stays.
     pub fn take(&mut self, bank: &Bank) -> Result<Taken> {
-        self.check_phase(Phase::Ready, "settle, and commit or abandon the set before")?;
+        if self.phase != Phase::Ready {
+            return Err(misuse("settle, and commit or abandon the set before"));
+        }
         let Some(identity) = self.identity else { return Err(misuse("settle first")) };
         // A new checkpoint removes all older ones that are not pinned. So the newest complete set
         // must be pinned and recorded first.
@@ -378,13 +382,6 @@ impl Shard {
             outdated.push(number);
         }
         record::remove(&self.path, &outdated)
-    }
-
-    fn check_phase(&self, phase: Phase, what: &str) -> Result<()> {
-        if self.phase == phase {
-            return Ok(());
-        }
-        Err(misuse(what))
     }
 
     /// The directory of the shard's bank.

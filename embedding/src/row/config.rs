@@ -21,8 +21,8 @@ pub const DIM_MAX: u32 = 1 << 20;
 /// The table's identity consists of `dim`, the dtypes and rounding, the shape of the optimizer's
 /// state ([`Optimizer`]), the initializer, the seed, admission, tracking, vocabulary and shard.
 /// These settings are fixed when the table is created, and [`Bank::table`](crate::Bank::table)
-/// fails if they differ. The learning rate and other numbers of the optimizer, `clip_row_norm` and the
-/// staleness bound are not part of the identity. Each call of `Bank::table` replaces them.
+/// fails if they differ. The learning rate and other numbers of the optimizer, `clip_row_norm` and
+/// the staleness bound are not part of the identity. Each call of `Bank::table` replaces them.
 ///
 /// In the source, `row/config.rs` has the settings, `row/descriptor.rs` their encoding,
 /// `row/sections.rs` the length of a row, and `row/decoded.rs` the decoding of rows.

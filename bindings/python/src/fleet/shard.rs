@@ -144,11 +144,13 @@ impl PyShard {
         record: Option<&[u8]>,
     ) -> PyResult<()> {
         let plan = &plan.get().0;
-        let back = self.with(py, |shard, bank| shard.settle(bank, plan, record))?;
-        match back {
-            Some(checkpoint) => self.bank.get().roll_back_to(py, checkpoint).map(drop),
-            None => Ok(()),
+        // The loop ends: after a roll back that succeeds, the bank is at the set's checkpoint.
+        while let Some(checkpoint) =
+            self.with(py, |shard, bank| shard.settle(bank, plan, record))?
+        {
+            self.bank.get().roll_back_to(py, checkpoint)?;
         }
+        Ok(())
     }
 
     /// Takes the bank's checkpoint for the next set.
