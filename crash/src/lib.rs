@@ -7,6 +7,7 @@
 //!   [`images`] checks the bank in each image.
 //! - [`faults`] makes one system call of a bank fail or lie, as on a disk that fails or fills up.
 //! - [`kills`] kills a writer that runs the steps of [`program`], and checks its bank.
+//! - [`fleet_kills`] kills the processes of a fleet, and checks where the fleet opens.
 //! - [`strangers`] replaces directories and files of a bank by those of another bank.
 //! - [`strays`] puts files of other programs into the folders of a bank.
 //!
@@ -16,6 +17,7 @@
 pub mod content;
 pub mod disk;
 pub mod faults;
+pub mod fleet_kills;
 pub mod images;
 pub mod journal;
 pub mod kills;

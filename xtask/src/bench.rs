@@ -81,6 +81,9 @@ pub(crate) enum Measurement {
     /// kill -9 of a writer at random and at chosen moments: every row afterwards, against a model
     #[command(disable_help_flag = true)]
     StoreKills(PassedOn),
+    /// kill -9 of the processes of a fleet: it opens at its newest complete set, with every row
+    #[command(disable_help_flag = true)]
+    FleetKills(PassedOn),
     /// Files, directories and links of other programs in a bank's folders: no checkpoint is lost
     #[command(disable_help_flag = true)]
     Strangers(PassedOn),
@@ -139,6 +142,9 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         }
         Measurement::StoreKills(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "store-kills", &args)
+        }
+        Measurement::FleetKills(PassedOn { args }) => {
+            rust_of(&root, "embank-crash", "fleet-kills", &args)
         }
         Measurement::Strangers(PassedOn { args }) => {
             rust_of(&root, "embank-crash", "strangers", &args)

@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 41] = [
+const MEASUREMENTS: [&[&str]; 42] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -41,6 +41,7 @@ const MEASUREMENTS: [&[&str]; 41] = [
     &["crash-images"],
     &["faults"],
     &["store-kills"],
+    &["fleet-kills"],
     &["strangers"],
     &["open-files"],
     &["quality"],

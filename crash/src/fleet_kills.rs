@@ -1,0 +1,521 @@
+//! Processes of a fleet that are killed at any moment of the set protocol, and the coordinator that
+//! checks where the fleet opens afterwards.
+//!
+//! Each worker process has one shard. The coordinator stands in for the process group: it passes
+//! views, results and decisions between the workers, through pipes. It also tells them to run
+//! steps. At a moment that the seed plans, it kills some workers with SIGKILL, and then the rest.
+//! Then it starts new workers. These must open at the newest complete set, and each of them
+//! compares all rows of its shard with the rows that the set's steps make.
+//!
+//! The coordinator knows which sets are complete: a set with an answer of `commit` is complete. If
+//! a worker was told to commit and did not answer, the set may be complete. No other outcome is
+//! right, whatever the moment of the kill was.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use embank::fleet::{FleetPlan, Routing, Shard, ShardView, Taken, shard_path};
+use embank::{Bank, BankOptions, Missing, TableConfig};
+use fastrand::Rng;
+
+const TABLE: &str = "rows";
+const DIM: u32 = 4;
+/// Keys are below this.
+const KEYS_END: u64 = 500;
+const KEYS_A_STEP: u64 = 40;
+/// Longest delay of a kill after a command was sent, in microseconds. A checkpoint of these small
+/// banks takes a few milliseconds.
+const DELAY_US: u64 = 6_000;
+/// A fleet with one set to open at shows every checkpoint that goes too early.
+const SETS_KEPT: usize = 1;
+
+fn options() -> BankOptions {
+    BankOptions { memory_budget_bytes: 1 << 20, checkpoints_kept: 1, ..BankOptions::default() }
+}
+
+/// Returns the keys that step `step` puts. The seed and the step decide them.
+fn keys_of(seed: u64, step: u64) -> Vec<u64> {
+    let mut random = Rng::with_seed(seed ^ step.wrapping_mul(0x9E6C_63D0_876A_3F6B));
+    let mut keys: Vec<u64> = (0..KEYS_A_STEP).map(|_| random.u64(..KEYS_END)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// Returns the row that a step puts for a key. All values are exact in f32.
+fn row_of(step: u64, key: u64) -> [f32; DIM as usize] {
+    [step as f32, key as f32, (step % 251) as f32, -1.0]
+}
+
+/// The shard of a worker process.
+struct Worker {
+    /// `None` only while the bank rolls back.
+    bank: Option<Bank>,
+    part: Shard,
+    routing: Routing,
+    seed: u64,
+}
+
+impl Worker {
+    fn bank(&self) -> Result<&Bank> {
+        self.bank.as_ref().context("the bank did not open again")
+    }
+
+    fn own(&self, keys: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let own = |key: &u64| self.routing.shard_of(*key) == self.part.shard();
+        keys.into_iter().filter(own).collect()
+    }
+
+    /// Runs steps from `from` up to and not including `to`. Steps are counted from 1.
+    fn run(&self, from: u64, to: u64) -> Result<()> {
+        let table = self.bank()?.table(TABLE, TableConfig::new(DIM))?;
+        for step in from..to {
+            let keys = self.own(keys_of(self.seed, step));
+            let rows: Vec<f32> = keys.iter().flat_map(|&key| row_of(step, key)).collect();
+            table.put(&keys, &rows)?;
+        }
+        Ok(())
+    }
+
+    /// Compares all rows of the shard with those that the steps up to `steps` make.
+    fn check(&self, steps: u64) -> Result<()> {
+        let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
+        for step in 1..=steps {
+            expected.extend(keys_of(self.seed, step).into_iter().map(|key| (key, step)));
+        }
+        let shard = self.part.shard();
+        let Ok(table) = self.bank()?.open_table(TABLE) else {
+            ensure!(steps == 0, "shard {shard} has no table after {steps} steps");
+            return Ok(());
+        };
+        let all: Vec<u64> = (0..KEYS_END).collect();
+        let there = table.contains(&all)?;
+        let own = self.own(expected.keys().copied());
+        let mut own_next = own.iter().peekable();
+        for (&key, is_there) in all.iter().zip(there) {
+            let should = own_next.next_if_eq(&&key).is_some();
+            ensure!(
+                is_there == should,
+                "shard {shard}, {steps} steps: key {key} is there: {is_there}"
+            );
+        }
+        let mut rows = vec![0.0; own.len() * DIM as usize];
+        table.peek(&own, &mut rows, Missing::Error)?;
+        for (key, row) in own.iter().zip(rows.chunks(DIM as usize)) {
+            let right = row_of(expected[key], *key);
+            ensure!(
+                row == right,
+                "shard {shard}, {steps} steps: key {key} is {row:?}, not {right:?}"
+            );
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, record: Option<&[u8]>, views: &[ShardView]) -> Result<u64> {
+        let plan = FleetPlan::of(views)?;
+        let bank = self.bank.take().context("the bank did not open again")?;
+        let back = self.part.settle(&bank, &plan, record)?;
+        self.bank = match back {
+            None => Some(bank),
+            Some(checkpoint) => {
+                let path = bank.path().to_owned();
+                drop(bank);
+                Bank::roll_back(&path, checkpoint)?;
+                let bank = Bank::open(&path, options())?;
+                ensure!(self.part.settle(&bank, &plan, record)?.is_none(), "still ahead");
+                Some(bank)
+            }
+        };
+        let Some(set) = self.part.recovered() else { return Ok(0) };
+        let steps = u64::from_le_bytes(set.blob[..].try_into().context("the set's blob")?);
+        self.check(steps)?;
+        Ok(steps)
+    }
+
+    /// Does what a line asks for, and returns the answer.
+    fn answer(&mut self, line: &str) -> Result<String> {
+        let mut words = line.split(' ');
+        let command = words.next().unwrap_or_default();
+        let mut number = || words.next().context("a number")?.parse::<u64>().context("a number");
+        Ok(match command {
+            "view" => hex(&self.part.view()?.to_bytes()),
+            "record" => hex(&self.part.record(number()?)?),
+            "settle" => {
+                let record = words.next().context("a record")?;
+                let record = if record == "-" { None } else { Some(unhex(record)?) };
+                let views = words.map(|view| Ok(ShardView::from_bytes(&unhex(view)?)?));
+                let views = views.collect::<Result<Vec<_>>>()?;
+                self.settle(record.as_deref(), &views)?.to_string()
+            }
+            "run" => {
+                self.run(number()?, number()?)?;
+                "ran".into()
+            }
+            "take" => {
+                let bank = self.bank.as_ref().context("the bank did not open again")?;
+                hex(&self.part.take(bank)?.to_bytes())
+            }
+            "abandon" => {
+                self.part.abandon();
+                "abandoned".into()
+            }
+            "commit" => {
+                let steps = number()?;
+                let taken = words.map(|taken| Ok(Taken::from_bytes(&unhex(taken)?)?));
+                let taken = taken.collect::<Result<Vec<_>>>()?;
+                let bank = self.bank.as_ref().context("the bank did not open again")?;
+                let set = self.part.commit(bank, &taken, &steps.to_le_bytes())?;
+                set.number.to_string()
+            }
+            other => bail!("no command {other:?}"),
+        })
+    }
+}
+
+/// Runs a worker with shard `shard` of `shards` of the fleet in `dir`, until its input ends.
+///
+/// # Errors
+/// Returns any error of the fleet, and the first row that differs from the steps'.
+pub fn work(dir: &Path, shard: u32, shards: u32, seed: u64) -> Result<()> {
+    let bank = Bank::open(shard_path(dir, shard), options())?;
+    let part = Shard::open(&bank, shard, shards, SETS_KEPT)?;
+    let mut worker = Worker { bank: Some(bank), part, routing: Routing::new(TABLE, shards)?, seed };
+    let mut output = std::io::stdout();
+    // The loop ends with the coordinator's end of the pipe.
+    for line in std::io::stdin().lines() {
+        let answer = worker.answer(&line?)?;
+        writeln!(output, "{answer}")?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn unhex(text: &str) -> Result<Vec<u8>> {
+    let byte = |at| u8::from_str_radix(text.get(at..at + 2).unwrap_or_default(), 16);
+    (0..text.len()).step_by(2).map(|at| byte(at).context("hexadecimal digits")).collect()
+}
+
+/// A running worker, as the coordinator has it.
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn send(&mut self, line: &str) {
+        // A worker that was killed does not read.
+        let _ = writeln!(self.input, "{line}");
+    }
+
+    /// Reads an answer. `None` if the worker was killed before it answered.
+    fn read(&mut self) -> Result<Option<String>> {
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? > 0 && line.ends_with('\n') {
+            return Ok(Some(line.trim_end().to_owned()));
+        }
+        let status = self.child.wait()?;
+        ensure!(status.code().is_none(), "a worker failed by itself: {status}");
+        Ok(None)
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The command of the protocol in which workers are killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Moment {
+    /// While the workers open their banks, and look at their shards.
+    View,
+    /// While the shards settle at the newest complete set.
+    Settle,
+    /// While the workers run steps.
+    Run,
+    /// While the shards take their checkpoints.
+    Take,
+    /// While the shards write the record.
+    Commit,
+}
+
+/// All moments.
+pub const MOMENTS: [Moment; 5] =
+    [Moment::View, Moment::Settle, Moment::Run, Moment::Take, Moment::Commit];
+
+/// A planned kill.
+#[derive(Debug, Clone)]
+struct Plan {
+    moment: Moment,
+    /// The moment's command goes only to the first workers: the others are killed before it
+    /// reaches them.
+    sent: usize,
+    /// The workers that are killed first.
+    victims: Vec<usize>,
+    /// The time from the command to the kill. `None`: the kill comes after the answers.
+    delay: Option<Duration>,
+}
+
+/// The result of one kill.
+#[derive(Debug, Clone, Copy)]
+pub struct Kill {
+    /// The command in which the workers were killed.
+    pub moment: Moment,
+    /// The number of shards that lacked the record of the newest complete set at the opening.
+    pub lacking: usize,
+    /// True if the opening found a set whose `commit` no worker had answered.
+    pub unanswered: bool,
+    /// The number of sets that became complete since the last kill.
+    pub sets: u64,
+}
+
+/// Starts the workers of a fleet, kills them, and checks where the fleet opens.
+#[derive(Debug)]
+pub struct Coordinator {
+    program: PathBuf,
+    dir: PathBuf,
+    shards: u32,
+    seed: u64,
+    random: Rng,
+    /// The steps in the newest set that a worker has completed. `None` before the first set.
+    complete: Option<u64>,
+    /// The steps in a set that a worker was told to commit, without an answer.
+    unanswered: Option<u64>,
+    kills: u64,
+}
+
+/// Whether the workers are still alive after a command.
+enum Outcome {
+    All(Vec<String>),
+    Killed,
+}
+
+impl Coordinator {
+    /// Makes a coordinator of a fleet of `shards` shards in the empty directory `dir`. `program` is
+    /// this crate's program, whose subcommand `fleet-worker` runs a worker.
+    #[must_use]
+    pub fn new(program: &Path, dir: &Path, shards: u32, seed: u64) -> Self {
+        Coordinator {
+            program: program.to_owned(),
+            dir: dir.to_owned(),
+            shards,
+            seed,
+            random: Rng::with_seed(seed),
+            complete: None,
+            unanswered: None,
+            kills: 0,
+        }
+    }
+
+    /// Starts the workers, kills them at a planned moment, and opens the fleet again.
+    ///
+    /// # Errors
+    /// Returns an error with the number of the kill and what was wrong.
+    pub fn kill(&mut self) -> Result<Kill> {
+        let number = self.kills;
+        self.kills += 1;
+        let shards = self.shards as usize;
+        let random = &mut self.random;
+        let mut victims: Vec<usize> = (0..shards).filter(|_| random.bool()).collect();
+        if victims.is_empty() {
+            victims.push(random.usize(..shards));
+        }
+        let plan = Plan {
+            moment: MOMENTS[random.usize(..MOMENTS.len())],
+            sent: random.usize(1..=shards),
+            victims,
+            delay: (random.u8(..3) > 0).then(|| Duration::from_micros(random.u64(..DELAY_US))),
+        };
+        let rounds = random.u8(..3);
+        self.round(&plan, rounds)
+            .with_context(|| format!("kill {number} ({plan:?}, seed {})", self.seed))
+    }
+
+    fn round(&mut self, plan: &Plan, rounds: u8) -> Result<Kill> {
+        let before = self.complete;
+        let mut kill = Kill { moment: plan.moment, lacking: 0, unanswered: false, sets: 0 };
+        let mut workers = self.start()?;
+        let Some(mut steps) = self.open(&mut workers, Some(plan), &mut kill)? else {
+            return Ok(kill);
+        };
+        for round in 0..=rounds {
+            let plan = (round == rounds).then_some(plan);
+            let to = steps + 1 + self.random.u64(..3);
+            if let Outcome::Killed =
+                self.all(&mut workers, Moment::Run, &format!("run {} {}", steps + 1, to + 1), plan)?
+            {
+                break;
+            }
+            steps = to;
+            if !self.set(&mut workers, steps, plan, &mut kill)? {
+                break;
+            }
+        }
+        drop(workers);
+        ensure!(self.complete >= before, "went back");
+        Ok(kill)
+    }
+
+    /// Takes a set. Returns false if the workers were killed.
+    fn set(
+        &mut self,
+        workers: &mut [Process],
+        steps: u64,
+        plan: Option<&Plan>,
+        kill: &mut Kill,
+    ) -> Result<bool> {
+        let Outcome::All(taken) = self.all(workers, Moment::Take, "take", plan)? else {
+            return Ok(false);
+        };
+        if plan.is_none() && self.random.u8(..5) == 0 {
+            // As if a shard could not take its checkpoint.
+            return Ok(matches!(
+                self.all(workers, Moment::Take, "abandon", None)?,
+                Outcome::All(_)
+            ));
+        }
+        // From here on, the set may be complete. The answer of one worker shows that it is.
+        self.unanswered = Some(steps);
+        let command = format!("commit {steps} {}", taken.join(" "));
+        let plan = plan.filter(|plan| plan.moment == Moment::Commit);
+        let answers = send(workers, &command, plan)?;
+        if answers.iter().any(Option::is_some) {
+            self.complete = Some(steps);
+            self.unanswered = None;
+            kill.sets += 1;
+        }
+        Ok(plan.is_none())
+    }
+
+    fn start(&self) -> Result<Vec<Process>> {
+        let start = |shard: u32| {
+            let mut child = Command::new(&self.program)
+                .arg("fleet-worker")
+                .arg(&self.dir)
+                .args(["--shard", &shard.to_string(), "--shards", &self.shards.to_string()])
+                .args(["--seed", &self.seed.to_string()])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let input = child.stdin.take().context("the worker's input")?;
+            let output = BufReader::new(child.stdout.take().context("the worker's output")?);
+            Ok(Process { child, input, output })
+        };
+        (0..self.shards).map(start).collect()
+    }
+
+    /// Opens the fleet, and checks at which set. Returns the number of steps in it; `None` if the
+    /// workers were killed.
+    fn open(
+        &mut self,
+        workers: &mut [Process],
+        plan: Option<&Plan>,
+        kill: &mut Kill,
+    ) -> Result<Option<u64>> {
+        let Outcome::All(views) = self.all(workers, Moment::View, "view", plan)? else {
+            return Ok(None);
+        };
+        let decoded = views.iter().map(|view| Ok(ShardView::from_bytes(&unhex(view)?)?));
+        let fleet = FleetPlan::of(&decoded.collect::<Result<Vec<_>>>()?)?;
+        ensure!(fleet.passed_over.is_empty(), "passed over {:?}", fleet.passed_over);
+        let mut record = "-".to_owned();
+        if let Some(set) = fleet.newest.as_ref().filter(|set| !set.lacking.is_empty()) {
+            kill.lacking = set.lacking.len();
+            let holder = &mut workers[set.holder as usize];
+            holder.send(&format!("record {}", set.number));
+            record = holder.read()?.context("the record")?;
+        }
+        let command = format!("settle {record} {}", views.join(" "));
+        let Outcome::All(answers) = self.all(workers, Moment::Settle, &command, plan)? else {
+            return Ok(None);
+        };
+        ensure!(answers.iter().all(|steps| *steps == answers[0]), "not at one step: {answers:?}");
+        let steps: u64 = answers[0].parse()?;
+        if fleet.newest.is_none() {
+            ensure!(self.complete.is_none(), "the complete set is gone");
+            return Ok(self.set(workers, 0, None, kill)?.then_some(0));
+        }
+        let found = Some(steps);
+        ensure!(
+            found == self.complete || found == self.unanswered,
+            "at {steps} steps; complete: {:?}, unanswered: {:?}",
+            self.complete,
+            self.unanswered
+        );
+        kill.unanswered = found == self.unanswered;
+        (self.complete, self.unanswered) = (found, None);
+        Ok(Some(steps))
+    }
+
+    /// Sends a command to all workers, and reads their answers. If `plan` plans a kill in `moment`,
+    /// kills workers meanwhile.
+    fn all(
+        &self,
+        workers: &mut [Process],
+        moment: Moment,
+        command: &str,
+        plan: Option<&Plan>,
+    ) -> Result<Outcome> {
+        let plan = plan.filter(|plan| plan.moment == moment);
+        let answers = send(workers, command, plan)?;
+        if plan.is_some() {
+            return Ok(Outcome::Killed);
+        }
+        let answers: Option<Vec<String>> = answers.into_iter().collect();
+        Ok(Outcome::All(answers.context("a worker ended by itself")?))
+    }
+
+    /// Opens the fleet without a kill, and checks every row.
+    ///
+    /// # Errors
+    /// Returns an error if the fleet does not open at the newest complete set.
+    pub fn check(&mut self) -> Result<u64> {
+        let mut kill = Kill { moment: Moment::View, lacking: 0, unanswered: false, sets: 0 };
+        let mut workers = self.start()?;
+        let steps = self.open(&mut workers, None, &mut kill)?;
+        steps.context("the workers ended by themselves")
+    }
+}
+
+/// Sends a command and reads the answers, with `None` for workers that were killed before they
+/// answered.
+fn send(
+    workers: &mut [Process],
+    command: &str,
+    plan: Option<&Plan>,
+) -> Result<Vec<Option<String>>> {
+    let Some(plan) = plan else {
+        workers.iter_mut().for_each(|worker| worker.send(command));
+        return workers.iter_mut().map(Process::read).collect();
+    };
+    let (told, untold) = workers.split_at_mut(plan.sent);
+    untold.iter_mut().for_each(Process::kill);
+    told.iter_mut().for_each(|worker| worker.send(command));
+    if let Some(delay) = plan.delay {
+        std::thread::sleep(delay);
+        let victims = plan.victims.iter().filter(|&&victim| victim < plan.sent);
+        victims.for_each(|&victim| told[victim].kill());
+    }
+    let answers = told.iter_mut().map(Process::read).collect::<Result<Vec<_>>>()?;
+    told.iter_mut().for_each(Process::kill);
+    Ok(answers)
+}
