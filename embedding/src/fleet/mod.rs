@@ -63,12 +63,14 @@
 //! - `record`: the record of a set.
 //! - `view` and `plan`: what each shard has on disk, and the decision that follows from all of it.
 //! - `shard`: opening a shard, and taking sets.
+//! - `reshard`: makes a fleet of another number of shards.
 //! - `files`: how the files of a fleet are made and read.
 
 mod files;
 mod identity;
 mod plan;
 mod record;
+mod reshard;
 mod routing;
 mod shard;
 mod view;
@@ -76,9 +78,10 @@ mod view;
 pub use identity::{FleetId, ShardIdentity, list_shards, shard_path};
 pub use plan::{CompleteSet, FleetPlan, ListedSet, list_sets};
 pub use record::{HeldCheckpoint, SetRecord};
+pub use reshard::{Resharded, reshard};
 pub use routing::{BUCKETS, Routed, Routing};
 pub use shard::{Shard, Taken};
-pub use view::ShardView;
+pub use view::{ShardView, read_views};
 
 #[cfg(test)]
 mod tests {

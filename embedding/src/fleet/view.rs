@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bank::Bank;
 use crate::error::{Error, Result};
-use crate::fleet::identity::{FleetId, ShardIdentity};
+use crate::fleet::identity::{FleetId, ShardIdentity, list_shards, shard_path};
 use crate::fleet::record::{self, HeldCheckpoint};
 
 /// Version of the encoding. Processes exchange views, and no file has them.
@@ -170,10 +170,58 @@ impl ShardView {
         })
     }
 
+    /// The shard's number.
+    #[must_use]
+    pub fn shard(&self) -> u32 {
+        self.shard
+    }
+
+    /// The number of shards of the fleet.
+    #[must_use]
+    pub fn shards(&self) -> u32 {
+        self.shards
+    }
+
+    /// The fleet's id. `None` if the bank has no file `SHARD`.
+    #[must_use]
+    pub fn fleet(&self) -> Option<FleetId> {
+        self.fleet
+    }
+
     /// True if the shard has the checkpoint.
     pub(super) fn holds(&self, checkpoint: HeldCheckpoint) -> bool {
         self.checkpoints.contains(&checkpoint)
     }
+}
+
+/// Reads the views of all shards of the fleet in the directory `fleet`, by shard. Takes no lock and
+/// changes nothing. An element is an error if the shard can't be read, or is not on this machine.
+///
+/// # Errors
+/// [`Error::ShardMismatch`] if the directory has no shard of a fleet. Also a failed read.
+pub fn read_views(fleet: &Path) -> Result<Vec<Result<ShardView>>> {
+    let there = list_shards(fleet)?;
+    let Some(shards) = there.iter().find_map(|(_, identity)| Some((*identity)?.shards)) else {
+        return Err(Error::ShardMismatch {
+            path: fleet.to_owned(),
+            found: "no directory of a shard with a file SHARD".into(),
+            expected: "a fleet".into(),
+            cure: "give the directory that has the directory shard-00000".into(),
+        });
+    };
+    let read = |shard| {
+        let path = shard_path(fleet, shard);
+        if there.iter().any(|&(found, _)| found == shard) {
+            return ShardView::read(&path, shard, shards);
+        }
+        Err(Error::ShardMismatch {
+            path,
+            found: "no directory".into(),
+            expected: format!("shard {shard} of {shards}"),
+            cure: "bring the directory to this machine".into(),
+        })
+    };
+    Ok((0..shards).map(read).collect())
 }
 
 /// Returns the error for bytes of a peer that do not decode.

@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 
 /// Name of the table of times. The parentheses distinguish it from the names of users' tables.
-const NAME: &str = "(times of tables)";
+pub(crate) const NAME: &str = "(times of tables)";
 const TIME_BYTES: u32 = 8;
 
 /// Returns the table of times; `None` if the bank has none.

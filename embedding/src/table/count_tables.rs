@@ -52,14 +52,14 @@ impl Generations {
 
 /// Returns the name of the separate table that holds generation `number` of the admission counts of
 /// table `name`.
-fn counts_name(name: &str, number: u64) -> String {
+pub(crate) fn counts_name(name: &str, number: u64) -> String {
     match number {
         0 => format!("{name} (counts before admission)"),
         number => format!("{name} (counts before admission, {number})"),
     }
 }
 
-fn split_name(counts: &str) -> Option<(&str, u64)> {
+pub(crate) fn split_name(counts: &str) -> Option<(&str, u64)> {
     let (table, rest) = counts.rsplit_once(" (counts before admission")?;
     let rest = rest.strip_suffix(')')?;
     if rest.is_empty() {

@@ -30,7 +30,7 @@
 //! - `walk`: compares an index with the log. `index` reads the index, and `log_files` reads the
 //!   log.
 //! - `verify` and `damaged_pages`: list damage.
-//! - `rows`: the `TableReader`.
+//! - `rows`: the `TableReader` and the `CheckpointReader`.
 //! - `salvage` and `salvaged`: copy rows of a damaged bank into a new bank.
 
 mod bank;
@@ -51,7 +51,7 @@ use std::time::SystemTime;
 pub use bank::summary;
 #[cfg(any(test, fuzzing))]
 pub(crate) use log_files::walk_page;
-pub use rows::TableReader;
+pub use rows::{CheckpointReader, TableReader};
 pub use salvage::{Blob, RowSource, SalvageOptions, SalvageReport, SalvagedTable, salvage};
 
 pub use verify::{CheckedTable, CheckpointReport, VerifyOptions, VerifyReport, verify};

@@ -1,4 +1,4 @@
-//! Reads the rows of a table in a checkpoint, without opening the bank.
+//! Reads the rows of a checkpoint, of one table or of all, without opening the bank.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -85,7 +85,8 @@ impl TableReader {
     pub fn for_each_row(&mut self, row: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<Vec<Damage>> {
         let files = BankFiles::read(&self.dir)?;
         let table = TableNumber(self.table.number);
-        let mut visit = Rows { table, row, damage: Vec::new() };
+        let mut of_table = |found: u16, key: u64, value: &[u8]| found != table.0 || row(key, value);
+        let mut visit = Rows { row: &mut of_table, damage: Vec::new() };
         let sources = std::slice::from_ref(&self.source);
         walk(&files, &mut self.log, sources, WINDOW_BYTES, &mut visit)?;
         Ok(visit.damage)
@@ -119,13 +120,16 @@ impl TableReader {
         )?;
         let mut values = vec![None; keys.len()];
         for entry in found {
-            let mut row = |key: u64, value: &[u8]| {
+            let mut row = |found: u16, key: u64, value: &[u8]| {
+                if found != table.0 {
+                    return true;
+                }
                 for (to, _) in values.iter_mut().zip(keys).filter(|(_, wanted)| **wanted == key) {
                     *to = Some(value.to_vec());
                 }
                 true
             };
-            let mut visit = Rows { table, row: &mut row, damage: Vec::new() };
+            let mut visit = Rows { row: &mut row, damage: Vec::new() };
             follow_entry(&mut self.log, &self.source, entry, &mut visit)?;
             if let Some(Damage { path, offset, what, .. }) = visit.damage.pop() {
                 return Err(Error::Damaged { path, offset, what });
@@ -162,9 +166,87 @@ fn damaged_of(files: &BankFiles, number: u64) -> Error {
     Error::Damaged { path, offset: 0, what }
 }
 
+/// Reads all rows of a checkpoint, in one pass over its log. Changes nothing. Another process may
+/// write the bank meanwhile. That process keeps the checkpoint until the reader is dropped.
+///
+/// ```
+/// # fn main() -> embank_kv::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// let store = embank_kv::Store::open(dir.path(), &embank_kv::StoreOptions::default())?;
+/// store.create_table("squares", 8, b"")?;
+/// let number = store.checkpoint(b"step 1")?;
+///
+/// let mut reader = embank_kv::inspect::CheckpointReader::open(dir.path(), number)?;
+/// assert_eq!(reader.tables()[0].name, "squares");
+/// reader.for_each_row(&mut |_table, _key, _value| true)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct CheckpointReader {
+    dir: Arc<Directory>,
+    log: LogFiles,
+    source: Source,
+    tables: Vec<TableSummary>,
+    _hold: Hold,
+}
+
+impl CheckpointReader {
+    /// Opens checkpoint `checkpoint`.
+    ///
+    /// # Errors
+    /// `NotABank`; `NoSuchCheckpoint`. `Damaged` or `Io` if the metadata can't be read.
+    pub fn open(dir: &Path, checkpoint: u64) -> Result<Self> {
+        let dir = open_bank_dir(dir)?;
+        let (files, number, hold) = held_files(&dir, Some(checkpoint))?;
+        let Some(manifest) = files.manifest(number) else {
+            return Err(damaged_of(&files, number));
+        };
+        let there = manifest.tables.iter().filter(|table| !table.dropped);
+        let tables = there.map(table_summary).collect();
+        let source = Source::of(manifest, true);
+        let log = LogFiles::new(&dir, manifest);
+        Ok(CheckpointReader { dir, log, source, tables, _hold: hold })
+    }
+
+    /// The random id of the checkpoint.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.source.identity.id
+    }
+
+    /// Length of a page of the bank in bytes.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        self.log.page_bytes
+    }
+
+    /// Describes the tables of the checkpoint, by number.
+    #[must_use]
+    pub fn tables(&self) -> &[TableSummary] {
+        &self.tables
+    }
+
+    /// Calls `row` with the number of the table, the key and the value of each row, in no
+    /// particular order, until `row` returns false. Skips rows that can't be read, and returns the
+    /// damage that made them unreadable.
+    ///
+    /// # Errors
+    /// `Damaged` or `Io` if the index can't be read.
+    pub fn for_each_row(
+        &mut self,
+        row: &mut dyn FnMut(u16, u64, &[u8]) -> bool,
+    ) -> Result<Vec<Damage>> {
+        let files = BankFiles::read(&self.dir)?;
+        let mut visit = Rows { row, damage: Vec::new() };
+        let sources = std::slice::from_ref(&self.source);
+        walk(&files, &mut self.log, sources, WINDOW_BYTES, &mut visit)?;
+        Ok(visit.damage)
+    }
+}
+
 struct Rows<'a> {
-    table: TableNumber,
-    row: &'a mut dyn FnMut(u64, &[u8]) -> bool,
+    row: &'a mut dyn FnMut(u16, u64, &[u8]) -> bool,
     damage: Vec<Damage>,
 }
 
@@ -176,7 +258,7 @@ impl Visit for Rows<'_> {
     fn missing(&mut self, _log: &LogFiles, _start: u64, _end: u64) {}
 
     fn row(&mut self, row: Row<'_>) -> Result<bool> {
-        Ok(row.table != self.table || (self.row)(row.key, row.value))
+        Ok((self.row)(row.table.0, row.key, row.value))
     }
 
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()> {
