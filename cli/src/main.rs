@@ -17,9 +17,11 @@ mod output;
 mod pipeline;
 mod plan;
 mod repair;
+mod reshard;
 mod rollback;
 #[cfg(feature = "flight")]
 mod serve;
+mod sets;
 mod stat;
 mod verify;
 
@@ -48,12 +50,13 @@ struct Cli {
 enum Command {
     /// Prints what a bank holds: tables, rows, bytes, checkpoints, log, space amplification
     Stat(stat::Args),
-    /// Checks every byte that a bank's checkpoints rely on, and lists all damage
+    /// Checks every byte that the checkpoints of a bank or of a fleet rely on, and lists all damage
     ///
     /// Checks every page and record of the log, each entry of the index against the log, row
     /// counts, blob, manifest and BANK. Goes on after damage and lists all of it. Changes nothing
     /// and takes no lock. If another process writes the bank meanwhile, the result covers the
-    /// checkpoints that are still kept at the end.
+    /// checkpoints that are still kept at the end. Of a fleet, checks the bank of each shard, and
+    /// then the sets.
     Verify(verify::Args),
     /// Lists the kept checkpoints
     Checkpoints(checkpoints::Args),
@@ -116,6 +119,13 @@ enum Command {
     /// bank stays as it is. Exit status 1 if anything was damaged, although the new bank is then
     /// good.
     Repair(repair::Args),
+    /// Makes a fleet of another number of shards
+    ///
+    /// Copies the newest complete set, with optimizer state, tracking and vocabularies. All shards
+    /// must be on this machine. The old fleet stays as it is, and may be trained meanwhile.
+    Reshard(reshard::Args),
+    /// Lists the sets of a fleet: one checkpoint of each shard, and whether all are there
+    Sets(sets::Args),
     /// Goes back to an older checkpoint for good: removes all newer checkpoints
     ///
     /// No process may have the bank open for writing, or read a newer checkpoint. The command first
@@ -168,6 +178,8 @@ fn run(command: Command) -> Result<Ending> {
         Command::Import(args) => import::run(&args),
         Command::Evict(args) => evict::run(&args),
         Command::Repair(args) => repair::run(&args),
+        Command::Reshard(args) => reshard::run(&args),
+        Command::Sets(args) => sets::run(&args),
         Command::Rollback(args) => rollback::run(&args),
         Command::Pipeline(args) => pipeline::run(&args),
         #[cfg(feature = "flight")]

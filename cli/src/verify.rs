@@ -1,19 +1,21 @@
-//! `embank verify`: checks a bank for damage.
+//! `embank verify`: checks a bank, or all banks of a fleet, for damage.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use embank::fleet::{list_shards, shard_path};
 use embank_kv::inspect::{CheckpointReport, VerifyOptions, VerifyReport, verify};
 use serde::Serialize;
 
 use crate::Ending;
 use crate::export::memory_bytes;
 use crate::output::{self, Bar, DamageJson, count, damage_lines, parse_scaled};
+use crate::sets;
 
 /// Options of `verify`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The bank's directory
+    /// The directory of the bank or of the fleet
     dir: PathBuf,
     /// The checkpoint to check [default: all kept checkpoints]
     #[arg(long, value_name = "N")]
@@ -60,18 +62,81 @@ struct Table {
 /// # Errors
 /// Returns an error if the directory is no bank, lacks the checkpoint, or cannot be read.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    let options =
-        VerifyOptions { checkpoint: args.checkpoint, memory_bytes: memory_bytes(args.memory) };
-    let report = {
-        let bar = Bar::new("verifying");
-        verify(&args.dir, &options, &mut |progress| bar.show(progress))?
-    };
+    if !args.dir.join("BANK").exists() {
+        let shards = list_shards(&args.dir)?;
+        if !shards.is_empty() {
+            return run_fleet(args, shards.into_iter().map(|(shard, _)| shard));
+        }
+    }
+    let report = checked(args, &args.dir)?;
     if args.json {
         output::json(&json(&report));
     } else {
-        output::print(&text(args, &report));
+        output::print(&text(&args.dir, &report));
     }
     Ok(if report.is_clean() { Ending::Good } else { Ending::Damage })
+}
+
+fn checked(args: &Args, dir: &Path) -> Result<VerifyReport> {
+    let options =
+        VerifyOptions { checkpoint: args.checkpoint, memory_bytes: memory_bytes(args.memory) };
+    let bar = Bar::new("verifying");
+    Ok(verify(dir, &options, &mut |progress| bar.show(progress))?)
+}
+
+#[derive(Debug, Serialize)]
+struct FleetReport {
+    clean: bool,
+    shards: Vec<ShardReport>,
+    sets: sets::Report,
+}
+
+#[derive(Debug, Serialize)]
+struct ShardReport {
+    shard: u32,
+    /// `None` if the shard is no bank.
+    bank: Option<Report>,
+    problem: Option<String>,
+}
+
+/// Checks the bank of each shard that is on this machine, and then the sets.
+fn run_fleet(args: &Args, shards: impl Iterator<Item = u32>) -> Result<Ending> {
+    ensure!(
+        args.checkpoint.is_none(),
+        "{} is a fleet, whose shards number their checkpoints by themselves: leave out --checkpoint, or give the \
+         directory of a shard",
+        args.dir.display()
+    );
+    let mut words = String::new();
+    let mut reports = Vec::new();
+    let mut is_clean = true;
+    for shard in shards {
+        let dir = shard_path(&args.dir, shard);
+        words += &format!("shard {shard}\n");
+        let (bank, problem) = match checked(args, &dir) {
+            Ok(report) => {
+                is_clean &= report.is_clean();
+                text(&dir, &report).lines().for_each(|line| words += &format!("  {line}\n"));
+                (Some(json(&report)), None)
+            }
+            Err(error) => {
+                is_clean = false;
+                let problem = output::causes(&error);
+                words += &format!("  problem: {}\n", output::shown(&problem));
+                (None, Some(problem))
+            }
+        };
+        reports.push(ShardReport { shard, bank, problem });
+    }
+    let sets = sets::read(&args.dir)?;
+    is_clean &= sets.problems.is_empty();
+    words += &sets::text(&sets);
+    if args.json {
+        output::json(&FleetReport { clean: is_clean, shards: reports, sets });
+    } else {
+        output::print(&words);
+    }
+    Ok(if is_clean { Ending::Good } else { Ending::Damage })
 }
 
 fn json(report: &VerifyReport) -> Report {
@@ -98,7 +163,7 @@ fn json(report: &VerifyReport) -> Report {
     }
 }
 
-fn text(args: &Args, report: &VerifyReport) -> String {
+fn text(dir: &Path, report: &VerifyReport) -> String {
     let mut text = format!(
         "{} pages of the log, {} sound records\n",
         count(report.pages),
@@ -152,7 +217,7 @@ fn text(args: &Args, report: &VerifyReport) -> String {
     }
     let places = report.damage.len() as u64 + report.unlisted;
     text += &format!("damage in {} places:\n", count(places));
-    text += &damage_lines(&args.dir, &report.damage);
+    text += &damage_lines(dir, &report.damage);
     if report.unlisted > 0 {
         text += &format!("  and {} more entries of the index that lead astray\n", report.unlisted);
     }
