@@ -35,6 +35,12 @@
 //! A row that was never written is missing; it is not a row of zeros. Its initial values are a pure
 //! function of the table's seed and name, the key and the column ([`Table::initial`]).
 //!
+//! # Fleets
+//!
+//! One process writes a bank. Many processes can train the tables of a fleet, a directory with a
+//! bank for each of them. The module [`fleet`] says which bank holds the row of a key, and makes
+//! one checkpoint of all banks.
+//!
 //! # Vocabularies
 //!
 //! A [`Vocabulary`] maps raw values, numbers or byte strings, to dense ids in order of first

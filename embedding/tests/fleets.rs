@@ -715,6 +715,9 @@ fn an_interrupted_reshard_is_no_fleet() {
     let again = reshard(dir.path(), new.path(), 2, None, &mut |_| ControlFlow::Continue(()));
     let text = again.unwrap_err().to_string();
     assert!(text.contains("interrupted `embank reshard`"), "{text}");
+    let (other, go_on) = (new.path().join("other"), &mut |_| ControlFlow::Continue(()));
+    let text = reshard(dir.path(), &other, 2, Some(1000), go_on).unwrap_err().to_string();
+    assert!(text.starts_with("memory must be") && text.contains("each of 2 new banks"), "{text}");
 }
 
 #[test]

@@ -80,8 +80,9 @@ pub struct Resharded {
 /// vocabularies, or if it has no complete set.
 /// [`UnusableOutput`](crate::StoreError::UnusableOutput) if `new` is not empty.
 /// [`Damaged`](crate::StoreError::Damaged) if a row can't be read.
-/// [`InvalidOption`](crate::StoreError::InvalidOption) if `shards` is out of range. A failed read
-/// or write. After an error, `new` is no fleet: remove it.
+/// [`InvalidOption`](crate::StoreError::InvalidOption) if `shards` is out of range, or if
+/// `memory_bytes` is too small. A failed read or write. After an error, `new` is no fleet: remove
+/// it.
 pub fn reshard(
     fleet: &Path,
     new: &Path,
@@ -90,6 +91,27 @@ pub fn reshard(
     progress: &mut dyn FnMut(TransferProgress) -> ControlFlow<()>,
 ) -> Result<Resharded> {
     check_shards(shards)?;
+    let made = copy_newest_set(fleet, new, shards, memory_bytes, progress);
+    made.map_err(|error| match error {
+        Error::Store(StoreError::BudgetTooSmall { needed_bytes, .. }) if memory_bytes.is_some() => {
+            let needed = needed_bytes.saturating_mul(u64::from(shards));
+            let problem = format!(
+                "must be {needed} bytes or more: {needed_bytes} for each of {shards} new banks, whose pages are as long \
+                 as those of the old ones"
+            );
+            Error::option("memory", problem)
+        }
+        error => error,
+    })
+}
+
+fn copy_newest_set(
+    fleet: &Path,
+    new: &Path,
+    shards: u32,
+    memory_bytes: Option<u64>,
+    progress: &mut dyn FnMut(TransferProgress) -> ControlFlow<()>,
+) -> Result<Resharded> {
     let newest = newest_set(fleet)?;
     let record = record_of(fleet, &newest)?;
     let mut sources = open_sources(fleet, &newest)?;
