@@ -60,6 +60,7 @@ from . import in_hand
 from .bags import BagRequest
 from .caller import warn_caller
 from .keys import as_keys
+from .many import apply_many, get_many, is_sharded, peek_many
 from .sinks import Identity, Sink, identity, sink_of
 from .stand_in import link_output
 
@@ -284,7 +285,7 @@ def apply_step(parts: Sequence[Part]) -> None:
         for table, leases, keys, gradients in parts:
             _check_finite(table, leases[0], keys, gradients)
     for of_one in of_bank.values():
-        embank.apply_many(of_one)
+        apply_many(of_one)
 
 
 def _check_finite(
@@ -331,14 +332,17 @@ def leased_rows(
     wanted = [(table, as_keys(keys)) for table, keys in requests]
     sinks = [sink_of(table) for table, _ in wanted]
     for sink, (table, keys_of_table) in zip(sinks, wanted):
-        if sink is not None:
+        if is_sharded(table):
+            # The owners see the leases of all ranks, and refuse for all of them.
+            _refuse_norm(table, norm)
+        elif sink is not None:
             sink.check_bound(table, keys_of_table)
     if len(wanted) == 1:
         ((table, keys_of_table),) = wanted
         leases = [got(table.get_distinct, keys_of_table, earlier=_earlier.keys(table))]
     else:
         earlier = [_earlier.keys(table) for table, _ in wanted]
-        leases = got(embank.get_many, wanted, earlier=earlier)
+        leases = got(get_many, wanted, earlier=earlier)
     found = []
     for (table, keys), lease, sink in zip(requests, leases, sinks):
         rows = torch.from_numpy(lease.rows)
@@ -352,6 +356,17 @@ def leased_rows(
         places = to_device(torch.from_numpy(lease.inverse), keys.device).view(keys.shape)
         found.append(Rows(leaf, places))
     return found
+
+
+def _refuse_norm(table: Table, norm: Optional[Norm]) -> None:
+    """Raises `ValueError` for a module with `max_norm` over a sharded table. It would write the
+    rows that this rank alone has found too long, and that call would have to be collective.
+    """
+    if norm is not None:
+        raise ValueError(
+            f"a module with max_norm can't train sharded table {table.name!r}: give the table clip_row_norm=, which limits "
+            "the gradients of its rows, or normalize the module's output"
+        )
 
 
 def leaf_of(
@@ -482,8 +497,9 @@ def peeked_rows(
     key in these rows, in the shape of the keys.
     """
     found = []
-    for table, keys in requests:
-        rows = torch.from_numpy(table.peek(as_keys(keys)))
+    arrays = peek_many([(table, as_keys(keys)) for table, keys in requests])
+    for (table, keys), array in zip(requests, arrays):
+        rows = torch.from_numpy(array)
         if norm is not None:
             shorten(rows, norm)
         leaf = to_device(rows, keys.device)

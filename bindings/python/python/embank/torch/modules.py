@@ -18,6 +18,7 @@ from .leaf import (
     Norm, Rows, got, is_compiling, leased_bags, leased_output, leased_rows, peeked_rows,
     refuse_recording,
 )  # fmt: skip
+from .many import is_sharded
 from .reference import check_reference, differences, reference
 from .sinks import sink_of
 from .stand_in import StandInModule
@@ -62,13 +63,14 @@ class TableModule(StandInModule):
     def _is_direct(self, table: Table, keys: Tensor) -> bool:
         """Whether the output can be the rows of a lease, without a tensor of distinct rows.
 
-        It can't in these cases. A `SparseOptimizer` and a table with admission need the distinct
-        rows. Rows in another dtype or on another device are computed from the distinct rows.
+        It can't in these cases. A `SparseOptimizer`, a sharded table and a table with admission
+        need the distinct rows. Rows in another dtype or on another device are computed from the distinct rows.
         `torch.compile` can't look into the node of the graph.
         """
         return (
             keys.device.type == "cpu"
             and self._stand_in.dtype == torch.float32
+            and not is_sharded(table)
             and table.admits_all
             and sink_of(table) is None
             and not is_compiling()

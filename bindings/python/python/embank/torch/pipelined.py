@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Generic, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
 
 import numpy as np
 import torch
@@ -300,18 +300,7 @@ class _Pass(Generic[Batch]):
             if not _used(hand):
                 self._ask(hand)
         while not self._drained and len(self._coming) <= self._depth:
-            try:
-                batch = next(self._source)
-            except StopIteration:
-                self._drained = True
-                break
-            except Exception as error:
-                self._drained, self.failure = True, error
-                break
-            try:
-                self._coming.append((batch, self._hand(batch)))
-            except Exception as error:
-                self._drained, self.failure = True, error
+            self._draw()
         if not self._coming:
             return False
         self.batch, hand = self._coming.popleft()
@@ -322,6 +311,29 @@ class _Pass(Generic[Batch]):
                 _let_go(of)
         self.in_hand = [*kept, hand]
         return True
+
+    def _draw(self) -> None:
+        """Draws a batch and asks for its rows."""
+        try:
+            batch = next(self._source)
+        except StopIteration:
+            self._drained = True
+            self._tell_end()
+            return
+        except Exception as error:
+            self._drained, self.failure = True, error
+            self._tell_end()
+            return
+        try:
+            drawn = self._hand(batch)
+        except Exception as error:
+            self._drained, self.failure = True, error
+            self._tell_end()
+            return
+        if drawn is None:
+            self._drained = True
+        else:
+            self._coming.append((batch, drawn))
 
     def begin(self, batch: in_hand.Batch) -> None:
         if not any(of is batch for of in self.in_hand):
@@ -349,8 +361,15 @@ class _Pass(Generic[Batch]):
             queue.close()
         self._queues.clear()
 
-    def _hand(self, batch: Batch) -> _Hand:
-        """Asks for the rows of a batch."""
+    def _tell_end(self) -> None:
+        """Tells other ranks that this one has no further batch, if the tables are sharded."""
+        for queue in self._queues_of_ranks():
+            queue.end()
+
+    def _hand(self, batch: Batch) -> Optional[_Hand]:
+        """Asks for the rows of a batch. None if the tables are sharded, and another rank has no
+        further batch.
+        """
         by_table: dict[Identity, tuple[Table, list[NDArray[np.int64]]]] = {}
         for table, keys in keys_by_table(self._keys(batch)):
             # Copied, because the function `keys` may use its memory again for the next batch.
@@ -358,19 +377,26 @@ class _Pass(Generic[Batch]):
         names = sorted(by_table, key=lambda at: (str(by_table[at][0].bank.path), at[1]))
         hand = {at: _RowsAhead(*by_table[at]) for at in names}
         try:
-            self._ask(hand)
+            asked = self._ask(hand)
         except BaseException:
             _let_go(hand)
             raise
-        return hand
+        return hand if asked else None
 
-    def _ask(self, hand: _Hand) -> None:
+    def _ask(self, hand: _Hand) -> bool:
+        """Returns False if another rank has no further batch."""
         for rows in hand.values():
             self._check(rows.table)
             queue = self._queues.get(rows.table.bank)
             if queue is None:
                 queue = self._queues[rows.table.bank] = rows.table.bank.ahead_queue()
             rows.ask(queue)
+        return all([queue.send() for queue in self._queues_of_ranks()])
+
+    def _queues_of_ranks(self) -> list[Any]:
+        """The queues of sharded banks (`ShardedQueue`)."""
+        queues = self._queues.values()
+        return [queue for queue in queues if not isinstance(queue, embank.AheadQueue)]
 
     def _check(self, table: Table) -> None:
         bound = table.staleness_bound

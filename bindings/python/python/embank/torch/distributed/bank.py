@@ -1,0 +1,510 @@
+"""A bank whose rows are spread over the ranks of a process group."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Optional, TypeVar, Union
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import ArrayLike, NDArray
+
+import embank
+
+from .errors import packed, unpacked
+from .exchange import Exchange
+from .fleet import ShardIdentity, route_keys, shard_path, write_identity
+from .lease import Held, Request, ShardedLease
+from .opening import View, assign
+from .pending import ShardedQueue
+from .protocol import END, Kind
+from .rounds import Given, Rounds, _ForAll
+from .table import ShardedTable
+
+if TYPE_CHECKING:
+    from embank import Bank, Lease
+
+Batch = TypeVar("Batch")
+Part = tuple[
+    ShardedTable, Sequence[ShardedLease], Optional[NDArray[np.uint64]], NDArray[np.float32]
+]
+
+_REFUSED = {
+    "lease_timeout": "the owners end the leases of lost ranks when they close; use timeout=",
+    "read_only": "the ranks of a fleet train; open one shard with embank.Bank(path, read_only=True) to read it",
+    "checkpoint": "a fleet opens at its newest complete set",
+}
+
+
+class ShardedBank:
+    """A bank for each rank, and one table over all of them.
+
+    A *shard* is a bank in `DIRECTORY/shard-NNNNN` with a part of the rows of every table. A hash of
+    the table's name and the key determines the shard of a row. Each rank serves one shard; the rank
+    and the number of its shard may differ. The ranks need no shared file system.
+
+    All calls are collective unless their documentation says otherwise: every rank makes the same
+    calls in the same order, from one thread. That includes each forward pass over the tables, also
+    in evaluation. If the ranks call different things, all raise `ProtocolMismatch`; if a rank ends
+    or hangs, the others raise `PeerLost`. The bank is closed after both.
+
+    Close the bank before the process group: `bank.close()`, then `del model; gc.collect()` if the
+    model is in `DistributedDataParallel`, then `torch.distributed.destroy_process_group()`.
+
+    Args:
+        directory: The directory of this rank's shard. Ranks of one machine may share it.
+        shards: The number of shards; must be the number of ranks. Default: the number of ranks.
+        group: The process group. Default: all ranks. Its backend does not matter, because the bank
+            makes a gloo group of its own.
+        gradients: "mean" divides the sums of gradients by the number of ranks, as
+            `DistributedDataParallel` and TorchRec do. "sum" does not.
+        timeout: Seconds after which a rank that does not answer counts as lost. It must be longer
+            than the longest time between two calls, such as an evaluation on one rank alone.
+        options: The options of `embank.Bank` for each shard, such as `memory_budget`, which counts
+            for each rank.
+
+    Raises:
+        ShardMismatch: The ranks do not find the shards of one fleet, or another number of them.
+        ValueError: The ranks pass different options, or an option does not work over shards.
+        embank.EmbankError: A shard can't be opened. All ranks raise the error of the first one.
+    """
+
+    def __init__(
+        self,
+        directory: Union[str, PathLike[str]],
+        *,
+        shards: Optional[int] = None,
+        group: Optional[dist.ProcessGroup] = None,
+        gradients: Literal["mean", "sum"] = "mean",
+        timeout: float = 600.0,
+        **options: Any,
+    ) -> None:
+        self._closed_by: Optional[str] = "its opening failed"
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "a ShardedBank needs a process group: call torch.distributed.init_process_group first, and start the program "
+                "with torchrun"
+            )
+        exchange = Exchange(group, timeout)
+        try:
+            texts = _all_texts(
+                exchange,
+                lambda: _view(Path(directory), shards, gradients, timeout, options).encoded(),
+            )
+            views = [View.decoded(text) for text in texts]
+            # Depends on the texts alone, so all ranks raise its error.
+            of = assign(views)
+            self.shard = of.shard_of_rank[exchange.rank]
+            """The number of the shard that this rank serves."""
+            identity = ShardIdentity(of.fleet, self.shard, exchange.size)
+            self.local = self._open(exchange, Path(directory), identity, of.is_new, timeout, options)
+            """The bank of this rank's shard, for `stats`, `compact` and files."""
+        except BaseException:
+            exchange.close()
+            raise
+        self.shards = exchange.size
+        """The number of shards and of ranks."""
+        self.fleet = of.fleet
+        """16 random bytes that name the fleet."""
+        self._shard_of_rank = of.shard_of_rank
+        self._exchange = exchange
+        self._closed_by = None
+        self.rounds = Rounds(exchange, of.shard_of_rank, gradients == "mean", self._abort)
+
+    def _open(
+        self,
+        exchange: Exchange,
+        directory: Path,
+        identity: ShardIdentity,
+        is_new: bool,
+        timeout: float,
+        options: dict[str, Any],
+    ) -> Bank:
+        opened: list[Bank] = []
+
+        def open_shard() -> str:
+            path = shard_path(directory, identity.shard)
+            if is_new:
+                if not options.get("create", True):
+                    raise ValueError(f"no rank finds a fleet, {directory} has none, and create is False")
+                path.mkdir(parents=True, exist_ok=True)
+            of_bank = {"wait_timeout": min(60.0, timeout / 2), **options, "create": is_new}
+            opened.append(embank.Bank(path, **of_bank))
+            return ""
+
+        def found() -> str:
+            if is_new:
+                write_identity(Path(opened[0].path), identity)
+            return ""
+
+        try:
+            _all_texts(exchange, open_shard)
+            # The fleet begins when every shard can be opened.
+            _all_texts(exchange, found)
+        except BaseException:
+            for bank in opened:
+                bank.close()
+            raise
+        return opened[0]
+
+    def table(self, name: str, dim: int, **options: Any) -> ShardedTable:
+        """Opens a table, or makes it, on all shards. Arguments as for `Bank.table`.
+
+        Raises:
+            ValueError: The ranks pass different settings, or the table's vocabulary is not frozen
+                or not the same on all ranks.
+            embank.TableMismatch: A shard has the table with other settings. All ranks raise it.
+        """
+        self.check_open()
+        rounds = self.rounds
+        settings: dict[str, Any] = {"name": name, "dim": dim}
+        settings.update((option, repr(value)) for option, value in options.items())
+        with rounds.round("opens a table"):
+            failure = self._add_vocabulary(settings, options.get("vocabulary"))
+            rounds.agree(Kind.OPEN_TABLE, failure=failure)
+            texts = self._exchange.texts(json.dumps(settings))
+            _compare([json.loads(text) for text in texts])
+            local = None
+            try:
+                local = self.local.table(name, dim, **options)
+            except Exception as error:
+                failure = error
+            rounds.agree(Kind.OPEN_TABLE, failure=failure)
+            assert local is not None
+            for table in rounds.tables:
+                if table.name == name:
+                    break
+            else:
+                table = ShardedTable(self, local, len(rounds.tables))
+                rounds.tables.append(table)
+            rounds.settings_changed()
+        return table
+
+    def _add_vocabulary(
+        self, settings: dict[str, Any], name: Optional[str]
+    ) -> Optional[Exception]:
+        """Adds the fingerprint of a table's vocabulary to its settings. Returns what is wrong with
+        the vocabulary."""
+        if name is None:
+            return None
+        try:
+            vocabulary = self.local.open_vocabulary(name)
+        except Exception as error:
+            return error
+        settings["fingerprint of the vocabulary"] = f"{vocabulary.fingerprint:016x}"
+        if vocabulary.frozen:
+            return None
+        return ValueError(
+            f"vocabulary {name!r} of shard {self.shard} grows, so the ranks would give one id to different values: fill it "
+            "with the same values on each rank (bank.local.vocabulary), and set vocabulary.frozen = True"
+        )
+
+    def tables(self) -> list[str]:
+        """The names of the open tables. Not collective."""
+        return [table.name for table in self.rounds.tables]
+
+    def get_many(
+        self, requests: Sequence[tuple[ShardedTable, ArrayLike]], *, earlier: object = None
+    ) -> list[ShardedLease]:
+        """Leases rows of several tables in one exchange.
+
+        Args:
+            requests: Tables, each once, with the keys of this rank.
+            earlier: Ignored: the owners know which gets wait for their answers.
+        """
+        self.check_open()
+        asked = [table.request(keys) for table, keys in requests]
+        rounds = self.rounds
+        leases: list[Lease] = []
+        with rounds.round("gets rows for training"):
+            rounds.check_room(len(asked))
+            _, counts = rounds.agree(Kind.GET, asked)
+            keys = rounds.keys(asked, counts)
+
+            def read() -> list[NDArray[np.float32]]:
+                leases.extend(
+                    embank.get_many(
+                        [(of.table.local, each.keys) for of, each in zip(asked, keys)],
+                        earlier=[
+                            None if of.table.admits_all else rounds.waiting_keys(of.table) for of in asked
+                        ],
+                    )
+                )
+                return [lease.rows[lease.inverse] for lease in leases]
+
+            try:
+                found = rounds.rows(asked, [each.counts for each in keys], read)
+            except BaseException:
+                for lease in leases:
+                    lease.release()
+                raise
+            numbers = rounds.take(
+                [Held(*of) for of in zip(asked, leases, [each.counts for each in keys])]
+            )
+        return [ShardedLease(self, *of) for of in zip(numbers, asked, found)]
+
+    def peek_many(
+        self, requests: Sequence[tuple[ShardedTable, ArrayLike]]
+    ) -> list[NDArray[np.float32]]:
+        """Reads rows of several tables in one exchange, without leases: for each request float32
+        `(n, dim)`.
+
+        Args:
+            requests: Tables, each once, with the keys of this rank.
+        """
+        self.check_open()
+        asked = [table.request(keys) for table, keys in requests]
+        rounds = self.rounds
+        with rounds.round("reads rows for evaluation"):
+            _, counts = rounds.agree(Kind.PEEK, asked)
+            keys = rounds.keys(asked, counts)
+            found = rounds.rows(
+                asked,
+                [each.counts for each in keys],
+                lambda: [of.table.local.peek(each.keys) for of, each in zip(asked, keys)],
+            )
+        return [rows[of.inverse] for of, rows in zip(asked, found)]
+
+    def apply_many(self, parts: Sequence[Part]) -> None:
+        """Answers leases with gradients: one exchange for all tables, and one step for each row.
+
+        Args:
+            parts: Tables, each once; leases of each; the keys of the gradients, None for all keys
+                of one lease; and the gradients of this rank, float32 `(n, dim)`.
+
+        Raises:
+            ValueError: A gradient of a rank is NaN or infinite, or a table has no optimizer. All
+                ranks raise it, and no row has changed.
+        """
+        if not parts:
+            return
+        self.check_open()
+        failure: Optional[Exception] = None
+        given = []
+        for table, leases, keys, gradients in parts:
+            for lease in leases:
+                lease.check()
+            of = self._given(table, leases, keys, np.asarray(gradients, dtype=np.float32))
+            given.append(of)
+            failure = failure or _refusal(of)
+        with self.rounds.round("hands over gradients"):
+            self.rounds.agree(Kind.GRADIENTS, given=given, failure=failure)
+
+    def _given(
+        self,
+        table: ShardedTable,
+        leases: Sequence[ShardedLease],
+        keys: Optional[NDArray[np.uint64]],
+        gradients: NDArray[np.float32],
+    ) -> Given:
+        first = leases[0]
+        if len(leases) == 1 and (keys is None or np.array_equal(keys, first.keys)):
+            expected: tuple[int, ...] = first.rows.shape
+            if gradients.shape == expected:
+                return Given(table, leases, first.request, True, gradients)
+        elif keys is not None:
+            expected = (len(keys), table.dim)
+            if gradients.shape == expected:
+                request = table.request(keys.view(np.int64))
+                sums = np.zeros((len(request.keys), table.dim), dtype=np.float32)
+                np.add.at(sums, request.inverse, gradients)
+                return Given(table, leases, request, False, sums)
+        else:
+            raise ValueError(f"gradients for several leases of table {table.name!r} need keys")
+        raise ValueError(f"gradients of table {table.name!r} must be {expected}, not {gradients.shape}")
+
+    def put(self, table: ShardedTable, keys: ArrayLike, rows: ArrayLike) -> None:
+        """See `ShardedTable.put`."""
+        self.check_open()
+        flat = np.ascontiguousarray(keys).astype(np.int64, copy=False).reshape(-1)
+        values = np.ascontiguousarray(rows, dtype=np.float32)
+        digest = hashlib.blake2b(flat.tobytes(), digest_size=16)
+        digest.update(values.tobytes())
+        digest.update(table.name.encode())
+        own = self.route(table.name, flat)[self._exchange.rank]
+        with self.rounds.round("puts rows"):
+            self.rounds.agree(Kind.PUT, what=digest.digest())
+            failure: Optional[Exception] = None
+            try:
+                table.local.put(flat[own], values[own])
+            except Exception as error:
+                failure = error
+            self.rounds.agree(Kind.PUT, failure=failure)
+
+    def together(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Iterates over this rank's batches, and ends on all ranks when the first rank has no
+        further batch. A rank with more batches leaves the rest out.
+
+        >>> for batch in bank.together(loader):  # doctest: +SKIP
+        ...     model(batch).sum().backward()
+        """
+        for batch in batches:
+            if self._another(True):
+                yield batch
+            else:
+                return
+        self._another(False)
+
+    def _another(self, has: bool) -> bool:
+        self.check_open()
+        with self.rounds.round("asks for the next batch of together()"):
+            headers, _ = self.rounds.agree(Kind.TOGETHER, flags=0 if has else END)
+        return not any(of.flags & END for of in headers)
+
+    def ahead_queue(self) -> ShardedQueue:
+        """A queue of gets ahead, for `Pipelined`. Not collective."""
+        self.check_open()
+        return ShardedQueue(self)
+
+    def route(self, table: str, keys: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Returns for each rank the places in `keys` of the keys that it owns. Not collective."""
+        order, counts = route_keys(table, keys, self.shards)
+        of_shard = np.split(order, np.cumsum(counts)[:-1])
+        return [of_shard[shard] for shard in self._shard_of_rank]
+
+    def settings_changed(self) -> None:
+        """Called after a setting of a table has changed on this rank. Not collective."""
+        self.rounds.settings_changed()
+
+    def awaits(self, number: int) -> bool:
+        """Whether this rank has not answered the lease. Not collective."""
+        return self.rounds.awaits(number)
+
+    def release(self, number: int) -> None:
+        """Answers a lease with a release, which goes out with the next exchange. Not collective."""
+        self.rounds.release(number)
+
+    @property
+    def path(self) -> Path:
+        """The directory of this rank's shard."""
+        return self.local.path
+
+    @property
+    def bytes_sent(self) -> int:
+        """The bytes of keys, rows and gradients that this rank has sent to others."""
+        return self._exchange.bytes_sent
+
+    @property
+    def closed(self) -> bool:
+        return self._closed_by is not None
+
+    def check_open(self) -> None:
+        """Raises `ValueError` if the bank is closed."""
+        if self._closed_by is not None:
+            raise ValueError(f"the sharded bank is closed: {self._closed_by}")
+
+    def close(self) -> None:
+        """Closes the bank, on all ranks together. Takes no checkpoint. Does nothing if it is
+        closed.
+
+        Raises:
+            PeerLost: A rank has ended before. This rank's bank is closed nevertheless.
+            ProtocolMismatch: A rank has something else to do. All banks are closed nevertheless.
+        """
+        if self.closed:
+            return
+        try:
+            with self.rounds.round("closes the bank"):
+                self.rounds.agree(Kind.CLOSE)
+        finally:
+            self._shut("close() was called")
+
+    def _abort(self, error: BaseException) -> None:
+        self._shut(f"{type(error).__name__}: {error}")
+
+    def _shut(self, why: str) -> None:
+        """Closes this rank's shard and its connections, without an exchange."""
+        if self._closed_by is not None:
+            return
+        self._closed_by = why
+        self.rounds.end()
+        self.local.close()
+        self._exchange.close()
+
+    def __enter__(self) -> ShardedBank:
+        return self
+
+    def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
+        """Closes the bank. After an exception on this rank, the other ranks raise `PeerLost`."""
+        if error is None:
+            self.close()
+        else:
+            self._abort(error)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<ShardedBank {str(self.path)!r}, shard {self.shard} of {self.shards}, {state}>"
+
+
+def _view(
+    directory: Path,
+    shards: Optional[int],
+    gradients: str,
+    timeout: float,
+    options: dict[str, Any],
+) -> View:
+    if gradients not in ("mean", "sum"):
+        raise ValueError(f'gradients must be "mean" or "sum", not {gradients!r}')
+    for name, cure in _REFUSED.items():
+        if options.get(name) not in (None, False):
+            raise ValueError(f"a ShardedBank has no {name}: {cure}")
+    wait_timeout = options.get("wait_timeout")
+    if wait_timeout is not None and wait_timeout >= timeout:
+        raise ValueError(
+            f"wait_timeout is {wait_timeout} and timeout {timeout} seconds: the other ranks would count this rank as lost "
+            "while it waits for a row; use a larger timeout"
+        )
+    return View.of(directory, {"gradients": gradients, "timeout": timeout}, shards)
+
+
+def _all_texts(exchange: Exchange, make: Callable[[], str]) -> list[str]:
+    """Calls `make`, and returns what it has returned on all ranks. If it fails on a rank, raises
+    the error of the first such rank on all ranks.
+    """
+    failure: Optional[Exception] = None
+    try:
+        text = "+" + make()
+    except Exception as error:
+        failure, text = error, "-" + packed(error)
+    texts = exchange.texts(text)
+    for rank, of in enumerate(texts):
+        if of.startswith("-"):
+            if failure is not None and rank == exchange.rank:
+                raise failure
+            raise unpacked(of[1:], f"rank {rank}")
+    return [of[1:] for of in texts]
+
+
+def _compare(of_ranks: Sequence[dict[str, Any]]) -> None:
+    """Raises an error on all ranks if they open different tables."""
+    first = of_ranks[0]
+    for rank, settings in enumerate(of_ranks):
+        for name in [*first, *settings]:
+            if settings.get(name) != first.get(name):
+                raise _ForAll(
+                    ValueError(
+                        f"table {first['name']!r}: {name} must be the same on all ranks; rank 0 has "
+                        f"{first.get(name, 'the default')}, rank {rank} {settings.get(name, 'the default')}"
+                    )
+                )
+
+
+def _refusal(of: Given) -> Optional[Exception]:
+    """Returns why no rank may apply these gradients."""
+    if of.table.learning_rate is None:
+        return ValueError(
+            f"table {of.table.name!r} has no optimizer: give ShardedBank.table one, such as "
+            "optimizer=embank.Adagrad(lr=0.01)"
+        )
+    if np.isfinite(of.gradients).all():
+        return None
+    row, column = np.argwhere(~np.isfinite(of.gradients))[0]
+    key = int(of.request.keys[row]) % 2**64
+    return ValueError(
+        f"table {of.table.name!r}, key {key}: the gradient of column {column} is {of.gradients[row, column]}; no row of "
+        "this step was changed, on no rank; lower the learning rate, clip or unscale the gradients, or skip the batch"
+    )

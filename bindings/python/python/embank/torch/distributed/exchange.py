@@ -1,0 +1,99 @@
+"""Messages between the ranks, on a gloo group of the bank's own.
+
+Two threads that use one gloo group get each other's messages without an error. So the group belongs
+to one bank, and the bank lets one thread at a time exchange. NCCL can't connect two ranks on one
+GPU, and the rows are in host memory anyway, so the exchange runs on gloo.
+
+A gloo group does not work any more after an error. `Exchange` turns every error of the group into
+`PeerLost`, and the bank then closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Optional
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from .errors import PeerLost
+
+
+class Exchange:
+    """A gloo group with the ranks of `group`. Making it is a collective call.
+
+    Args:
+        group: The group whose ranks take part. Default: all ranks.
+        timeout: Seconds after which a rank that does not answer counts as lost.
+    """
+
+    def __init__(self, group: Optional[dist.ProcessGroup], timeout: float) -> None:
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self._group: Any = dist.new_group(
+            ranks,
+            timeout=timedelta(seconds=timeout),
+            backend="gloo",
+            use_local_synchronization=group is not None,
+        )
+        self.rank = dist.get_rank(self._group)
+        self.size = len(ranks)
+        self.steps = 0
+        """The number of exchanges that have begun."""
+        self.bytes_sent = 0
+        """The bytes of keys, rows and gradients that went to other ranks."""
+        self.doing = "opening the bank"
+        """What this rank does, for errors."""
+
+    def headers(self, to_each: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Sends row i of `to_each` to rank i. Returns the rows from all ranks, in their order."""
+        self.steps += 1
+        received = torch.empty(to_each.shape, dtype=torch.int64)
+        sent = torch.from_numpy(to_each)
+        self._call(lambda: dist.all_to_all_single(received, sent, group=self._group))
+        array: NDArray[np.int64] = received.numpy()
+        return array
+
+    def pieces(
+        self, to_each: Sequence[NDArray[Any]], lengths: Sequence[int]
+    ) -> list[NDArray[Any]]:
+        """Sends a 1-D array to each rank. Returns the arrays from all ranks, in their order.
+
+        Args:
+            to_each: For each rank an array; all have one dtype.
+            lengths: The length of the array from each rank.
+        """
+        joined = np.concatenate(to_each)
+        sent_lengths = [len(piece) for piece in to_each]
+        self.bytes_sent += (len(joined) - sent_lengths[self.rank]) * joined.itemsize
+        sent = torch.from_numpy(joined)
+        received = torch.empty(sum(lengths), dtype=sent.dtype)
+        lengths = list(lengths)
+        self._call(
+            lambda: dist.all_to_all_single(
+                received, sent, lengths, sent_lengths, group=self._group
+            )
+        )
+        bounds = np.cumsum(lengths)[:-1]
+        return list(np.split(received.numpy(), bounds))
+
+    def texts(self, text: str) -> list[str]:
+        """Sends a text to all ranks. Returns the texts of all ranks, in their order."""
+        content = np.frombuffer(text.encode(), dtype=np.uint8)
+        lengths = self.headers(np.full((self.size, 1), len(content), dtype=np.int64))[:, 0]
+        found = self.pieces([content] * self.size, [int(length) for length in lengths])
+        return [piece.tobytes().decode() for piece in found]
+
+    def close(self) -> None:
+        """Ends the group's connections. Calls of other ranks that wait for this one then fail."""
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
+
+    def _call(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except RuntimeError as error:
+            raise PeerLost(self.steps - 1, self.doing, str(error).split("\n")[0]) from error

@@ -1,0 +1,171 @@
+"""Which rank serves which shard.
+
+Ranks are not stable: after a restart, `torchrun` may give a process another rank. So a directory
+belongs to the shard that its file names. At each opening the ranks tell each other which shards
+their directories have, and every rank computes the same map.
+
+A rank may find several shards, because the ranks of one machine can share a directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from .errors import ShardMismatch
+from .fleet import list_shards
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class View(NamedTuple):
+    """What one rank brings to the opening."""
+
+    directory: str
+    place: Optional[str]
+    """Machine, device and number of the directory. None if it does not exist."""
+    found: list[tuple[int, int, str]]
+    """For each shard in the directory: its number, the count of shards, and the fleet."""
+    unfinished: list[int]
+    """The shards whose directory has no identity."""
+    options: dict[str, Any]
+    """The options that must be the same on all ranks."""
+    shards: Optional[int]
+    """The argument `shards`."""
+    new_fleet: str
+    """The number of the fleet if there is no fleet yet, and this is rank 0."""
+
+    @classmethod
+    def of(cls, directory: Path, options: dict[str, Any], shards: Optional[int]) -> View:
+        found = list_shards(directory)
+        return cls(
+            str(directory),
+            _place(directory),
+            [(at, of.shards, of.fleet.hex()) for at, of in found if of is not None],
+            [at for at, of in found if of is None],
+            options,
+            shards,
+            os.urandom(16).hex(),
+        )
+
+    def encoded(self) -> str:
+        return json.dumps(self)
+
+    @classmethod
+    def decoded(cls, text: str) -> View:
+        directory, place, found, *rest = json.loads(text)
+        return cls(directory, place, [tuple(of) for of in found], *rest)
+
+
+class Assignment(NamedTuple):
+    shard_of_rank: list[int]
+    fleet: bytes
+    is_new: bool
+
+
+def assign(views: list[View]) -> Assignment:
+    """Returns the shard of each rank. Depends on the views of all ranks alone.
+
+    Raises:
+        ValueError: The ranks have different options.
+        ShardMismatch: The shards do not fit together, or do not fit the number of ranks.
+    """
+    ranks = len(views)
+    for name, value in views[0].options.items():
+        for rank, view in enumerate(views):
+            if view.options[name] != value:
+                raise ValueError(
+                    f"{name} must be the same on all ranks: rank 0 has {value!r}, rank {rank} {view.options[name]!r}"
+                )
+    for rank, view in enumerate(views):
+        if view.shards is not None and view.shards != ranks:
+            raise ShardMismatch(
+                f"rank {rank} asks for shards={view.shards}, and the group has {ranks} ranks: a rank serves one shard; "
+                f"start {view.shards} ranks, or leave shards out; to change the number of shards of a fleet, run "
+                f"embank reshard {view.directory} NEW --shards {ranks}"
+            )
+    found = [(rank, *of) for rank, view in enumerate(views) for of in view.found]
+    if not found:
+        _refuse_unfinished(views)
+        return Assignment(list(range(ranks)), bytes.fromhex(views[0].new_fleet), True)
+    _, _, shards, fleet = found[0]
+    for rank, shard, other_shards, other_fleet in found:
+        if (other_shards, other_fleet) != (shards, fleet):
+            raise ShardMismatch(
+                f"{views[rank].directory} on rank {rank} has shard {shard} of {other_shards} of fleet {other_fleet}, and "
+                f"{views[found[0][0]].directory} on rank {found[0][0]} has shard {found[0][1]} of {shards} of fleet {fleet}: "
+                "these shards were not made together; put each fleet into a directory of its own"
+            )
+    if shards != ranks:
+        raise ShardMismatch(
+            f"{views[found[0][0]].directory} has a fleet of {shards} shards, and the group has {ranks} ranks: start "
+            f"{shards} ranks, or run embank reshard {views[found[0][0]].directory} NEW --shards {ranks}"
+        )
+    return Assignment(_matching(views, _places(views, found)), bytes.fromhex(fleet), False)
+
+
+def _places(views: list[View], found: list[tuple[int, int, int, str]]) -> dict[int, str]:
+    """Returns the place of each shard."""
+    places: dict[int, str] = {}
+    for rank, shard, _, _ in found:
+        place = str(views[rank].place)
+        if places.setdefault(shard, place) != place:
+            raise ShardMismatch(
+                f"shard {shard} is in two places, {views[rank].directory} on rank {rank} among them: one is a copy; remove "
+                "the copy, so that the ranks do not mix its rows with those of the others"
+            )
+    missing = [shard for shard in range(len(views)) if shard not in places]
+    if missing:
+        unfinished = sorted({at for view in views for at in view.unfinished}.intersection(missing))
+        raise ShardMismatch(
+            f"no rank finds shard {missing[0]} of {len(views)}; the ranks look in "
+            f"{sorted({view.directory for view in views})}: put its directory back"
+            + ("; its directory is there, without the file SHARD" if unfinished else "")
+            + "; if the first opening of this fleet was interrupted, remove all of its shards and open it again"
+        )
+    return places
+
+
+def _matching(views: list[View], places: dict[int, str]) -> list[int]:
+    """Returns a shard for each rank that finds it. A rank gets the shard of its own number if that
+    is possible. (Augmenting paths; there are few ranks.)"""
+    sees = [[of[0] for of in view.found] for view in views]
+    rank_of: dict[int, int] = {}
+
+    def place(rank: int, tried: set[int]) -> bool:
+        for shard in sorted(sees[rank], key=lambda of: (of != rank, of)):
+            if shard not in tried:
+                tried.add(shard)
+                if shard not in rank_of or place(rank_of[shard], tried):
+                    rank_of[shard] = rank
+                    return True
+        return False
+
+    for rank, view in enumerate(views):
+        if not place(rank, set()):
+            raise ShardMismatch(
+                f"rank {rank} finds shards {sees[rank]} in {view.directory}, which other ranks must serve too: each rank "
+                f"needs a shard of its own ({len(places)} shards are in {len(set(places.values()))} places)"
+            )
+    shard_of = {rank: shard for shard, rank in rank_of.items()}
+    return [shard_of[rank] for rank in range(len(views))]
+
+
+def _refuse_unfinished(views: list[View]) -> None:
+    for rank, view in enumerate(views):
+        if view.unfinished:
+            raise ShardMismatch(
+                f"{view.directory} on rank {rank} has a directory of shard {view.unfinished[0]} without the file SHARD, and no "
+                "rank finds a shard with it: an opening was interrupted before the fleet existed; remove the directory"
+            )
+
+
+def _place(directory: Path) -> Optional[str]:
+    try:
+        of = os.stat(directory)
+    except FileNotFoundError:
+        return None
+    boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+    return f"{boot} {of.st_dev} {of.st_ino}"
