@@ -384,6 +384,21 @@ class ShardedBank:
         return self.local.path
 
     @property
+    def state_id(self) -> str:
+        """The state of this rank's shard, as `Bank.state_id`."""
+        return self.local.state_id
+
+    @property
+    def last_checkpoint(self) -> Optional[int]:
+        """The newest checkpoint of this rank's shard."""
+        return self.local.last_checkpoint
+
+    @property
+    def changed_since_checkpoint(self) -> bool:
+        """Whether rows of this rank's shard have changed since its newest checkpoint."""
+        return self.local.changed_since_checkpoint
+
+    @property
     def bytes_sent(self) -> int:
         """The bytes of keys, rows and gradients that this rank has sent to others."""
         return self._exchange.bytes_sent

@@ -409,7 +409,9 @@ class Rounds:
                 for number, of in zip(answered, held)
                 if of.request.table.index == index
             }
-            numbers, keys, sums = self._sums(leases, of_ranks)
+            # `apply_many` refuses a sum that is infinite.
+            with np.errstate(over="ignore"):
+                numbers, keys, sums = self._sums(leases, of_ranks)
             if self._divides:
                 sums /= np.float32(self.exchange.size)
             of_owner: list[Any] = [leases[number].of_owner for number in numbers]
