@@ -109,13 +109,16 @@ def batches(steps: int, ranks: int, rank: int, seed: int = 5) -> Iterator[Batch]
         }
 
 
-def exported(bank: embank.Bank, directory: Path) -> Export:
-    """The keys, rows and optimizer states of all tables, by name, in the order of the keys."""
+def exported(bank: Bank, directory: Path) -> Export:
+    """The keys, rows and optimizer states of all tables, by name, in the order of the keys. Over
+    shards, those of this rank's shard.
+    """
     bank.checkpoint()
+    local = bank if isinstance(bank, embank.Bank) else bank.local
     found = {}
     for name in bank.tables():
         path = directory / f"{name}.npy"
-        bank.open_table(name).export(path, format="npy", state=True)
+        local.open_table(name).export(path, format="npy", state=True)
         keys, rows = (np.load(directory / f"{name}.{part}.npy") for part in ("keys", "rows"))
         state_path = directory / f"{name}.state.npy"
         state = np.load(state_path) if state_path.exists() else np.zeros((len(keys), 0))
@@ -195,7 +198,7 @@ def train_on_rank(
         dense.step()
         losses.append(loss.item())
     (directory / f"export-{rank}").mkdir()
-    found = exported(bank.local, directory / f"export-{rank}")
+    found = exported(bank, directory / f"export-{rank}")
     bank.close()
     del model, loss
     gc.collect()

@@ -42,7 +42,7 @@ def fill(rank: int, directory: Path, apart: bool) -> tuple[int, int]:
     with opened(directory / str(rank) if apart else directory) as bank:
         table = items(bank)
         table.put(KEYS, np.repeat(KEYS[:, None], 2, axis=1).astype(np.float32))
-        bank.local.checkpoint()
+        bank.checkpoint()
         return bank.shard, len(table.local)
 
 
@@ -168,6 +168,23 @@ def test_ranks_must_open_the_same_tables(tmp_path: Path) -> None:
     assert first[6] == "no error"
     assert first[7].startswith("TableMismatch")
     assert [one.split(":")[0] for one in first] == [other.split(":")[0] for other in second]
+
+
+def place_a_table(rank: int, directory: Path, swapped: bool) -> tuple[int, list[int], float, str]:
+    with opened(directory / str(1 - rank if swapped else rank)) as bank:
+        table = items(bank, shard=1)
+        if not swapped:
+            table.put(KEYS, np.repeat(KEYS[:, None], 2, axis=1).astype(np.float32))
+            bank.checkpoint()
+        error = error_of(lambda: items(bank, shard=0))
+        return bank.shard, [len(table.local)], float(table.peek([7])[0, 0]), error
+
+
+def test_a_table_may_be_on_one_shard(tmp_path: Path) -> None:
+    for swapped in (False, True):
+        for shard, rows, value, error in ranks.run(2, tmp_path, place_a_table, tmp_path, swapped):
+            assert (rows, value) == ([len(KEYS) if shard == 1 else 0], 7.0)
+            assert error.startswith("TableMismatch"), error
 
 
 def refusals(rank: int, directory: Path) -> dict[str, str]:

@@ -331,7 +331,7 @@ def options_of_tables(rank: int, directory: Path) -> list[Any]:
         for time in (10, 20):
             timed.set_time(time)
             model(torch.tensor([time])).sum().backward()
-        bank.local.checkpoint()
+        bank.checkpoint()
         timed.local.evict(unused_for=5)
         found.append(first_column(timed))
         return found

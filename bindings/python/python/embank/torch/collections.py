@@ -18,7 +18,7 @@ from .modules import TableModule
 from .sinks import identity
 
 if TYPE_CHECKING:
-    from embank import Lease, Table
+    from .many import AnyLease as Lease, AnyTable as Table
 
     from .in_hand import RowsInHand
 

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 if TYPE_CHECKING:
-    from embank import Bank, Table
+    from embank import Bank
+
+    from .many import AnyTable as Table
 
 # The sum of a table's counters (`_uses`) when the last `with filling(table)` block ended. The key
 # is the id of an open bank and the table's name. Each opening of a bank has a random id that is

@@ -24,7 +24,7 @@ from torch import Tensor
 from .sinks import Identity, identity
 
 if TYPE_CHECKING:
-    from embank import Lease, Table
+    from .many import AnyLease as Lease, AnyTable as Table
 
     from .bags import BagRequest
 

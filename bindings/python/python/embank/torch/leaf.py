@@ -65,7 +65,7 @@ from .sinks import Identity, Sink, identity, sink_of
 from .stand_in import link_output
 
 if TYPE_CHECKING:
-    from embank import Lease, Table
+    from .many import AnyLease as Lease, AnyTable as Table
 
 
 Result = TypeVar("Result")
@@ -339,7 +339,8 @@ def leased_rows(
             sink.check_bound(table, keys_of_table)
     if len(wanted) == 1:
         ((table, keys_of_table),) = wanted
-        leases = [got(table.get_distinct, keys_of_table, earlier=_earlier.keys(table))]
+        get: Callable[..., Lease] = table.get_distinct
+        leases = [got(get, keys_of_table, earlier=_earlier.keys(table))]
     else:
         earlier = [_earlier.keys(table) for table, _ in wanted]
         leases = got(get_many, wanted, earlier=earlier)

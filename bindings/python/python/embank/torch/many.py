@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,28 +14,34 @@ from numpy.typing import NDArray
 import embank
 
 if TYPE_CHECKING:
-    from embank import Lease, Table
+    from embank import Bank, Lease, Table
+
+    from .distributed import ShardedBank, ShardedLease, ShardedTable
+
+    AnyBank = Union[Bank, ShardedBank]
+    AnyTable = Union[Table, ShardedTable]
+    AnyLease = Union[Lease, ShardedLease]
 
 
-def is_sharded(table: Table) -> bool:
+def is_sharded(table: AnyTable) -> bool:
     """Whether the rows of the table are spread over ranks (`ShardedTable`)."""
     return not isinstance(table, embank.Table)
 
 
 def get_many(
-    requests: Sequence[tuple[Table, NDArray[np.int64]]],
+    requests: Sequence[tuple[AnyTable, NDArray[np.int64]]],
     *,
     earlier: Sequence[Optional[NDArray[np.uint64]]],
-) -> list[Lease]:
+) -> list[AnyLease]:
     """`embank.get_many`, or one exchange."""
     bank: Any = requests[0][0].bank
-    get = bank.get_many if is_sharded(requests[0][0]) else embank.get_many
-    leases: list[Lease] = get(requests, earlier=earlier)
+    get: Any = bank.get_many if is_sharded(requests[0][0]) else embank.get_many
+    leases: list[AnyLease] = get(requests, earlier=earlier)
     return leases
 
 
 def peek_many(
-    requests: Sequence[tuple[Table, NDArray[np.int64]]],
+    requests: Sequence[tuple[AnyTable, NDArray[np.int64]]],
 ) -> list[NDArray[np.float32]]:
     """`Table.peek` of each table, or one exchange."""
     if is_sharded(requests[0][0]):

@@ -24,7 +24,7 @@ from .sinks import sink_of
 from .stand_in import StandInModule
 
 if TYPE_CHECKING:
-    from embank import Table
+    from .many import AnyTable as Table
 
 
 class TableModule(StandInModule):

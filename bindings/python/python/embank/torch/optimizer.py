@@ -31,7 +31,7 @@ from .modules import TableModule
 from .sinks import Awaited, Identity, give_back, identity, take_over
 
 if TYPE_CHECKING:
-    from embank import Lease, Table
+    from .many import AnyLease as Lease, AnyTable as Table
 
 
 class _Pending:

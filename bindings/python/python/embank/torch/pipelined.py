@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar, Union
 
 import numpy as np
 import torch
@@ -31,7 +31,13 @@ from .lookahead import KeysByTable, keys_by_table
 from .sinks import Identity, identity, sink_of
 
 if TYPE_CHECKING:
-    from embank import AheadQueue, Bank, Lease, Pending, Table
+    from embank import AheadQueue, Pending
+
+    from .distributed.pending import ShardedPending, ShardedQueue
+    from .many import AnyBank as Bank, AnyLease as Lease, AnyTable as Table
+
+    Queue = Union[AheadQueue, ShardedQueue]
+    AnyPending = Union[Pending, ShardedPending]
 
 Batch = TypeVar("Batch")
 
@@ -46,16 +52,17 @@ class _RowsAhead:
         self.table = table
         self._parts = parts
         self._all = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self._pending: Optional[Pending] = None
+        self._pending: Optional[AnyPending] = None
         self._lease: Optional[Lease] = None
         self._leaf: Optional[Tensor] = None
         self._looked_up: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
         self._sorted: Optional[NDArray[np.int64]] = None
 
-    def ask(self, queue: AheadQueue) -> None:
+    def ask(self, queue: Queue) -> None:
         """Asks for the rows, if that is still to be done."""
         if self._pending is None and self._lease is None:
-            self._pending = self.table.get_ahead(self._all, queue, distinct=True)
+            table: Any = self.table
+            self._pending = table.get_ahead(self._all, queue, distinct=True)
 
     @property
     def used(self) -> bool:
@@ -122,7 +129,7 @@ class _RowsAhead:
             lambda: self.table.get_distinct(self._all), lambda pending: pending.wait(out=out)
         )
 
-    def _got(self, get: Callable[[], Lease], wait: Callable[[Pending], Lease]) -> Lease:
+    def _got(self, get: Callable[[], Lease], wait: Callable[[Any], Lease]) -> Lease:
         """Returns the lease of the get ahead. Without one, returns what `get` returns."""
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -284,7 +291,7 @@ class _Pass(Generic[Batch]):
         self._source = source
         self._keys = keys
         self._depth = depth
-        self._queues: dict[Bank, AheadQueue] = {}
+        self._queues: dict[Bank, Queue] = {}
         self._coming: deque[tuple[Batch, _Hand]] = deque()
         self.in_hand: list[_Hand] = []
         self._drained = False

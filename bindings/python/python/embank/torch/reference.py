@@ -36,13 +36,19 @@ from torch import Tensor
 import embank
 
 from .caller import warn_caller
+from .many import is_sharded
 
 if TYPE_CHECKING:
-    from embank import Bank, Table
+    from embank import Bank
+
+    from .many import AnyTable as Table
 
 # The version of the JSON in a state dict. Older versions stored a dictionary in place of a tensor.
 # This version reads the dictionary too.
 _FORMAT = 2
+
+# More than the JSON of a table has without its name.
+_POSITION_BYTES_MAX = 512
 
 # The last part of the key under which a state dict has a module's extra state.
 EXTRA_STATE = "_extra_state"
@@ -68,7 +74,10 @@ def reference(tables: Sequence[Table], features: Optional[Mapping[str, str]] = N
 
     Warns if no checkpoint of a bank holds the present rows.
     """
-    positions = [_position(table.bank) for table in tables]
+    positions = [
+        _position(table.bank) if isinstance(table.bank, embank.Bank) else table.bank.position()
+        for table in tables
+    ]
     state: dict[str, Any] = {
         "embank": _FORMAT,
         "tables": [
@@ -85,7 +94,13 @@ def reference(tables: Sequence[Table], features: Optional[Mapping[str, str]] = N
             "another process can't load it: call bank.checkpoint() before state_dict(), or after it and before a row "
             "changes"
         )
-    return torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
+    content = json.dumps(state).encode()
+    if any(is_sharded(table) for table in tables):
+        # `torch.distributed.checkpoint` loads into a tensor of the same length, so the length
+        # depends on the names alone.
+        names = json.dumps([[table.name for table in tables], state.get("features")])
+        content = content.ljust(len(names) + _POSITION_BYTES_MAX * (len(tables) + 1))
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def decoded(state: Any) -> Optional[dict[str, Any]]:
@@ -179,7 +194,8 @@ def check_reference(tables: Sequence[Table], state: Any) -> None:
                 f"table {table.name!r} has rows of {table.dim} columns, and in the state dict {saved['dim']}: make the "
                 f"module over a table of {saved['dim']} columns"
             )
-        problem = _problem(table.bank, saved)
+        bank = table.bank
+        problem = _problem(bank, saved) if isinstance(bank, embank.Bank) else bank.problem(saved)
         if problem is not None:
             raise ValueError(f"table {table.name!r} is not where this state dict left it: {problem}")
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from embank import Lease, Table
+    from .many import AnyLease as Lease, AnyTable as Table
 
 Identity = tuple[int, str]
 

@@ -28,7 +28,7 @@ from typing_extensions import Self
 from .caller import warn_caller
 
 if TYPE_CHECKING:
-    from embank import Table
+    from .many import AnyTable as Table
 
 _NAME = "_stand_in"
 

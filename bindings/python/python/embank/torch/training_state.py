@@ -30,6 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import embank
+
 from . import in_hand
 from .caller import warn_caller
 from .fills import change, training
@@ -51,6 +53,8 @@ from .workers import begin, check_repeatable
 if TYPE_CHECKING:
     from embank import Bank
 
+    from .many import AnyBank
+
 _FORMAT = 1
 Batch = TypeVar("Batch")
 
@@ -63,14 +67,14 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
-def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
+def save(bank: AnyBank, *, random_state: bool = True, **parts: Any) -> int:
     """Takes a checkpoint of the bank that holds the rest of the run's state too.
 
     When it returns, everything is on stable storage. Call it between training steps: leases, and
     gradients that wait for a step, are not saved.
 
     Args:
-        bank: The bank.
+        bank: The bank. Over a `ShardedBank` the call is collective, and each rank saves its parts.
         random_state: Whether to save the states of the random generators of torch (also on CUDA
             devices), NumPy (the global one) and Python.
         parts: The parts by name: objects with `state_dict` (models, optimizers, schedules, a
@@ -146,7 +150,7 @@ def _mark(recovered: Any) -> tuple[int, int]:
     return recovered.checkpoint, zlib.crc32(recovered.blob)
 
 
-def _warn_unread(bank: Bank) -> None:
+def _warn_unread(bank: AnyBank) -> None:
     """Warns if the first `save` after the opening follows a saved run that no `resume` has read.
 
     The bank keeps few checkpoints. After some saves, the dense part of the earlier run would be
@@ -218,7 +222,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _check_bank(bank: Bank, name: str, part: Any) -> None:
+def _check_bank(bank: AnyBank, name: str, part: Any) -> None:
     """Raises `ValueError` if `part` has tables of another bank: one checkpoint can't hold them."""
     if not isinstance(part, torch.nn.Module):
         return
@@ -259,7 +263,7 @@ class Resumed(dict[str, Any]):
 
 
 def resume(
-    bank: Bank, *, random_state: bool = True, strict: bool = True, **parts: Stateful
+    bank: AnyBank, *, random_state: bool = True, strict: bool = True, **parts: Stateful
 ) -> Optional[Resumed]:
     """Restores what `save` put into the checkpoint that the bank was opened at.
 
@@ -267,7 +271,8 @@ def resume(
     may be called again. It works on a bank that was opened with `read_only` too.
 
     Args:
-        bank: The bank. No row may have changed since it was opened. In a bank without a checkpoint,
+        bank: The bank. Over a `ShardedBank` each rank gets what the rank of its number has saved.
+            No row may have changed since it was opened. In a bank without a checkpoint,
             rows that `from_pretrained` and `FeatureStore` have put, and values of vocabularies, do
             not count as changes.
         random_state: Whether to restore the random generators, if their states were saved.
@@ -323,7 +328,7 @@ def resume(
     return Resumed(values, *found)
 
 
-def _check_unchanged(bank: Bank) -> None:
+def _check_unchanged(bank: AnyBank) -> None:
     """Raises `ValueError` unless the bank is unchanged since it was opened. A bank without a
     checkpoint may have been prepared for a new run.
     """
@@ -335,7 +340,7 @@ def _check_unchanged(bank: Bank) -> None:
     elif not bank.changed_since_checkpoint:
         return
     elif recovered is None:
-        found = training(bank)
+        found = training(_rows(bank))
         if found is None:
             return
         what = (
@@ -344,12 +349,17 @@ def _check_unchanged(bank: Bank) -> None:
         )
         cure += "; in a new run, fill tables after resume has returned None"
     else:
-        found = change(bank)
+        found = change(_rows(bank))
         what = f"rows have changed since it was opened at checkpoint {recovered.checkpoint}"
         cure = f"call bank.roll_back({recovered.checkpoint}), which drops these changes, and then resume; or {cure}"
         if found is not None:
             what += f", those of table {found.table!r} among them: {found.cause}"
     raise ValueError(f"{bank.path} can't be resumed: {what}; {cure}")
+
+
+def _rows(bank: AnyBank) -> Bank:
+    """The bank in this process that has rows."""
+    return bank if isinstance(bank, embank.Bank) else bank.local
 
 
 # The first bytes of an archive of torch.save, which is a zip file.

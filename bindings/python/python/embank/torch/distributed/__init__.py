@@ -6,14 +6,15 @@ training program changes.
 """
 
 from .bank import ShardedBank
-from .errors import PeerLost, ProtocolMismatch, ShardMismatch
+from .errors import PeerLost, ProtocolMismatch
 from .lease import ShardedLease
+from .fleet import RecoveredSet
 from .table import ShardedTable
 
 __all__ = [
     "PeerLost",
     "ProtocolMismatch",
-    "ShardMismatch",
+    "RecoveredSet",
     "ShardedBank",
     "ShardedLease",
     "ShardedTable",

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Optional, TypeVar, Union
 
 import numpy as np
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 import embank
+from embank._embank import FleetSet, Shard, route_keys, shard_path
 
-from .errors import packed, unpacked
+from ..caller import warn_caller
+from ..reference import taken_at
+
+from . import fleet
+from .errors import PeerLost
 from .exchange import Exchange
-from .fleet import ShardIdentity, route_keys, shard_path, write_identity
 from .lease import Held, Request, ShardedLease
-from .opening import View, assign
+from .opening import View, assign, mismatch
 from .pending import ShardedQueue
 from .protocol import END, Kind
 from .rounds import Given, Rounds, _ForAll
@@ -37,6 +42,7 @@ _REFUSED = {
     "lease_timeout": "the owners end the leases of lost ranks when they close; use timeout=",
     "read_only": "the ranks of a fleet train; open one shard with embank.Bank(path, read_only=True) to read it",
     "checkpoint": "a fleet opens at its newest complete set",
+    "checkpoints_kept": "the shards keep the checkpoints of the newest sets; use sets_kept=",
 }
 
 
@@ -63,7 +69,9 @@ class ShardedBank:
         gradients: "mean" divides the sums of gradients by the number of ranks, as
             `DistributedDataParallel` and TorchRec do. "sum" does not.
         timeout: Seconds after which a rank that does not answer counts as lost. It must be longer
-            than the longest time between two calls, such as an evaluation on one rank alone.
+            than the longest time between two calls, such as the writing of a large file by one
+            rank.
+        sets_kept: The number of newest sets that the shards keep.
         options: The options of `embank.Bank` for each shard, such as `memory_budget`, which counts
             for each rank.
 
@@ -81,6 +89,7 @@ class ShardedBank:
         group: Optional[dist.ProcessGroup] = None,
         gradients: Literal["mean", "sum"] = "mean",
         timeout: float = 600.0,
+        sets_kept: int = 2,
         **options: Any,
     ) -> None:
         self._closed_by: Optional[str] = "its opening failed"
@@ -91,68 +100,38 @@ class ShardedBank:
             )
         exchange = Exchange(group, timeout)
         try:
-            texts = _all_texts(
+            contents = fleet.on_all(
                 exchange,
                 lambda: _view(Path(directory), shards, gradients, timeout, options).encoded(),
             )
-            views = [View.decoded(text) for text in texts]
+            views = [View.decoded(content) for content in contents]
             # Depends on the texts alone, so all ranks raise its error.
             of = assign(views)
             self.shard = of.shard_of_rank[exchange.rank]
             """The number of the shard that this rank serves."""
-            identity = ShardIdentity(of.fleet, self.shard, exchange.size)
-            self.local = self._open(exchange, Path(directory), identity, of.is_new, timeout, options)
-            """The bank of this rank's shard, for `stats`, `compact` and files."""
+            self.local, self._shard = _opened(
+                exchange,
+                Path(directory),
+                self.shard,
+                of.is_new,
+                sets_kept,
+                {"wait_timeout": min(60.0, timeout / 2), **options},
+            )
         except BaseException:
             exchange.close()
             raise
         self.shards = exchange.size
         """The number of shards and of ranks."""
-        self.fleet = of.fleet
-        """16 random bytes that name the fleet."""
         self._shard_of_rank = of.shard_of_rank
         self._exchange = exchange
         self._closed_by = None
         self.rounds = Rounds(exchange, of.shard_of_rank, gradients == "mean", self._abort)
 
-    def _open(
-        self,
-        exchange: Exchange,
-        directory: Path,
-        identity: ShardIdentity,
-        is_new: bool,
-        timeout: float,
-        options: dict[str, Any],
-    ) -> Bank:
-        opened: list[Bank] = []
-
-        def open_shard() -> str:
-            path = shard_path(directory, identity.shard)
-            if is_new:
-                if not options.get("create", True):
-                    raise ValueError(f"no rank finds a fleet, {directory} has none, and create is False")
-                path.mkdir(parents=True, exist_ok=True)
-            of_bank = {"wait_timeout": min(60.0, timeout / 2), **options, "create": is_new}
-            opened.append(embank.Bank(path, **of_bank))
-            return ""
-
-        def found() -> str:
-            if is_new:
-                write_identity(Path(opened[0].path), identity)
-            return ""
-
-        try:
-            _all_texts(exchange, open_shard)
-            # The fleet begins when every shard can be opened.
-            _all_texts(exchange, found)
-        except BaseException:
-            for bank in opened:
-                bank.close()
-            raise
-        return opened[0]
-
     def table(self, name: str, dim: int, **options: Any) -> ShardedTable:
         """Opens a table, or makes it, on all shards. Arguments as for `Bank.table`.
+
+        With `shard=n` all rows of the table are in shard n. The number is fixed when the table is
+        made.
 
         Raises:
             ValueError: The ranks pass different settings, or the table's vocabulary is not frozen
@@ -217,7 +196,7 @@ class ShardedBank:
             earlier: Ignored: the owners know which gets wait for their answers.
         """
         self.check_open()
-        asked = [table.request(keys) for table, keys in requests]
+        asked = _asked(requests)
         rounds = self.rounds
         leases: list[Lease] = []
         with rounds.round("gets rows for training"):
@@ -257,7 +236,7 @@ class ShardedBank:
             requests: Tables, each once, with the keys of this rank.
         """
         self.check_open()
-        asked = [table.request(keys) for table, keys in requests]
+        asked = _asked(requests)
         rounds = self.rounds
         with rounds.round("reads rows for evaluation"):
             _, counts = rounds.agree(Kind.PEEK, asked)
@@ -325,7 +304,7 @@ class ShardedBank:
         digest = hashlib.blake2b(flat.tobytes(), digest_size=16)
         digest.update(values.tobytes())
         digest.update(table.name.encode())
-        own = self.route(table.name, flat)[self._exchange.rank]
+        own = self.route(table, flat)[self._exchange.rank]
         with self.rounds.round("puts rows"):
             self.rounds.agree(Kind.PUT, what=digest.digest())
             failure: Optional[Exception] = None
@@ -360,9 +339,13 @@ class ShardedBank:
         self.check_open()
         return ShardedQueue(self)
 
-    def route(self, table: str, keys: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def route(self, table: ShardedTable, keys: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Returns for each rank the places in `keys` of the keys that it owns. Not collective."""
-        order, counts = route_keys(table, keys, self.shards)
+        if table.local.shard is None:
+            order, counts = route_keys(table.name, keys, self.shards)
+        else:
+            order, counts = np.arange(len(keys)), np.zeros(self.shards, dtype=np.int64)
+            counts[table.local.shard] = len(keys)
         of_shard = np.split(order, np.cumsum(counts)[:-1])
         return [of_shard[shard] for shard in self._shard_of_rank]
 
@@ -383,20 +366,133 @@ class ShardedBank:
         """The directory of this rank's shard."""
         return self.local.path
 
+    def checkpoint(self, blob: bytes = b"") -> int:
+        """Takes a checkpoint of all shards: a set. When it returns, the set is on stable storage.
+
+        Args:
+            blob: Bytes of this rank; `recovered.blob` gives them back to it. `embank.torch.save`
+                puts the rest of the run's state here.
+
+        Returns:
+            The number of the set.
+
+        Raises:
+            embank.EmbankError: A shard has failed. All ranks raise the error of the first one, and
+                the last set is the newest.
+        """
+        self.check_open()
+        with self.rounds.round("takes a checkpoint"):
+            self.rounds.agree(Kind.CHECKPOINT)
+            try:
+                return fleet.take(self._exchange, self._shard, blob).number
+            except PeerLost:
+                raise
+            except Exception as error:
+                raise _ForAll(error) from None
+
+    def sets(self) -> list[FleetSet]:
+        """The sets that this rank's shard keeps, the oldest first. Not collective."""
+        return self._shard.sets()
+
+    @property
+    def recovered(self) -> Optional[fleet.RecoveredSet]:
+        """The set that the bank was opened at. None for a new fleet."""
+        of = self._shard.recovered
+        if of is None or of.number == 0:
+            return None
+        return fleet.RecoveredSet(of.number, of.id, fleet.own(of.blob, self._exchange.rank))
+
+    @property
+    def last_checkpoint(self) -> Optional[int]:
+        """The number of the newest set. None for a new fleet."""
+        return self._shard.newest_set or None
+
+    @property
+    def changed_since_checkpoint(self) -> bool:
+        """Whether rows of this rank's shard have changed since the newest set."""
+        return self.local.changed_since_checkpoint
+
     @property
     def state_id(self) -> str:
         """The state of this rank's shard, as `Bank.state_id`."""
         return self.local.state_id
 
-    @property
-    def last_checkpoint(self) -> Optional[int]:
-        """The newest checkpoint of this rank's shard."""
-        return self.local.last_checkpoint
+    def state_dict(self) -> dict[str, Tensor]:
+        """Names the newest set, for `torch.distributed.checkpoint`: one uint8 tensor of 512 bytes,
+        the same on all ranks. Takes no checkpoint: call `checkpoint()` before. Not collective.
+        """
+        last = self._last_set
+        identity = self._shard.identity
+        state = {
+            "embank": "fleet",
+            "fleet": "" if identity is None else identity.fleet.hex(),
+            "set": None if last is None else last.number,
+            "id": None if last is None else last.id,
+            "shards": self.shards,
+            "changed": self.changed_since_checkpoint,
+        }
+        return {"reference": fleet.reference(state)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Checks that the bank is at the set that a state dict names. Not collective.
+
+        Raises:
+            ValueError: It is at another set, or `state_dict` names none.
+            ShardMismatch: The state is of another number of shards.
+        """
+        state = fleet.read_reference(state_dict.get("reference"))
+        problem = self.problem({**state, "checkpoint": state["set"], "state_id": ""})
+        if problem is None:
+            return
+        if state["shards"] != self.shards:
+            raise mismatch(
+                str(self.path),
+                f"{self.shards} shards",
+                f"{state['shards']} shards",
+                f"this state is of {state['shards']} shards, and the bank has {self.shards}: start {state['shards']} ranks on "
+                f"their directories, or run embank reshard DIR NEW --shards {self.shards} and open NEW"
+            )
+        raise ValueError(f"the bank is not where this state dict left it: {problem}")
+
+    def position(self) -> dict[str, Any]:
+        """What the state dict of a module records of this bank. Not collective."""
+        last = self._last_set
+        identity = self._shard.identity
+        return {
+            "bank": "fleet " + ("" if identity is None else identity.fleet.hex()),
+            "state_id": self.state_id,
+            "checkpoint": None if last is None else last.number,
+            "id": None if last is None else last.id,
+            "changed": self.changed_since_checkpoint,
+        }
+
+    def problem(self, position: Mapping[str, Any]) -> Optional[str]:
+        """Returns why the rows are not those of a `position`. None if they are. Not collective."""
+        last, recovered = self._last_set, self.recovered
+        if position["state_id"] == self.state_id:
+            return None
+        if recovered is not None and taken_at(position["state_id"]).encode() in recovered.blob:
+            number, found = recovered.number, recovered.id
+        elif position["id"] is None or position["changed"]:
+            return (
+                "it was made when rows had changed since the last set: save with embank.torch.save(bank, ...), or call "
+                "bank.checkpoint() before state_dict()"
+            )
+        else:
+            number, found = position["checkpoint"], position["id"]
+        if last is None or last.id != found:
+            return (
+                f"it refers to set {number}, and the bank is at {'no set' if last is None else f'set {last.number}'} "
+                f"(it keeps {[of.number for of in self.sets()]}); open a bank that is at that set"
+            )
+        if self.changed_since_checkpoint:
+            return f"rows have changed since set {number}; load it before training"
+        return None
 
     @property
-    def changed_since_checkpoint(self) -> bool:
-        """Whether rows of this rank's shard have changed since its newest checkpoint."""
-        return self.local.changed_since_checkpoint
+    def _last_set(self) -> Optional[FleetSet]:
+        kept = self._shard.sets()
+        return kept[-1] if kept and kept[-1].number > 0 else None
 
     @property
     def bytes_sent(self) -> int:
@@ -450,6 +546,16 @@ class ShardedBank:
         else:
             self._abort(error)
 
+    def __copy__(self) -> ShardedBank:
+        return self
+
+    def __deepcopy__(self, memo: object) -> ShardedBank:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Raises `TypeError`: the bank is open in this process."""
+        raise TypeError("a ShardedBank can't be pickled, because it is open in this process")
+
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
         return f"<ShardedBank {str(self.path)!r}, shard {self.shard} of {self.shards}, {state}>"
@@ -476,22 +582,44 @@ def _view(
     return View.of(directory, {"gradients": gradients, "timeout": timeout}, shards)
 
 
-def _all_texts(exchange: Exchange, make: Callable[[], str]) -> list[str]:
-    """Calls `make`, and returns what it has returned on all ranks. If it fails on a rank, raises
-    the error of the first such rank on all ranks.
-    """
-    failure: Optional[Exception] = None
+def _opened(
+    exchange: Exchange,
+    directory: Path,
+    number: int,
+    is_new: bool,
+    sets_kept: int,
+    options: dict[str, Any],
+) -> tuple[Bank, Shard]:
+    """Opens a shard on each rank, at the newest complete set."""
+    banks: list[Bank] = []
+    shards: list[Shard] = []
+
+    def open_shard() -> bytes:
+        if is_new and not options.get("create", True):
+            raise ValueError(f"no rank finds a fleet, {directory} has none, and create is False")
+        path = shard_path(directory, number)
+        path.mkdir(parents=True, exist_ok=True)
+        banks.append(embank.Bank(path, checkpoints_kept=1, **{**options, "create": is_new}))
+        shards.append(Shard(banks[0], number, exchange.size, sets_kept=sets_kept))
+        return b""
+
     try:
-        text = "+" + make()
-    except Exception as error:
-        failure, text = error, "-" + packed(error)
-    texts = exchange.texts(text)
-    for rank, of in enumerate(texts):
-        if of.startswith("-"):
-            if failure is not None and rank == exchange.rank:
-                raise failure
-            raise unpacked(of[1:], f"rank {rank}")
-    return [of[1:] for of in texts]
+        fleet.on_all(exchange, open_shard)
+        passed_over = fleet.settle(exchange, shards[0])
+    except BaseException:
+        for bank in banks:
+            bank.close()
+        raise
+    if passed_over and exchange.rank == 0:
+        warn_caller(f"{directory}: {'; '.join(passed_over)}; the rows are those of set {shards[0].newest_set}")
+    return banks[0], shards[0]
+
+
+def _asked(requests: Sequence[tuple[ShardedTable, ArrayLike]]) -> list[Request]:
+    asked = [table.request(keys) for table, keys in requests]
+    if len({of.table.index for of in asked}) < len(asked):
+        raise ValueError("each table may occur once in a call: join its keys")
+    return asked
 
 
 def _compare(of_ranks: Sequence[dict[str, Any]]) -> None:

@@ -38,10 +38,6 @@ class ProtocolMismatch(EmbankError):
     """
 
 
-class ShardMismatch(EmbankError):
-    """The shards that the ranks found do not fit together, or do not fit the number of ranks."""
-
-
 def packed(error: BaseException) -> str:
     """Returns an error as text for the other ranks."""
     plain = {
@@ -77,5 +73,5 @@ def _class(name: str) -> Optional[type[Exception]]:
 
 
 _BUILT_IN: dict[str, type[Exception]] = {
-    of.__name__: of for of in (ValueError, TypeError, RuntimeError, MemoryError, ShardMismatch)
+    of.__name__: of for of in (ValueError, TypeError, RuntimeError, MemoryError)
 }

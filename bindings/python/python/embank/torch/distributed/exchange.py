@@ -79,12 +79,16 @@ class Exchange:
         bounds = np.cumsum(lengths)[:-1]
         return list(np.split(received.numpy(), bounds))
 
+    def contents(self, content: bytes) -> list[bytes]:
+        """Sends bytes to all ranks. Returns the bytes of all ranks, in their order."""
+        sent = np.frombuffer(content, dtype=np.uint8)
+        lengths = self.headers(np.full((self.size, 1), len(sent), dtype=np.int64))[:, 0]
+        found = self.pieces([sent] * self.size, [int(length) for length in lengths])
+        return [piece.tobytes() for piece in found]
+
     def texts(self, text: str) -> list[str]:
         """Sends a text to all ranks. Returns the texts of all ranks, in their order."""
-        content = np.frombuffer(text.encode(), dtype=np.uint8)
-        lengths = self.headers(np.full((self.size, 1), len(content), dtype=np.int64))[:, 0]
-        found = self.pieces([content] * self.size, [int(length) for length in lengths])
-        return [piece.tobytes().decode() for piece in found]
+        return [content.decode() for content in self.contents(text.encode())]
 
     def close(self) -> None:
         """Ends the group's connections. Calls of other ranks that wait for this one then fail."""

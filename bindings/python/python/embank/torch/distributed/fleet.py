@@ -1,66 +1,174 @@
-"""The identity of a shard, and the shard of each key."""
+"""The checkpoints of a fleet, which is all shards together: sets.
+
+Each shard takes a checkpoint, and then every shard writes a record that names the checkpoints of
+all. `embank._embank.Shard` has the files and their order (docs/durability.md). This module has what the
+ranks tell each other.
+
+A rank has bytes of its own in a set, such as its place in the data. They go with its rank, and the
+shard that it serves may be another one after a restart. So the record holds the bytes of all ranks,
+equal ones once.
+"""
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
-from typing import NamedTuple, Optional
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-_MAGIC = b"EMBSHARD"
-_MASK = (1 << 64) - 1
+from embank._embank import FleetSet, Shard, plan_fleet
 
+from .errors import packed, unpacked
+from .exchange import Exchange
 
-class ShardIdentity(NamedTuple):
-    fleet: bytes
-    shard: int
-    shards: int
-
-
-def shard_path(directory: Path, shard: int) -> Path:
-    return directory / f"shard-{shard:05d}"
+REFERENCE_BYTES = 512
+"""The length of the tensor in a state dict. `torch.distributed.checkpoint` loads into a tensor of
+the same shape, so the length must not depend on what the tensor holds."""
+_MAGIC = b"embank.ranks\\0"
 
 
-def list_shards(directory: Path) -> list[tuple[int, Optional[ShardIdentity]]]:
-    """Returns the shards in a directory, each with its identity; None for one without it."""
-    found = []
-    for path in sorted(directory.glob("shard-*")) if directory.is_dir() else []:
-        number = re.fullmatch(r"shard-(\d{5})", path.name)
-        if number is not None:
-            found.append((int(number[1]), _read(path / "SHARD")))
-    return found
+class RecoveredSet(NamedTuple):
+    """The set that a sharded bank was opened at."""
+
+    number: int
+    id: int
+    """A random number, which copies and `embank reshard` keep."""
+    blob: bytes
+    """The bytes that this rank gave to `ShardedBank.checkpoint`."""
+
+    @property
+    def checkpoint(self) -> int:
+        """The number of the set."""
+        return self.number
 
 
-def _read(path: Path) -> Optional[ShardIdentity]:
-    if not path.exists():
-        return None
-    content = path.read_bytes()
-    shard, shards = (int.from_bytes(content[at : at + 4], "little") for at in (24, 28))
-    return ShardIdentity(content[8:24], shard, shards)
+def on_all(exchange: Exchange, make: Callable[[], bytes]) -> list[bytes]:
+    """Calls `make`, and returns what it has returned on all ranks. If it fails on a rank, raises
+    the error of the first such rank on all ranks.
+    """
+    failure: Optional[Exception] = None
+    try:
+        content = b"+" + make()
+    except Exception as error:
+        failure, content = error, b"-" + packed(error).encode()
+    contents = exchange.contents(content)
+    for rank, of in enumerate(contents):
+        if of.startswith(b"-"):
+            if failure is not None and rank == exchange.rank:
+                raise failure
+            raise unpacked(of[1:].decode(), f"rank {rank}")
+    return [of[1:] for of in contents]
 
 
-def write_identity(path: Path, of: ShardIdentity) -> None:
-    content = _MAGIC + of.fleet + of.shard.to_bytes(4, "little") + of.shards.to_bytes(4, "little")
-    new = path / "SHARD.new"
-    new.write_bytes(content)
-    os.rename(new, path / "SHARD")
+def settle(exchange: Exchange, shard: Shard) -> Sequence[str]:
+    """Brings all shards to the newest complete set. A new fleet takes its first set. Returns what
+    is wrong with newer sets that are not complete.
+    """
+    views = on_all(exchange, shard.view)
+    # Depends on the views alone, so all ranks raise its error.
+    plan = plan_fleet(views)
+    record: Optional[bytes] = None
+    if plan.lacking:
+        assert plan.set is not None and plan.holder is not None
+        number, holder = plan.set, plan.holder
+        records = on_all(
+            exchange, lambda: shard.record(number) if shard.shard == holder else b""
+        )
+        record = next(of for of in records if of)
+
+    def make() -> bytes:
+        shard.settle(plan, record)
+        return b""
+
+    on_all(exchange, make)
+    if plan.set is None:
+        take(exchange, shard, b"")
+    passed_over: Sequence[str] = plan.passed_over
+    return passed_over
 
 
-def route_keys(
-    table: str, keys: NDArray[np.int64], shards: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the places of `keys` sorted by shard, and the number of keys of each shard."""
-    hashed = 0xCBF29CE484222325
-    for byte in table.encode():
-        hashed = (hashed ^ byte) * 0x100000001B3 & _MASK
-    mixed = keys.view(np.uint64) + np.uint64(hashed)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    shard = ((mixed >> np.uint64(52)) * np.uint64(shards) >> np.uint64(12)).astype(np.int64)
-    return np.argsort(shard, kind="stable"), np.bincount(shard, minlength=shards)
+def take(exchange: Exchange, shard: Shard, blob: bytes) -> FleetSet:
+    """Takes a checkpoint of each shard, and makes them a set.
+
+    Raises:
+        Exception: A shard has failed. All ranks raise the error of the first one, and the last set
+            is the newest.
+    """
+    blobs = exchange.contents(blob)
+    taken = False
+
+    def checkpoint() -> bytes:
+        nonlocal taken
+        of_shard: bytes = shard.take()
+        taken = True
+        return of_shard
+
+    try:
+        of_all = on_all(exchange, checkpoint)
+    except Exception:
+        if taken:
+            shard.abandon()
+        raise
+    found: list[FleetSet] = []
+
+    def commit() -> bytes:
+        found.append(shard.commit(of_all, joined(blobs)))
+        return b""
+
+    on_all(exchange, commit)
+    return found[0]
+
+
+def joined(blobs: Sequence[bytes]) -> bytes:
+    """Returns the bytes of all ranks as one, equal ones once. `own` takes them apart."""
+    distinct = list(dict.fromkeys(blobs))
+    if distinct == [b""]:
+        return b""
+    head = json.dumps([[distinct.index(of) for of in blobs], [len(of) for of in distinct]]).encode()
+    return b"".join([_MAGIC, len(head).to_bytes(8, "little"), head, *distinct])
+
+
+def own(blob: bytes, rank: int) -> bytes:
+    """Returns the bytes of a rank. A rank that the set did not have gets those of rank 0."""
+    if not blob.startswith(_MAGIC):
+        return blob
+    start = len(_MAGIC) + 8
+    length = int.from_bytes(blob[len(_MAGIC) : start], "little")
+    of_rank, lengths = json.loads(blob[start : start + length])
+    at = of_rank[rank if rank < len(of_rank) else 0]
+    start += length + sum(lengths[:at])
+    return blob[start : start + lengths[at]]
+
+
+def reference(state: dict[str, Any]) -> Tensor:
+    """Returns JSON as a tensor of fixed length: uint8 `(512,)`."""
+    content = json.dumps(state).encode()
+    assert len(content) <= REFERENCE_BYTES
+    return torch.frombuffer(bytearray(content.ljust(REFERENCE_BYTES)), dtype=torch.uint8)
+
+
+def read_reference(found: object) -> dict[str, Any]:
+    """Returns what `reference` was given.
+
+    Raises:
+        ValueError: It is another tensor, or none.
+    """
+    if isinstance(found, Tensor) and found.dtype == torch.uint8 and found.numel() == REFERENCE_BYTES:
+        try:
+            state = json.loads(bytes(found.cpu().tolist()))
+        except ValueError:
+            state = None
+        if isinstance(state, dict) and state.get("embank") == "fleet":
+            return state
+    raise ValueError(
+        "this state was not made by ShardedBank.state_dict(): load it with the names under which it was saved, such as "
+        'dcp.load({"bank": bank, ...})'
+    )
+
+
+def digest(content: bytes) -> bytes:
+    """A hash of 8 bytes."""
+    return hashlib.blake2b(content, digest_size=8).digest()

@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from .errors import ShardMismatch
-from .fleet import list_shards
+from embank._embank import list_shards
+from embank.errors import ShardMismatch
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -34,9 +34,6 @@ class View(NamedTuple):
     """The options that must be the same on all ranks."""
     shards: Optional[int]
     """The argument `shards`."""
-    new_fleet: str
-    """The number of the fleet if there is no fleet yet, and this is rank 0."""
-
     @classmethod
     def of(cls, directory: Path, options: dict[str, Any], shards: Optional[int]) -> View:
         found = list_shards(directory)
@@ -47,22 +44,26 @@ class View(NamedTuple):
             [at for at, of in found if of is None],
             options,
             shards,
-            os.urandom(16).hex(),
         )
 
-    def encoded(self) -> str:
-        return json.dumps(self)
+    def encoded(self) -> bytes:
+        return json.dumps(self).encode()
+
+    def sees(self) -> list[int]:
+        """The shards that this rank can serve. An interrupted first opening leaves shards without
+        an identity."""
+        return sorted([*(of[0] for of in self.found), *self.unfinished])
 
     @classmethod
-    def decoded(cls, text: str) -> View:
-        directory, place, found, *rest = json.loads(text)
+    def decoded(cls, content: bytes) -> View:
+        directory, place, found, *rest = json.loads(content)
         return cls(directory, place, [tuple(of) for of in found], *rest)
 
 
 class Assignment(NamedTuple):
     shard_of_rank: list[int]
-    fleet: bytes
     is_new: bool
+    """Whether no shard has an identity yet."""
 
 
 def assign(views: list[View]) -> Assignment:
@@ -81,49 +82,68 @@ def assign(views: list[View]) -> Assignment:
                 )
     for rank, view in enumerate(views):
         if view.shards is not None and view.shards != ranks:
-            raise ShardMismatch(
+            raise mismatch(
+                view.directory,
+                f"{ranks} ranks",
+                f"{view.shards} ranks",
                 f"rank {rank} asks for shards={view.shards}, and the group has {ranks} ranks: a rank serves one shard; "
                 f"start {view.shards} ranks, or leave shards out; to change the number of shards of a fleet, run "
                 f"embank reshard {view.directory} NEW --shards {ranks}"
             )
     found = [(rank, *of) for rank, view in enumerate(views) for of in view.found]
     if not found:
-        _refuse_unfinished(views)
-        return Assignment(list(range(ranks)), bytes.fromhex(views[0].new_fleet), True)
+        return Assignment(list(range(ranks)), True)
     _, _, shards, fleet = found[0]
     for rank, shard, other_shards, other_fleet in found:
         if (other_shards, other_fleet) != (shards, fleet):
-            raise ShardMismatch(
+            raise mismatch(
+                views[rank].directory,
+                f"fleet {other_fleet} of {other_shards} shards",
+                f"fleet {fleet} of {shards} shards",
                 f"{views[rank].directory} on rank {rank} has shard {shard} of {other_shards} of fleet {other_fleet}, and "
                 f"{views[found[0][0]].directory} on rank {found[0][0]} has shard {found[0][1]} of {shards} of fleet {fleet}: "
                 "these shards were not made together; put each fleet into a directory of its own"
             )
     if shards != ranks:
-        raise ShardMismatch(
+        raise mismatch(
+            views[found[0][0]].directory,
+            f"{shards} shards",
+            f"{ranks} shards",
             f"{views[found[0][0]].directory} has a fleet of {shards} shards, and the group has {ranks} ranks: start "
             f"{shards} ranks, or run embank reshard {views[found[0][0]].directory} NEW --shards {ranks}"
         )
-    return Assignment(_matching(views, _places(views, found)), bytes.fromhex(fleet), False)
+    return Assignment(_matching(views, _places(views)), False)
 
 
-def _places(views: list[View], found: list[tuple[int, int, int, str]]) -> dict[int, str]:
+def mismatch(path: str, found: str, expected: str, text: str) -> ShardMismatch:
+    """Makes an error."""
+    error = ShardMismatch(text)
+    error.path, error.found, error.expected = path, found, expected
+    return error
+
+
+def _places(views: list[View]) -> dict[int, str]:
     """Returns the place of each shard."""
     places: dict[int, str] = {}
-    for rank, shard, _, _ in found:
-        place = str(views[rank].place)
-        if places.setdefault(shard, place) != place:
-            raise ShardMismatch(
-                f"shard {shard} is in two places, {views[rank].directory} on rank {rank} among them: one is a copy; remove "
-                "the copy, so that the ranks do not mix its rows with those of the others"
-            )
+    for rank, view in enumerate(views):
+        for shard in view.sees():
+            place = str(view.place)
+            if places.setdefault(shard, place) != place:
+                raise mismatch(
+                    view.directory,
+                    f"shard {shard}",
+                    "another shard",
+                    f"shard {shard} is in two places, {view.directory} on rank {rank} among them: one is a copy; remove the "
+                    "copy, so that the ranks do not mix its rows with those of the others"
+                )
     missing = [shard for shard in range(len(views)) if shard not in places]
     if missing:
-        unfinished = sorted({at for view in views for at in view.unfinished}.intersection(missing))
-        raise ShardMismatch(
+        raise mismatch(
+            views[0].directory,
+            f"shards {sorted(places)}",
+            f"shards 0 to {len(views) - 1}",
             f"no rank finds shard {missing[0]} of {len(views)}; the ranks look in "
             f"{sorted({view.directory for view in views})}: put its directory back"
-            + ("; its directory is there, without the file SHARD" if unfinished else "")
-            + "; if the first opening of this fleet was interrupted, remove all of its shards and open it again"
         )
     return places
 
@@ -131,7 +151,7 @@ def _places(views: list[View], found: list[tuple[int, int, int, str]]) -> dict[i
 def _matching(views: list[View], places: dict[int, str]) -> list[int]:
     """Returns a shard for each rank that finds it. A rank gets the shard of its own number if that
     is possible. (Augmenting paths; there are few ranks.)"""
-    sees = [[of[0] for of in view.found] for view in views]
+    sees = [view.sees() for view in views]
     rank_of: dict[int, int] = {}
 
     def place(rank: int, tried: set[int]) -> bool:
@@ -145,21 +165,15 @@ def _matching(views: list[View], places: dict[int, str]) -> list[int]:
 
     for rank, view in enumerate(views):
         if not place(rank, set()):
-            raise ShardMismatch(
+            raise mismatch(
+                view.directory,
+                f"shards {sees[rank]}",
+                "a shard for each rank",
                 f"rank {rank} finds shards {sees[rank]} in {view.directory}, which other ranks must serve too: each rank "
                 f"needs a shard of its own ({len(places)} shards are in {len(set(places.values()))} places)"
             )
     shard_of = {rank: shard for shard, rank in rank_of.items()}
     return [shard_of[rank] for rank in range(len(views))]
-
-
-def _refuse_unfinished(views: list[View]) -> None:
-    for rank, view in enumerate(views):
-        if view.unfinished:
-            raise ShardMismatch(
-                f"{view.directory} on rank {rank} has a directory of shard {view.unfinished[0]} without the file SHARD, and no "
-                "rank finds a shard with it: an opening was interrupted before the fleet existed; remove the directory"
-            )
 
 
 def _place(directory: Path) -> Optional[str]:

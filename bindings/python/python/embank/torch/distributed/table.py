@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Self
 
 from .lease import Request, ShardedLease
 
@@ -149,13 +150,14 @@ class ShardedTable:
     def request(self, keys: ArrayLike) -> Request:
         """Removes repeated keys, and finds the ranks that own their rows."""
         flat = _as_int64(keys)
-        by_key, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
-        by_place = np.argsort(first)
-        places = np.empty(len(by_place), dtype=np.int64)
-        places[by_place] = np.arange(len(by_place))
-        distinct = by_key[by_place]
-        of_rank = self.bank.route(self.name, distinct)
-        return Request(self, distinct, places[inverse.reshape(-1)], of_rank)
+        _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
+        is_first = np.zeros(len(flat), dtype=np.bool_)
+        is_first[first] = True
+        # For each key of the call that comes first, its place among these keys.
+        places = np.cumsum(is_first) - 1
+        distinct = flat[is_first]
+        of_rank = self.bank.route(self, distinct)
+        return Request(self, distinct, places[first][inverse.reshape(-1)], of_rank)
 
     def get(self, *arguments: Any, **named: Any) -> NoReturn:
         """Raises `ValueError`: use `get_distinct`."""
@@ -191,6 +193,20 @@ class ShardedTable:
 
     def _refusal(self, what: str, cure: str) -> ValueError:
         return ValueError(f"sharded table {self.name!r} has no {what}: {cure}")
+
+    def __copy__(self) -> Self:
+        """Returns the table itself: copies of a model share its rows."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Raises `TypeError`: the table is open in this process."""
+        raise TypeError(
+            f"sharded table {self.name!r} can't be pickled, because it is open in this process: open it in the other process, "
+            "or pass keys and rows"
+        )
 
     def __repr__(self) -> str:
         return f"<ShardedTable {self.name!r}, dim={self.dim}, shard {self.bank.shard} of {self.bank.shards}>"

@@ -1,0 +1,297 @@
+"""Tests of checkpoints of all shards, and of the states that name them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ranks  # noqa: E402
+import sharded_models as models  # noqa: E402
+
+import embank  # noqa: E402
+import embank.torch  # noqa: E402
+from embank.torch.distributed import ShardedBank, ShardedTable  # noqa: E402
+
+KEYS = np.arange(40)
+
+
+def opened(directory: Path, **options: Any) -> ShardedBank:
+    return ShardedBank(directory, **{"memory_budget": "16MiB", "timeout": 60.0, **options})
+
+
+def items(bank: ShardedBank) -> ShardedTable:
+    return bank.table("item", dim=2, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros())
+
+
+def write(table: ShardedTable, value: float) -> None:
+    table.put(KEYS, np.full((len(KEYS), 2), value, dtype=np.float32))
+
+
+def values(table: ShardedTable) -> list[float]:
+    return sorted(set(table.peek(KEYS)[:, 0].tolist()))
+
+
+def error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def directory_of(directory: Path, rank: int, swapped: bool) -> Path:
+    return directory / str(1 - rank if swapped else rank)
+
+
+def take_sets(rank: int, directory: Path, swapped: bool) -> list[Any]:
+    """Takes two sets, and changes rows after them."""
+    with opened(directory_of(directory, rank, swapped)) as bank:
+        table = items(bank)
+        found: list[Any] = [bank.recovered, values(table)]
+        numbers = []
+        for value in (1.0, 2.0):
+            write(table, value)
+            numbers.append(bank.checkpoint(f"rank {rank}, {value}".encode()))
+        write(table, 3.0)
+        return [*found, numbers, [of.number for of in bank.sets()], bank.last_checkpoint]
+
+
+def open_again(rank: int, directory: Path, swapped: bool) -> list[Any]:
+    with opened(directory_of(directory, rank, swapped)) as bank:
+        assert bank.recovered is not None
+        changed = bank.changed_since_checkpoint
+        return [bank.recovered.number, bank.recovered.blob, values(items(bank)), bank.shard, changed]
+
+
+def test_an_opening_is_at_the_last_set(tmp_path: Path) -> None:
+    for found in ranks.run(2, tmp_path, take_sets, tmp_path, False):
+        recovered, first, numbers, kept, last = found
+        assert recovered is None and first == [0.0]
+        assert numbers[1] == numbers[0] + 1 and kept == numbers and last == numbers[1]
+    for swapped in (False, True):
+        for rank, found in enumerate(ranks.run(2, tmp_path, open_again, tmp_path, swapped)):
+            # The bytes go with the rank, not with the shard.
+            shard = 1 - rank if swapped else rank
+            assert found == [last, f"rank {rank}, 2.0".encode(), [2.0], shard, False]
+
+
+def die_in_a_set(rank: int, directory: Path, moment: str) -> None:
+    bank = opened(directory)
+    table = items(bank)
+    write(table, 1.0)
+    bank.checkpoint(b"first")
+    write(table, 2.0)
+    shard = bank._shard
+
+    class Dies:
+        """Ends the process before or after a call of one shard."""
+
+        def __getattr__(self, name: str) -> Any:
+            inner = getattr(shard, name)
+            if rank == 0 or not moment.endswith(name):
+                return inner
+
+            def call(*arguments: Any) -> Any:
+                if moment.startswith("before"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                inner(*arguments)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            return call
+
+    bank._shard = Dies()  # type: ignore[assignment]
+    text = error_of(lambda: bank.checkpoint(b"second"))
+    assert rank == 0 and text.startswith("PeerLost"), text
+
+
+def state_after(rank: int, directory: Path) -> tuple[list[float], bytes]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bank = opened(directory)
+    with bank:
+        assert bank.recovered is not None
+        return values(items(bank)), bank.recovered.blob
+
+
+@pytest.mark.parametrize(
+    "moment, expected",
+    [
+        ("before take", 1.0),
+        ("after take", 1.0),
+        # Rank 0 has written its record, and both shards have their checkpoints.
+        ("before commit", 2.0),
+        ("after commit", 2.0),
+    ],
+)
+def test_a_rank_that_dies_leaves_all_shards_at_one_set(
+    moment: str, expected: float, tmp_path: Path
+) -> None:
+    assert ranks.run(2, tmp_path, die_in_a_set, tmp_path / "fleet", moment) == [None, None]
+    found = ranks.run(2, tmp_path, state_after, tmp_path / "fleet")
+    # Rank 0 may not have written its record yet when rank 1 dies before its own one.
+    allowed = [[expected], [1.0]] if moment == "before commit" else [[expected]]
+    assert found[0][0] in allowed
+    assert found[1] == found[0]
+    assert found[0][1] == (b"second" if found[0][0] == [2.0] else b"first")
+
+
+def fail_three_times(rank: int, directory: Path) -> list[Any]:
+    with opened(directory) as bank:
+        table = items(bank)
+        write(table, 1.0)
+        first = bank.checkpoint()
+        shard = bank._shard
+
+        class Fails:
+            def take(self) -> bytes:
+                if rank == 1:
+                    raise OSError("planted")
+                return shard.take()
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(shard, name)
+
+        bank._shard = Fails()  # type: ignore[assignment]
+        errors = []
+        for value in (2.0, 3.0, 4.0):
+            write(table, value)
+            errors.append(error_of(bank.checkpoint))
+        kept = [of.number for of in bank.sets()]
+        bank._shard = shard
+        return [errors, kept[-1] == first]
+
+
+def test_a_set_that_fails_leaves_the_last_one(tmp_path: Path) -> None:
+    found = ranks.run(2, tmp_path, fail_three_times, tmp_path / "fleet")
+    assert found[0][0] == ["RuntimeError: rank 1: OSError: planted"] * 3
+    assert found[1][0] == ["OSError: planted"] * 3
+    assert found[0][1] and found[1][1]
+    assert ranks.run(2, tmp_path, state_after, tmp_path / "fleet") == [([1.0], b"")] * 2
+
+
+def states(rank: int, directory: Path) -> dict[str, str]:
+    found = {}
+    with opened(directory) as bank:
+        table = items(bank)
+        model = embank.torch.Embedding(table)
+        empty = bank.state_dict()
+        found["none"] = error_of(lambda: bank.load_state_dict(empty))
+        bank.checkpoint()
+        write(table, 1.0)
+        changed = bank.state_dict()
+        bank.checkpoint()
+        state, of_model = bank.state_dict(), model.state_dict()
+        assert state["reference"].shape == (512,) and state["reference"].dtype == torch.uint8
+        found["equal"] = error_of(lambda: bank.load_state_dict(state))
+        found["model equal"] = error_of(lambda: model.load_state_dict(of_model))
+        found["changed"] = error_of(lambda: bank.load_state_dict(changed))
+        found["empty"] = error_of(lambda: bank.load_state_dict({}))
+        found["foreign"] = error_of(
+            lambda: bank.load_state_dict({"reference": torch.zeros(512, dtype=torch.uint8)})
+        )
+        write(table, 2.0)
+        found["later"] = error_of(lambda: bank.load_state_dict(state))
+        bank.checkpoint()
+        found["older"] = error_of(lambda: bank.load_state_dict(state))
+        found["model older"] = error_of(lambda: model.load_state_dict(of_model))
+        torch.save((state, of_model), directory.parent / "state.pt")
+    return found
+
+
+def other_shards(rank: int, directory: Path) -> str:
+    state, _ = torch.load(directory.parent / "state.pt")
+    with opened(directory / "other") as bank:
+        return error_of(lambda: bank.load_state_dict(state))
+
+
+def test_states_name_a_set(tmp_path: Path) -> None:
+    for found in ranks.run(2, tmp_path, states, tmp_path / "fleet"):
+        assert found["equal"] == found["model equal"] == "no error"
+        assert "rows had changed since the last set" in found["none"]
+        assert "rows had changed since the last set" in found["changed"]
+        assert "not made by ShardedBank.state_dict()" in found["empty"]
+        assert "not made by ShardedBank.state_dict()" in found["foreign"]
+        assert "rows have changed since set 2" in found["later"]
+        assert "refers to set 2, and the bank is at set 3" in found["older"]
+        assert "refers to set 2, and the bank is at set 3" in found["model older"]
+    for text in ranks.run(3, tmp_path, other_shards, tmp_path / "fleet"):
+        assert text.startswith("ShardMismatch") and "2 shards" in text
+        assert "embank reshard" in text and "--shards 3" in text
+
+
+def trained(
+    rank: int, directory: Path, swapped: bool, steps: int, dies: bool, with_dcp: bool
+) -> tuple[str, list[float]]:
+    """Trains to step 12, or ends before as in a crash. Saves at step 6."""
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    torch.manual_seed(rank)
+    random.seed(rank)
+    bank = opened(directory_of(directory, rank, swapped))
+    model: Any = models.Dlrm(bank, embank.Adagrad(lr=0.1))
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    dense = models.dense_optimizer(model)
+    begin = 0
+    if with_dcp:
+        if bank.recovered is not None:
+            state = {"bank": bank, "model": model.state_dict()}
+            dcp.load(state, checkpoint_id=directory / "dcp")
+            model.load_state_dict(state["model"])
+            begin = 6
+    else:
+        resumed = embank.torch.resume(bank, model=model, dense=dense)
+        begin = 0 if resumed is None else resumed["step"]
+    losses = []
+    batches = list(models.batches(12, dist.get_world_size(), rank))
+    for step in range(begin, steps):
+        noise = torch.rand(1).item() + random.random()
+        loss = wrapped(batches[step]) * (1.0 + (0.0 if with_dcp else noise))
+        dense.zero_grad()
+        loss.backward()
+        if with_dcp:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+        else:
+            dense.step()
+        losses.append(loss.item())
+        if step + 1 == 6 and with_dcp:
+            bank.checkpoint()
+            dcp.save({"bank": bank, "model": model.state_dict()}, checkpoint_id=directory / "dcp")
+        elif step + 1 == 6:
+            number = embank.torch.save(bank, step=6, model=model, dense=dense)
+            assert number == bank.last_checkpoint
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+    bank.close()
+    del wrapped, loss
+    gc.collect()
+    return f"begins at {begin}", losses
+
+
+@pytest.mark.parametrize("with_dcp", [False, True], ids=["save", "dcp"])
+def test_a_run_resumes_bit_for_bit(with_dcp: bool, tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "crashed").mkdir()
+    arguments = (False, 12, False, with_dcp)
+    whole = ranks.run(2, tmp_path, trained, tmp_path / "whole", *arguments)
+    crashed = (False, 9, True, with_dcp)
+    ranks.run(2, tmp_path, trained, tmp_path / "crashed", *crashed)
+    # The shards change places. A rank goes on with its own part of the data.
+    again = (True, 12, False, with_dcp)
+    resumed = ranks.run(2, tmp_path, trained, tmp_path / "crashed", *again)
+    for (begin, losses), (at, later) in zip(whole, resumed):
+        assert (begin, at) == ("begins at 0", "begins at 6")
+        assert later == losses[6:]
