@@ -241,7 +241,36 @@ def reader(names: Names, stack: ExitStack) -> Names:
     return {"bank": bank, "model": model}
 
 
+def rank(names: Names, stack: ExitStack) -> Names:
+    class ClickModel(torch.nn.Module):
+        def __init__(self, bags: torch.nn.Module) -> None:
+            super().__init__()
+            self.bags, self.top = bags, torch.nn.Linear(32, 1)
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            bags = self.bags({"user": batch.user, "seen": batch.seen})
+            return self.top(torch.cat(list(bags.values()), dim=1))
+
+    batch = SimpleNamespace(user=torch.tensor([[1], [2]]), seen=torch.tensor([[3, 4], [4, 5]]))
+    return {
+        "ClickModel": ClickModel, "loader": [batch] * 3,
+        "loss_of": lambda output, batch: output.sum(),
+    }
+
+
+def saved_by_torch(names: Names, stack: ExitStack) -> Names:
+    model = SimpleNamespace(module=names["model"])
+    return {"dcp": SimpleNamespace(save=lambda *_, **__: None), "model": model}
+
+
 SETTINGS = {
+    ("distributed.md", "Several ranks: torch.distributed"): Setting(
+        rank,
+        {
+            'init_process_group("gloo")': 'init_process_group("gloo", store=dist.FileStore("ranks", 1), rank=0, world_size=1)'
+        },
+    ),
+    ("distributed.md", "Sets"): Setting(saved_by_torch),
     ("export.md", "Export and import"): Setting(two_tables),
     ("life.md", "Eviction"): Setting(tracked_table),
     ("pipeline.md", "On Ray and Spark"): Setting(engines),
