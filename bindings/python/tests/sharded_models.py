@@ -93,15 +93,14 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"dlrm": Dlrm, "distmult": DistMul
 OPTIMIZERS = {"sgd": embank.SGD(lr=0.5), "adagrad": embank.Adagrad(lr=0.1)}
 
 
-def batches(steps: int, ranks: int, rank: int, seed: int = 5) -> Iterator[Batch]:
-    """The parts of one rank of batches of `ranks * ROWS` rows. Keys repeat within and over ranks.
-    """
-    random = np.random.default_rng(seed)
+def batches(steps: int, ranks: int, rank: int, rows: int = ROWS) -> Iterator[Batch]:
+    """The parts of one rank, of `rows` rows each. Keys repeat within and over ranks."""
+    random = np.random.default_rng(5)
     for _ in range(steps):
-        keys = (random.random((ranks * ROWS, 6)) ** 2 * 40).astype(np.int64)
-        dense = random.random((ranks * ROWS, 4)).astype(np.float32)
-        label = (random.random(ranks * ROWS) < 0.5).astype(np.float32)
-        own = slice(rank * ROWS, (rank + 1) * ROWS)
+        keys = (random.random((ranks * rows, 6)) ** 2 * 40).astype(np.int64)
+        dense = random.random((ranks * rows, 4)).astype(np.float32)
+        label = (random.random(ranks * rows) < 0.5).astype(np.float32)
+        own = slice(rank * rows, (rank + 1) * rows)
         yield {
             "keys": torch.from_numpy(keys[own]),
             "dense": torch.from_numpy(dense[own]),
@@ -206,10 +205,16 @@ def train_on_rank(
 
 
 def train_in_turn(
-    rank: int, directory: Path, model_name: str, optimizer: str, steps: int, parts: int
+    rank: int,
+    directory: Path,
+    model_name: str,
+    optimizer: str,
+    steps: int,
+    parts: int,
+    ranks_a_part: int = 1,
 ) -> tuple[list[list[float]], Export]:
     """Trains in one process, which takes the parts of each batch in turn, and divides the sums of
-    their gradients. Returns the losses of each part, and what the bank has.
+    their gradients. A part has the rows of `ranks_a_part` ranks. Returns the losses of each part, and what the bank has.
     """
     bank = embank.Bank(directory / "alone", memory_budget=BUDGET)
     torch.manual_seed(7)
@@ -219,7 +224,9 @@ def train_in_turn(
     tables = embank.torch.SparseOptimizer(model)
     dense = dense_optimizer(model)
     losses: list[list[float]] = [[] for _ in range(parts)]
-    for batch_parts in zip(*(batches(steps, parts, part) for part in range(parts))):
+    for batch_parts in zip(
+        *(batches(steps, parts, part, ROWS * ranks_a_part) for part in range(parts))
+    ):
         dense.zero_grad()
         tables.zero_grad()
         for part, batch in enumerate(batch_parts):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +12,12 @@ import pytest
 pytest.importorskip("torch")
 
 import ranks  # noqa: E402
+from sharded_banks import error_of, items, opened  # noqa: E402
 
 import embank  # noqa: E402
-from embank.torch.distributed import ShardedBank, ShardedTable  # noqa: E402
+from embank.torch.distributed import ShardedBank  # noqa: E402
 
 KEYS = np.arange(40)
-
-
-def opened(directory: Path, **options: Any) -> ShardedBank:
-    return ShardedBank(directory, **{"memory_budget": "16MiB", "timeout": 60.0, **options})
-
-
-def items(bank: ShardedBank, **options: Any) -> ShardedTable:
-    given = {"optimizer": embank.SGD(lr=1.0), "initializer": embank.Zeros(), **options}
-    return bank.table("item", dim=2, **given)
-
-
-def error_of(call: Callable[[], object]) -> str:
-    """The class and the text of the error that a call raises."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 def fill(rank: int, directory: Path, apart: bool) -> tuple[int, int]:

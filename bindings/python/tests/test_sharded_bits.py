@@ -33,6 +33,13 @@ def test_a_missing_division_is_seen(tmp_path: Path) -> None:
     assert losses != reference[0]
 
 
+def test_two_ranks_train_as_one_process_on_whole_batches(tmp_path: Path) -> None:
+    found = ranks.run(2, tmp_path, models.train_on_rank, tmp_path, "dlrm", "sgd", 12)
+    (alone,) = ranks.run(1, tmp_path, models.train_in_turn, tmp_path, "dlrm", "sgd", 12, 1, 2)
+    for of_ranks, whole in zip(zip(*(losses for losses, _ in found)), alone[0][0]):
+        assert sum(of_ranks) / 2 == pytest.approx(whole, abs=1e-4)
+
+
 def compare(model: str, optimizer: str, count: int, directory: Path) -> None:
     losses, export, reference = both(model, optimizer, count, STEPS, directory)
     assert losses == reference[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ranks  # noqa: E402
+from sharded_banks import error_of, items, opened  # noqa: E402
 import sharded_models as models  # noqa: E402
 
-import embank  # noqa: E402
-import embank.torch  # noqa: E402
 from embank.torch import Embedding, Pipelined, SparseOptimizer  # noqa: E402
-from embank.torch.distributed import ShardedBank, ShardedTable  # noqa: E402
 
 STEPS = 40
 
@@ -34,25 +31,8 @@ def test_every_depth_trains_as_none(tmp_path: Path) -> None:
         assert models.differences(export, exports[0][1]) == []
 
 
-def opened(directory: Path) -> ShardedBank:
-    return ShardedBank(directory / "fleet", memory_budget="16MiB", timeout=60.0)
-
-
-def items(bank: ShardedBank, **options: Any) -> ShardedTable:
-    given = {"optimizer": embank.SGD(lr=1.0), "initializer": embank.Zeros(), **options}
-    return bank.table("item", dim=2, **given)
-
-
-def error_of(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def uneven(rank: int, directory: Path) -> list[Any]:
-    with opened(directory) as bank:
+    with opened(directory / "fleet") as bank:
         table = items(bank, staleness_bound=4)
         model = Embedding(table)
         found: list[Any] = []
@@ -109,7 +89,7 @@ def test_ranks_end_together(tmp_path: Path) -> None:
 
 
 def refused(rank: int, directory: Path) -> list[str]:
-    with opened(directory) as bank:
+    with opened(directory / "fleet") as bank:
         table = items(bank, staleness_bound=1)
         admitted = bank.table("admitted", dim=2, admit_after_gets=2)
         batches = [torch.tensor([1])] * 4
@@ -133,7 +113,7 @@ def test_what_can_not_work_is_named(tmp_path: Path) -> None:
 
 
 def bounded(rank: int, directory: Path) -> tuple[int, list[Any]]:
-    with opened(directory) as bank:
+    with opened(directory / "fleet") as bank:
         table = items(bank, staleness_bound=2)
         model = Embedding(table)
         most = 0

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ranks  # noqa: E402
+from sharded_banks import error_of, items, opened  # noqa: E402
 import sharded_models as models  # noqa: E402
 
 import embank  # noqa: E402
 import embank.torch  # noqa: E402
-from embank.torch.distributed import ShardedBank, ShardedTable  # noqa: E402
+from embank.torch.distributed import ShardedTable  # noqa: E402
 
 KEYS = np.arange(40)
-
-
-def opened(directory: Path, **options: Any) -> ShardedBank:
-    return ShardedBank(directory, **{"memory_budget": "16MiB", "timeout": 60.0, **options})
-
-
-def items(bank: ShardedBank) -> ShardedTable:
-    return bank.table("item", dim=2, optimizer=embank.SGD(lr=1.0), initializer=embank.Zeros())
 
 
 def write(table: ShardedTable, value: float) -> None:
@@ -40,14 +32,6 @@ def write(table: ShardedTable, value: float) -> None:
 
 def values(table: ShardedTable) -> list[float]:
     return sorted(set(table.peek(KEYS)[:, 0].tolist()))
-
-
-def error_of(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 def directory_of(directory: Path, rank: int, swapped: bool) -> Path:

@@ -35,6 +35,7 @@ from embank.pipeline import (
     split_parts,
     vocabulary,
 )
+from embank.torch.distributed import ShardedBank, ShardedTable
 
 
 def train(path: Path, batches: list[NDArray[np.int64]]) -> Optional[bytes]:
@@ -119,6 +120,26 @@ def train_a_model(path: Path, users: embank.Table, items: embank.Table) -> int:
     frozen: bool = bags.freeze().frozen
     print(gone, shared, same, frozen)
     return embank.torch.save(bank, model=model, tables=tables, loader=loader, step=step)
+
+
+def train_on_ranks(path: Path, batches: list[torch.Tensor]) -> int:
+    with ShardedBank(path, memory_budget="64MiB", timeout=60.0) as bank:
+        words: ShardedTable = bank.table("word", dim=4, optimizer=embank.Adagrad(lr=0.01))
+        model = embank.torch.EmbeddingBagCollection({"word": words})
+        tables = embank.torch.SparseOptimizer(model)
+        for batch in embank.torch.Pipelined(batches, lambda batch: {words: batch}, depth=2):
+            rows: torch.Tensor = embank.torch.Embedding(words)(batch)
+            model({"word": batch})["word"].sum().backward()
+            tables.step()
+            print(rows.shape)
+        embank.torch.resume(bank, model=model)
+        rates: dict[str, torch.Tensor] = bank.state_dict()
+        bank.load_state_dict(rates)
+        for batch in bank.together(batches):
+            with words.get_distinct(batch) as lease:
+                lease.apply(lease.rows * 2)
+        print(bank.local.stats()["hits"], words.peek([1]), bank.sets()[0].blob, bank.recovered)
+        return embank.torch.save(bank, model=model)
 
 
 def first_missing(table: embank.Table) -> int:

@@ -1,8 +1,8 @@
 """The checkpoints of a fleet, which is all shards together: sets.
 
 Each shard takes a checkpoint, and then every shard writes a record that names the checkpoints of
-all. `embank._embank.Shard` has the files and their order (docs/durability.md). This module has what the
-ranks tell each other.
+all. `embank._embank.Shard` has the files and their order. This module has what the ranks tell each
+other.
 
 A rank has bytes of its own in a set, such as its place in the data. They go with its rank, and the
 shard that it serves may be another one after a restart. So the record holds the bytes of all ranks,
@@ -11,7 +11,6 @@ equal ones once.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
@@ -27,7 +26,7 @@ from .exchange import Exchange
 REFERENCE_BYTES = 512
 """The length of the tensor in a state dict. `torch.distributed.checkpoint` loads into a tensor of
 the same shape, so the length must not depend on what the tensor holds."""
-_MAGIC = b"embank.ranks\\0"
+_MAGIC = b"embank.ranks\0"
 
 
 class RecoveredSet(NamedTuple):
@@ -167,8 +166,3 @@ def read_reference(found: object) -> dict[str, Any]:
         "this state was not made by ShardedBank.state_dict(): load it with the names under which it was saved, such as "
         'dcp.load({"bank": bank, ...})'
     )
-
-
-def digest(content: bytes) -> bytes:
-    """A hash of 8 bytes."""
-    return hashlib.blake2b(content, digest_size=8).digest()

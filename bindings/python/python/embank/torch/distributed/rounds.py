@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 import embank
 
-from .errors import PeerLost, ProtocolMismatch, packed, unpacked
+from .errors import ProtocolMismatch, packed, unpacked
 from .exchange import Exchange
 from .lease import Held, Request, ShardedLease
 from .protocol import (
-    DOING, END, EXPLICIT, FAILED, LENGTH, OPEN_LEASES_MAX, Header, Kind, decide,
+    DOING, EXPLICIT, FAILED, LENGTH, OPEN_LEASES_MAX, Header, Kind, decide,
 )  # fmt: skip
 
 if TYPE_CHECKING:
