@@ -76,7 +76,7 @@ def die_in_a_set(rank: int, directory: Path, moment: str) -> None:
     write(table, 1.0)
     bank.checkpoint(b"first")
     write(table, 2.0)
-    shard = bank._shard
+    shard = bank._sets.shard
 
     class Dies:
         """Ends the process before or after a call of one shard."""
@@ -94,7 +94,7 @@ def die_in_a_set(rank: int, directory: Path, moment: str) -> None:
 
             return call
 
-    bank._shard = Dies()  # type: ignore[assignment]
+    bank._sets.shard = Dies()  # type: ignore[assignment]
     text = error_of(lambda: bank.checkpoint(b"second"))
     assert rank == 0 and text.startswith("PeerLost"), text
 
@@ -135,7 +135,7 @@ def fail_three_times(rank: int, directory: Path) -> list[Any]:
         table = items(bank)
         write(table, 1.0)
         first = bank.checkpoint()
-        shard = bank._shard
+        shard = bank._sets.shard
 
         class Fails:
             def take(self) -> bytes:
@@ -146,13 +146,13 @@ def fail_three_times(rank: int, directory: Path) -> list[Any]:
             def __getattr__(self, name: str) -> Any:
                 return getattr(shard, name)
 
-        bank._shard = Fails()  # type: ignore[assignment]
+        bank._sets.shard = Fails()  # type: ignore[assignment]
         errors = []
         for value in (2.0, 3.0, 4.0):
             write(table, value)
             errors.append(error_of(bank.checkpoint))
         kept = [of.number for of in bank.sets()]
-        bank._shard = shard
+        bank._sets.shard = shard
         return [errors, kept[-1] == first]
 
 

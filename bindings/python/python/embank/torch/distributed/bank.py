@@ -15,35 +15,26 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 import embank
-from embank._embank import FleetSet, Shard, route_keys, shard_path
+from embank._embank import FleetSet, route_keys
 
-from ..caller import warn_caller
-from ..reference import taken_at
-
-from . import fleet
-from .errors import PeerLost
+from .errors import ForAll
 from .exchange import Exchange
+from .fleet import RecoveredSet, Sets, on_all, read_reference, reference
+from .gradients import Given
 from .lease import Held, Request, ShardedLease
-from .opening import View, assign, mismatch
+from .opening import View, assign, mismatch, open_shard, view_of
 from .pending import ShardedQueue
 from .protocol import END, Kind
-from .rounds import Given, Rounds, _ForAll
+from .rounds import Rounds
 from .table import ShardedTable
 
 if TYPE_CHECKING:
-    from embank import Bank, Lease
+    from embank import Lease
 
 Batch = TypeVar("Batch")
 Part = tuple[
     ShardedTable, Sequence[ShardedLease], Optional[NDArray[np.uint64]], NDArray[np.float32]
 ]
-
-_REFUSED = {
-    "lease_timeout": "the owners end the leases of lost ranks when they close; use timeout=",
-    "read_only": "the ranks of a fleet train; open one shard with embank.Bank(path, read_only=True) to read it",
-    "checkpoint": "a fleet opens at its newest complete set",
-    "checkpoints_kept": "the shards keep the checkpoints of the newest sets; use sets_kept=",
-}
 
 
 class ShardedBank:
@@ -100,18 +91,19 @@ class ShardedBank:
             )
         exchange = Exchange(group, timeout)
         try:
-            contents = fleet.on_all(
+            folder = Path(directory)
+            contents = on_all(
                 exchange,
-                lambda: _view(Path(directory), shards, gradients, timeout, options).encoded(),
+                lambda: view_of(folder, shards, gradients, timeout, options).encoded(),
             )
             views = [View.decoded(content) for content in contents]
-            # Depends on the texts alone, so all ranks raise its error.
+            # Depends on the views alone, so all ranks raise its error.
             of = assign(views)
             self.shard = of.shard_of_rank[exchange.rank]
             """The number of the shard that this rank serves."""
-            self.local, self._shard = _opened(
+            self.local, shard = open_shard(
                 exchange,
-                Path(directory),
+                folder,
                 self.shard,
                 of.is_new,
                 sets_kept,
@@ -124,6 +116,7 @@ class ShardedBank:
         """The number of shards and of ranks."""
         self._shard_of_rank = of.shard_of_rank
         self._exchange = exchange
+        self._sets = Sets(exchange, shard)
         self._closed_by = None
         self.rounds = Rounds(exchange, of.shard_of_rank, gradients == "mean", self._abort)
 
@@ -383,29 +376,21 @@ class ShardedBank:
         self.check_open()
         with self.rounds.round("takes a checkpoint"):
             self.rounds.agree(Kind.CHECKPOINT)
-            try:
-                return fleet.take(self._exchange, self._shard, blob).number
-            except PeerLost:
-                raise
-            except Exception as error:
-                raise _ForAll(error) from None
+            return self._sets.take(blob).number
 
     def sets(self) -> list[FleetSet]:
         """The sets that this rank's shard keeps, the oldest first. Not collective."""
-        return self._shard.sets()
+        return self._sets.shard.sets()
 
     @property
-    def recovered(self) -> Optional[fleet.RecoveredSet]:
+    def recovered(self) -> Optional[RecoveredSet]:
         """The set that the bank was opened at. None for a new fleet."""
-        of = self._shard.recovered
-        if of is None or of.number == 0:
-            return None
-        return fleet.RecoveredSet(of.number, of.id, fleet.own(of.blob, self._exchange.rank))
+        return self._sets.recovered
 
     @property
     def last_checkpoint(self) -> Optional[int]:
         """The number of the newest set. None for a new fleet."""
-        return self._shard.newest_set or None
+        return self._sets.shard.newest_set or None
 
     @property
     def changed_since_checkpoint(self) -> bool:
@@ -421,17 +406,7 @@ class ShardedBank:
         """Names the newest set, for `torch.distributed.checkpoint`: one uint8 tensor of 512 bytes,
         the same on all ranks. Takes no checkpoint: call `checkpoint()` before. Not collective.
         """
-        last = self._last_set
-        identity = self._shard.identity
-        state = {
-            "embank": "fleet",
-            "fleet": "" if identity is None else identity.fleet.hex(),
-            "set": None if last is None else last.number,
-            "id": None if last is None else last.id,
-            "shards": self.shards,
-            "changed": self.changed_since_checkpoint,
-        }
-        return {"reference": fleet.reference(state)}
+        return {"reference": reference(self.position())}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Checks that the bank is at the set that a state dict names. Not collective.
@@ -440,59 +415,27 @@ class ShardedBank:
             ValueError: It is at another set, or `state_dict` names none.
             ShardMismatch: The state is of another number of shards.
         """
-        state = fleet.read_reference(state_dict.get("reference"))
-        problem = self.problem({**state, "checkpoint": state["set"], "state_id": ""})
+        position = read_reference(state_dict.get("reference"))
+        problem = self.problem(position)
         if problem is None:
             return
-        if state["shards"] != self.shards:
+        if position["shards"] != self.shards:
             raise mismatch(
                 str(self.path),
                 f"{self.shards} shards",
-                f"{state['shards']} shards",
-                f"this state is of {state['shards']} shards, and the bank has {self.shards}: start {state['shards']} ranks on "
-                f"their directories, or run embank reshard DIR NEW --shards {self.shards} and open NEW"
+                f"{position['shards']} shards",
+                f"this state is of {position['shards']} shards, and the bank has {self.shards}: start {position['shards']} "
+                f"ranks on their directories, or run embank reshard DIR NEW --shards {self.shards} and open NEW",
             )
         raise ValueError(f"the bank is not where this state dict left it: {problem}")
 
     def position(self) -> dict[str, Any]:
-        """What the state dict of a module records of this bank. Not collective."""
-        last = self._last_set
-        identity = self._shard.identity
-        return {
-            "bank": "fleet " + ("" if identity is None else identity.fleet.hex()),
-            "state_id": self.state_id,
-            "checkpoint": None if last is None else last.number,
-            "id": None if last is None else last.id,
-            "changed": self.changed_since_checkpoint,
-        }
+        """What a state dict records of this bank. Not collective."""
+        return self._sets.position(self.local)
 
     def problem(self, position: Mapping[str, Any]) -> Optional[str]:
         """Returns why the rows are not those of a `position`. None if they are. Not collective."""
-        last, recovered = self._last_set, self.recovered
-        if position["state_id"] == self.state_id:
-            return None
-        if recovered is not None and taken_at(position["state_id"]).encode() in recovered.blob:
-            number, found = recovered.number, recovered.id
-        elif position["id"] is None or position["changed"]:
-            return (
-                "it was made when rows had changed since the last set: save with embank.torch.save(bank, ...), or call "
-                "bank.checkpoint() before state_dict()"
-            )
-        else:
-            number, found = position["checkpoint"], position["id"]
-        if last is None or last.id != found:
-            return (
-                f"it refers to set {number}, and the bank is at {'no set' if last is None else f'set {last.number}'} "
-                f"(it keeps {[of.number for of in self.sets()]}); open a bank that is at that set"
-            )
-        if self.changed_since_checkpoint:
-            return f"rows have changed since set {number}; load it before training"
-        return None
-
-    @property
-    def _last_set(self) -> Optional[FleetSet]:
-        kept = self._shard.sets()
-        return kept[-1] if kept and kept[-1].number > 0 else None
+        return self._sets.problem(position, self.local)
 
     @property
     def bytes_sent(self) -> int:
@@ -561,60 +504,6 @@ class ShardedBank:
         return f"<ShardedBank {str(self.path)!r}, shard {self.shard} of {self.shards}, {state}>"
 
 
-def _view(
-    directory: Path,
-    shards: Optional[int],
-    gradients: str,
-    timeout: float,
-    options: dict[str, Any],
-) -> View:
-    if gradients not in ("mean", "sum"):
-        raise ValueError(f'gradients must be "mean" or "sum", not {gradients!r}')
-    for name, cure in _REFUSED.items():
-        if options.get(name) not in (None, False):
-            raise ValueError(f"a ShardedBank has no {name}: {cure}")
-    wait_timeout = options.get("wait_timeout")
-    if wait_timeout is not None and wait_timeout >= timeout:
-        raise ValueError(
-            f"wait_timeout is {wait_timeout} and timeout {timeout} seconds: the other ranks would count this rank as lost "
-            "while it waits for a row; use a larger timeout"
-        )
-    return View.of(directory, {"gradients": gradients, "timeout": timeout}, shards)
-
-
-def _opened(
-    exchange: Exchange,
-    directory: Path,
-    number: int,
-    is_new: bool,
-    sets_kept: int,
-    options: dict[str, Any],
-) -> tuple[Bank, Shard]:
-    """Opens a shard on each rank, at the newest complete set."""
-    banks: list[Bank] = []
-    shards: list[Shard] = []
-
-    def open_shard() -> bytes:
-        if is_new and not options.get("create", True):
-            raise ValueError(f"no rank finds a fleet, {directory} has none, and create is False")
-        path = shard_path(directory, number)
-        path.mkdir(parents=True, exist_ok=True)
-        banks.append(embank.Bank(path, checkpoints_kept=1, **{**options, "create": is_new}))
-        shards.append(Shard(banks[0], number, exchange.size, sets_kept=sets_kept))
-        return b""
-
-    try:
-        fleet.on_all(exchange, open_shard)
-        passed_over = fleet.settle(exchange, shards[0])
-    except BaseException:
-        for bank in banks:
-            bank.close()
-        raise
-    if passed_over and exchange.rank == 0:
-        warn_caller(f"{directory}: {'; '.join(passed_over)}; the rows are those of set {shards[0].newest_set}")
-    return banks[0], shards[0]
-
-
 def _asked(requests: Sequence[tuple[ShardedTable, ArrayLike]]) -> list[Request]:
     asked = [table.request(keys) for table, keys in requests]
     if len({of.table.index for of in asked}) < len(asked):
@@ -628,7 +517,7 @@ def _compare(of_ranks: Sequence[dict[str, Any]]) -> None:
     for rank, settings in enumerate(of_ranks):
         for name in [*first, *settings]:
             if settings.get(name) != first.get(name):
-                raise _ForAll(
+                raise ForAll(
                     ValueError(
                         f"table {first['name']!r}: {name} must be the same on all ranks; rank 0 has "
                         f"{first.get(name, 'the default')}, rank {rank} {settings.get(name, 'the default')}"

@@ -38,6 +38,14 @@ class ProtocolMismatch(EmbankError):
     """
 
 
+class ForAll(Exception):
+    """Wraps an error that every rank raises at this place, so the exchange goes on afterwards."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 def packed(error: BaseException) -> str:
     """Returns an error as text for the other ranks."""
     plain = {

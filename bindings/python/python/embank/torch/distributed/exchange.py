@@ -101,3 +101,10 @@ class Exchange:
             call()
         except RuntimeError as error:
             raise PeerLost(self.steps - 1, self.doing, str(error).split("\n")[0]) from error
+
+
+def joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    """Returns arrays of one `dtype` one after the other, and a single array itself."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=dtype)

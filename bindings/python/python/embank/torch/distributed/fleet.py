@@ -12,16 +12,20 @@ equal ones once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 from embank._embank import FleetSet, Shard, plan_fleet
 
-from .errors import packed, unpacked
+from ..reference import taken_at
+from .errors import ForAll, PeerLost, packed, unpacked
 from .exchange import Exchange
+
+if TYPE_CHECKING:
+    from embank import Bank
 
 REFERENCE_BYTES = 512
 """The length of the tensor in a state dict. `torch.distributed.checkpoint` loads into a tensor of
@@ -89,6 +93,77 @@ def settle(exchange: Exchange, shard: Shard) -> Sequence[str]:
     return passed_over
 
 
+class Sets:
+    """The sets of one bank.
+
+    Args:
+        exchange: The ranks.
+        shard: This rank's shard, settled.
+    """
+
+    def __init__(self, exchange: Exchange, shard: Shard) -> None:
+        self._exchange = exchange
+        self.shard = shard
+
+    def take(self, blob: bytes) -> FleetSet:
+        """Takes a set. All ranks raise the error of the first shard that fails."""
+        try:
+            return take(self._exchange, self.shard, blob)
+        except PeerLost:
+            raise
+        except Exception as error:
+            raise ForAll(error) from None
+
+    @property
+    def recovered(self) -> Optional[RecoveredSet]:
+        """The set that the bank was opened at. None for a new fleet."""
+        of = self.shard.recovered
+        if of is None or of.number == 0:
+            return None
+        return RecoveredSet(of.number, of.id, own(of.blob, self._exchange.rank))
+
+    @property
+    def newest(self) -> Optional[FleetSet]:
+        """The newest set. None for a new fleet."""
+        kept = self.shard.sets()
+        return kept[-1] if kept and kept[-1].number > 0 else None
+
+    def position(self, local: Bank) -> dict[str, Any]:
+        """What a state dict records of the bank."""
+        newest, identity = self.newest, self.shard.identity
+        return {
+            "bank": "fleet " + ("" if identity is None else identity.fleet.hex()),
+            "shards": self.shard.shards,
+            "state_id": local.state_id,
+            "checkpoint": None if newest is None else newest.number,
+            "id": None if newest is None else newest.id,
+            "changed": local.changed_since_checkpoint,
+        }
+
+    def problem(self, position: Mapping[str, Any], local: Bank) -> Optional[str]:
+        """Returns why the rows are not those of a `position`. None if they are."""
+        if position["state_id"] == local.state_id:
+            return None
+        newest, recovered = self.newest, self.recovered
+        number, expected = position["checkpoint"], position["id"]
+        if recovered is not None and taken_at(position["state_id"]).encode() in recovered.blob:
+            # `embank.torch.save` has made the position right before this set.
+            number, expected = recovered.number, recovered.id
+        elif expected is None or position["changed"]:
+            return (
+                "it was made when rows had changed since the last set: save with embank.torch.save(bank, ...), or call "
+                "bank.checkpoint() before state_dict()"
+            )
+        if newest is None or newest.id != expected:
+            return (
+                f"it refers to set {number}, and the bank is at {'no set' if newest is None else f'set {newest.number}'} "
+                f"(it keeps {[of.number for of in self.shard.sets()]}); open a bank that is at that set"
+            )
+        if local.changed_since_checkpoint:
+            return f"rows have changed since set {number}; load it before training"
+        return None
+
+
 def take(exchange: Exchange, shard: Shard, blob: bytes) -> FleetSet:
     """Takes a checkpoint of each shard, and makes them a set.
 
@@ -142,15 +217,16 @@ def own(blob: bytes, rank: int) -> bytes:
     return blob[start : start + lengths[at]]
 
 
-def reference(state: dict[str, Any]) -> Tensor:
-    """Returns JSON as a tensor of fixed length: uint8 `(512,)`."""
+def reference(position: dict[str, Any]) -> Tensor:
+    """Returns a position as a tensor of fixed length: uint8 `(512,)`. All ranks have the same."""
+    state = {**position, "embank": "fleet", "state_id": None}
     content = json.dumps(state).encode()
     assert len(content) <= REFERENCE_BYTES
     return torch.frombuffer(bytearray(content.ljust(REFERENCE_BYTES)), dtype=torch.uint8)
 
 
 def read_reference(found: object) -> dict[str, Any]:
-    """Returns what `reference` was given.
+    """Returns the position in a tensor of `reference`.
 
     Raises:
         ValueError: It is another tensor, or none.
@@ -161,7 +237,7 @@ def read_reference(found: object) -> dict[str, Any]:
         except ValueError:
             state = None
         if isinstance(state, dict) and state.get("embank") == "fleet":
-            return state
+            return {**state, "state_id": ""}
     raise ValueError(
         "this state was not made by ShardedBank.state_dict(): load it with the names under which it was saved, such as "
         'dcp.load({"bank": bank, ...})'

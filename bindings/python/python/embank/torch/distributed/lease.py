@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import embank
+
 if TYPE_CHECKING:
     from embank import Lease, Pending
 
@@ -38,6 +40,13 @@ class Held(NamedTuple):
     counts: list[int]
     """The number of keys of each rank. The lease was taken for all of them, one rank after the
     other, so its `inverse` has their places in this order."""
+
+    def end(self) -> None:
+        """Ends the lease without a step."""
+        if isinstance(self.of_owner, embank.Lease):
+            self.of_owner.release()
+        else:
+            self.of_owner.cancel()
 
     def places(self) -> list[NDArray[np.int64]]:
         """For each rank the places of its keys in the rows of the lease."""

@@ -11,13 +11,30 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from embank._embank import list_shards
+import embank
+from embank._embank import Shard, list_shards, shard_path
 from embank.errors import ShardMismatch
 
+from ..caller import warn_caller
+from .exchange import Exchange
+from .fleet import on_all, settle
+
+if TYPE_CHECKING:
+    from embank import Bank
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+_REFUSED = {
+    "lease_timeout": "the owners end the leases of lost ranks when they close; use timeout=",
+    "read_only": "the ranks of a fleet train; open one shard with embank.Bank(path, read_only=True) to read it",
+    "checkpoint": "a fleet opens at its newest complete set",
+    "checkpoints_kept": "the shards keep the checkpoints of the newest sets; use sets_kept=",
+}
 
 
 class View(NamedTuple):
@@ -58,6 +75,32 @@ class View(NamedTuple):
     def decoded(cls, content: bytes) -> View:
         directory, place, found, *rest = json.loads(content)
         return cls(directory, place, [tuple(of) for of in found], *rest)
+
+
+def view_of(
+    directory: Path,
+    shards: Optional[int],
+    gradients: str,
+    timeout: float,
+    options: Mapping[str, Any],
+) -> View:
+    """Returns what this rank brings to the opening.
+
+    Raises:
+        ValueError: An option can't be used.
+    """
+    if gradients not in ("mean", "sum"):
+        raise ValueError(f'gradients must be "mean" or "sum", not {gradients!r}')
+    for name, cure in _REFUSED.items():
+        if options.get(name) not in (None, False):
+            raise ValueError(f"a ShardedBank has no {name}: {cure}")
+    wait_timeout = options.get("wait_timeout")
+    if wait_timeout is not None and wait_timeout >= timeout:
+        raise ValueError(
+            f"wait_timeout is {wait_timeout} and timeout {timeout} seconds: the other ranks would count this rank as lost "
+            "while it waits for a row; use a larger timeout"
+        )
+    return View.of(directory, {"gradients": gradients, "timeout": timeout}, shards)
 
 
 class Assignment(NamedTuple):
@@ -183,3 +226,36 @@ def _place(directory: Path) -> Optional[str]:
         return None
     boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
     return f"{boot} {of.st_dev} {of.st_ino}"
+
+
+def open_shard(
+    exchange: Exchange,
+    directory: Path,
+    number: int,
+    is_new: bool,
+    sets_kept: int,
+    options: Mapping[str, Any],
+) -> tuple[Bank, Shard]:
+    """Opens a shard on each rank, at the newest complete set."""
+    banks: list[Bank] = []
+    shards: list[Shard] = []
+
+    def opened() -> bytes:
+        if is_new and not options.get("create", True):
+            raise ValueError(f"no rank finds a fleet, {directory} has none, and create is False")
+        path = shard_path(directory, number)
+        path.mkdir(parents=True, exist_ok=True)
+        banks.append(embank.Bank(path, checkpoints_kept=1, **{**options, "create": is_new}))
+        shards.append(Shard(banks[0], number, exchange.size, sets_kept=sets_kept))
+        return b""
+
+    try:
+        on_all(exchange, opened)
+        passed_over = settle(exchange, shards[0])
+    except BaseException:
+        for bank in banks:
+            bank.close()
+        raise
+    if passed_over and exchange.rank == 0:
+        warn_caller(f"{directory}: {'; '.join(passed_over)}; the rows are those of set {shards[0].newest_set}")
+    return banks[0], shards[0]

@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 
 import embank
 
-from .errors import ProtocolMismatch, packed, unpacked
-from .exchange import Exchange
-from .lease import Held, Request, ShardedLease
+from . import gradients
+from .errors import ForAll, ProtocolMismatch, packed, unpacked
+from .exchange import Exchange, joined
+from .gradients import Given
+from .lease import Held, Request
 from .protocol import (
     DOING, EXPLICIT, FAILED, LENGTH, OPEN_LEASES_MAX, Header, Kind, decide,
 )  # fmt: skip
@@ -36,34 +38,6 @@ if TYPE_CHECKING:
     from .table import ShardedTable
 
 Rows = NDArray[np.float32]
-
-
-class Given(NamedTuple):
-    """The gradients of one table on this rank."""
-
-    table: ShardedTable
-    leases: Sequence[ShardedLease]
-    request: Request
-    """The keys of the gradients."""
-    whole: bool
-    """Whether these are all keys of the one lease, in its order."""
-    gradients: Rows
-    """Float32 `(u, dim)`, a row for each key of the request."""
-
-
-class _OfRank(NamedTuple):
-    """The gradients that one rank has sent for one table: those of a lease, or of keys."""
-
-    of: Union[int, NDArray[np.int64]]
-    gradients: Rows
-
-
-class _ForAll(Exception):
-    """Wraps an error that every rank raises at this place, so the exchange goes on afterwards."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 class Rounds:
@@ -113,7 +87,7 @@ class Rounds:
         """Ends the leases of this rank's shard without an exchange."""
         held, self._held = self._held, {}
         for of in held.values():
-            _end(of)
+            of.end()
 
     @contextmanager
     def round(self, doing: str) -> Iterator[None]:
@@ -128,7 +102,7 @@ class Rounds:
         self.exchange.doing = doing
         try:
             yield
-        except _ForAll as for_all:
+        except ForAll as for_all:
             raise for_all.error from None
         except BaseException as error:
             self._abort(error)
@@ -190,7 +164,7 @@ class Rounds:
             if not decision.gradients:
                 self._drop(decision.answered)
                 return headers, found[:, LENGTH:]
-            self._gradients(headers, found[:, LENGTH:], decision.answered, given)
+            self._apply(headers, found[:, LENGTH:], decision.answered, given)
             if kind == Kind.GRADIENTS:
                 return headers, found[:, LENGTH:]
 
@@ -205,7 +179,7 @@ class Rounds:
         of_tables = [of.table.index for of in requests]
         ranks = range(self.exchange.size)
         pieces = self.exchange.pieces(
-            [_joined([of.keys[of.of_rank[rank]] for of in requests], np.int64) for rank in ranks],
+            [joined([of.keys[of.of_rank[rank]] for of in requests], np.int64) for rank in ranks],
             [int(counts[rank, of_tables].sum()) for rank in ranks],
         )
         found: list[list[NDArray[np.int64]]] = [[] for _ in requests]
@@ -216,7 +190,7 @@ class Rounds:
                 found[at].append(piece[start : start + count])
                 start += count
         return [
-            _Keys(_joined(of, np.int64), [len(piece) for piece in of]) for of in found
+            _Keys(joined(of, np.int64), [len(piece) for piece in of]) for of in found
         ]
 
     def rows(
@@ -274,7 +248,7 @@ class Rounds:
     def check_room(self, count: int) -> None:
         """Raises an error on all ranks if `count` more leases do not fit a header."""
         if self._next_lease + count - self._oldest > OPEN_LEASES_MAX:
-            raise _ForAll(
+            raise ForAll(
                 RuntimeError(
                     f"forward passes over {OPEN_LEASES_MAX} tables wait for their backward pass: call backward() or step(), or "
                     "drop the graphs that take no backward pass (del loss)"
@@ -329,140 +303,23 @@ class Rounds:
         for of in requests:
             message[:, LENGTH + of.table.index] = [len(places) for places in of.of_rank]
         for each in given:
-            column = message[:, LENGTH + each.table.index]
-            if each.whole:
-                column[:] = self._oldest - each.leases[0].number - 1
-            else:
-                column[:] = [len(places) for places in each.request.of_rank]
+            counts = gradients.counts_of(each, self._oldest)
+            message[:, LENGTH + each.table.index] = counts
         return message
 
-    def _gradients(
+    def _apply(
         self,
         headers: Sequence[Header],
         counts: NDArray[np.int64],
         answered: Sequence[int],
         given: Sequence[Given],
     ) -> None:
-        """Exchanges gradients, and applies those of this rank's rows."""
-        size, oldest = self.exchange.size, self._oldest
-        given = sorted(given, key=lambda of: of.table.index)
-        # What each rank sends to this one, by table in the order of their numbers.
-        coming: list[list[tuple[ShardedTable, int]]] = [
-            [
-                (table, int(counts[rank, table.index]))
-                for table in self.tables
-                if counts[rank, table.index] != 0
-            ]
-            if headers[rank].kind == Kind.GRADIENTS
-            else []
-            for rank in range(size)
-        ]
-        keys: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * size
-        if any(of.flags & EXPLICIT for of in headers):
-            keys = self.exchange.pieces(
-                [
-                    _joined([of.request.keys[of.request.of_rank[rank]] for of in given if not of.whole], np.int64)
-                    for rank in range(size)
-                ],
-                [sum(max(count, 0) for _, count in of_rank) for of_rank in coming],
-            )
-        places: list[list[tuple[ShardedTable, Union[int, NDArray[np.int64]], int]]] = []
-        for rank, of_rank in enumerate(coming):
-            start, found = 0, []
-            of: Union[int, NDArray[np.int64]]
-            for table, count in of_rank:
-                if count < 0:
-                    of = oldest - count - 1
-                    count = self._held[of].counts[rank]
-                else:
-                    of = keys[rank][start : start + count]
-                    start += count
-                found.append((table, of, count))
-            places.append(found)
-        pieces = self.exchange.pieces(
-            [
-                _joined([of.gradients[of.request.of_rank[rank]].reshape(-1) for of in given], np.float32)
-                for rank in range(size)
-            ],
-            [sum(count * table.dim for table, _, count in of_rank) for of_rank in places],
-        )
-        by_table: dict[int, list[tuple[int, _OfRank]]] = {}
-        for rank, (of_rank_places, piece) in enumerate(zip(places, pieces)):
-            start = 0
-            for table, of, count in of_rank_places:
-                end = start + count * table.dim
-                gradients = piece[start:end].reshape(count, table.dim)
-                by_table.setdefault(table.index, []).append((rank, _OfRank(of, gradients)))
-                start = end
-        self._apply(answered, by_table)
-
-    def _apply(
-        self, answered: Sequence[int], by_table: dict[int, list[tuple[int, _OfRank]]]
-    ) -> None:
-        """Applies the sums of the gradients, and ends the leases."""
-        held = [self._taken(number) for number in answered]
-        parts: list[tuple[Any, list[Lease], Any, Rows]] = []
-        applied: set[int] = set()
-        for index, of_ranks in by_table.items():
-            leases = {
-                number: of
-                for number, of in zip(answered, held)
-                if of.request.table.index == index
-            }
-            # `apply_many` refuses a sum that is infinite.
-            with np.errstate(over="ignore"):
-                numbers, keys, sums = self._sums(leases, of_ranks)
-            if self._divides:
-                sums /= np.float32(self.exchange.size)
-            of_owner: list[Any] = [leases[number].of_owner for number in numbers]
-            parts.append((self.tables[index].local, of_owner, keys, sums))
-            applied.update(numbers)
-        for number, of in zip(answered, held):
-            if number not in applied:
-                _end(of)
-        try:
-            if parts:
-                embank.apply_many(parts)
-        except Exception as error:
-            self._failure = error
-            for _, leases_of_part, _, _ in parts:
-                for lease in leases_of_part:
-                    lease.release()
-
-    def _sums(
-        self, leases: dict[int, Held], of_ranks: list[tuple[int, _OfRank]]
-    ) -> tuple[list[int], Optional[NDArray[np.uint64]], Rows]:
-        """Adds the gradients of one table, of each row in the order of the ranks.
-
-        Returns the leases that the sums belong to, the keys (None for all of one lease), and the
-        sums.
-        """
-        dim = of_ranks[0][1].gradients.shape[1]
-        numbers = {of.of for _, of in of_ranks if isinstance(of.of, int)}
-        if len(numbers) == 1 and not any(isinstance(of.of, np.ndarray) for _, of in of_ranks):
-            (number,) = numbers
-            lease: Any = leases[number].of_owner
-            sums = np.zeros((len(lease.keys), dim), dtype=np.float32)
-            places = leases[number].places()
-            for rank, of in of_ranks:
-                # The keys of one rank are distinct.
-                sums[places[rank]] += of.gradients
-            if len(of_ranks) == self.exchange.size:
-                return [number], None, sums
-            touched = np.zeros(len(sums), dtype=np.bool_)
-            for rank, _ in of_ranks:
-                touched[places[rank]] = True
-            return [number], lease.keys[touched], sums[touched]
-        of_each = [
-            leases[of.of].keys_of(rank) if isinstance(of.of, int) else of.of.view(np.uint64)
-            for rank, of in of_ranks
-        ]
-        keys, inverse = np.unique(np.concatenate(of_each), return_inverse=True)
-        sums, start = np.zeros((len(keys), dim), dtype=np.float32), 0
-        for _, of in of_ranks:
-            sums[inverse[start : start + len(of.gradients)]] += of.gradients
-            start += len(of.gradients)
-        return list(leases), keys, sums
+        """Exchanges gradients, applies those of this rank's rows, and ends the leases."""
+        coming = gradients.coming(self.tables, headers, counts, self._held, self._oldest)
+        by_table = gradients.exchanged(self.exchange, headers, coming, given)
+        of_leases = {number: self._taken(number) for number in answered}
+        divisor = self.exchange.size if self._divides else 1
+        self._failure = gradients.apply(of_leases, by_table, self.exchange.size, divisor)
 
     def _taken(self, number: int) -> Held:
         self._released.discard(number)
@@ -470,7 +327,7 @@ class Rounds:
 
     def _drop(self, answered: Sequence[int]) -> None:
         for number in answered:
-            _end(self._taken(number))
+            self._taken(number).end()
 
     def _mismatch(self, kind: Kind, requests: Sequence[Request], header: Header) -> NoReturn:
         names = [of.table.name for of in requests]
@@ -498,8 +355,8 @@ class Rounds:
         texts = self.exchange.texts("" if own is None else packed(own))
         rank = failed.index(True)
         if rank == self.exchange.rank and own is not None:
-            raise _ForAll(own)
-        raise _ForAll(unpacked(texts[rank], f"shard {self._shard_of_rank[rank]} (rank {rank})"))
+            raise ForAll(own)
+        raise ForAll(unpacked(texts[rank], f"shard {self._shard_of_rank[rank]} (rank {rank})"))
 
 
 class _Keys(NamedTuple):
@@ -507,17 +364,3 @@ class _Keys(NamedTuple):
 
     keys: NDArray[np.int64]
     counts: list[int]
-
-
-def _joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    if len(pieces) == 1:
-        return pieces[0]
-    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=dtype)
-
-
-def _end(held: Held) -> None:
-    of = held.of_owner
-    if isinstance(of, embank.Lease):
-        of.release()
-    else:
-        of.cancel()
