@@ -182,6 +182,9 @@ def refusals(rank: int, directory: Path) -> dict[str, str]:
         with table.get_distinct(keys) as lease:
             errors["lease put"] = error_of(lambda: lease.put(np.ones((1, 2))))
             errors["shape"] = error_of(lambda: lease.apply(np.ones((2, 2))))
+        errors["stats"] = error_of(lambda: bank.stats())
+        errors["roll back"] = error_of(lambda: bank.roll_back(1))
+        errors["unknown"] = error_of(lambda: bank.unknown)
         errors["keys"] = error_of(lambda: table.peek(np.ones(3)))
     errors["closed"] = error_of(lambda: table.peek(keys))
     errors["lease closed"] = error_of(lease.check)
@@ -195,6 +198,8 @@ def test_what_a_sharded_table_lacks_is_named(tmp_path: Path) -> None:
     assert "Pipelined" in errors["lookahead"] and "peek" in errors["prefetch"]
     assert "evict" in errors["delete"] and "ShardedTable.put" in errors["lease put"]
     assert "must be (1, 2)" in errors["shape"] and "float64" in errors["keys"]
+    assert "bank.local.stats" in errors["stats"] and "bank.local" in errors["roll back"]
+    assert errors["unknown"] == "AttributeError: a ShardedBank has no unknown"
     assert errors["closed"] == "ValueError: the sharded bank is closed: close() was called"
     assert errors["lease closed"] == errors["closed"]
 

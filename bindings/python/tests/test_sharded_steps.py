@@ -263,6 +263,35 @@ def test_a_lost_peer_closes_the_bank(how: str, tmp_path: Path) -> None:
     assert "the sharded bank is closed: PeerLost" in found[5]
 
 
+def bytes_of_a_step(rank: int, directory: Path) -> tuple[int, int, int]:
+    with opened(directory / "fleet") as bank:
+        tables = {name: items(bank, name) for name in ("one", "other")}
+        model = embank.torch.EmbeddingBagCollection(tables)
+        random = np.random.default_rng(rank)
+        keys = {name: torch.from_numpy(random.integers(0, 300, (200, 3))) for name in tables}
+        asked = answered = 0
+        for name, table in tables.items():
+            of_rank = [table.request(of.reshape(-1).numpy()).of_rank for of in all_keys(keys[name])]
+            asked += len(of_rank[rank][1 - rank])
+            answered += len(of_rank[1 - rank][rank])
+        before = bank.bytes_sent
+        sum(out.sum() for out in model(keys).values()).backward()
+        return bank.bytes_sent - before, asked, answered
+
+
+def all_keys(own: Any) -> list[Any]:
+    found = [torch.empty_like(own) for _ in range(2)]
+    torch.distributed.all_gather(found, own)
+    return found
+
+
+def test_a_key_goes_out_once(tmp_path: Path) -> None:
+    for sent, asked, answered in ranks.run(2, tmp_path, bytes_of_a_step, tmp_path):
+        # Keys, rows and gradients of two columns, and a flag before the rows.
+        assert sent == asked * 8 + answered * 2 * 4 + asked * 2 * 4 + 4
+        assert 200 < asked < 600
+
+
 def leave_by_an_error(rank: int, directory: Path) -> str:
     def body() -> None:
         with opened(directory / "fleet") as bank:

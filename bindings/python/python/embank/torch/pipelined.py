@@ -188,6 +188,9 @@ class Pipelined(Generic[Batch]):
     Each lease counts for the staleness bound from the get on. A table needs no bound, or one of at
     least `depth` - 1; with a bound of `depth` no get waits for a batch of this loader.
 
+    Over the tables of a `ShardedBank`, all ranks use one depth, and a pass ends on all of them when
+    the first one has no batch.
+
     `LookaheadLoader` announces rows further ahead than the bound allows. Use both as
     `Pipelined(LookaheadLoader(loader, keys), keys)`. `ResumableLoader(Pipelined(...))` resumes
     within a pass.

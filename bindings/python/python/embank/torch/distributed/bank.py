@@ -479,6 +479,15 @@ class ShardedBank:
         self.local.close()
         self._exchange.close()
 
+    def __getattr__(self, name: str) -> Any:
+        """Raises `AttributeError`. The message says what to use instead of a method of `Bank`."""
+        if hasattr(embank.Bank, name):
+            raise AttributeError(
+                f"a ShardedBank has no {name}: bank.local.{name} is that of this rank's shard; take checkpoints of all "
+                "shards with bank.checkpoint()"
+            )
+        raise AttributeError(f"a ShardedBank has no {name}")
+
     def __enter__(self) -> ShardedBank:
         return self
 
