@@ -419,6 +419,30 @@ def test_a_group_of_some_ranks_has_a_bank(tmp_path: Path) -> None:
     assert found == [[0, -0.5, -0.5, -1.0], [], [1, -0.5, -0.5, -1.0]]
 
 
+def fork_and_share(rank: int, directory: Path) -> list[Any]:
+    with opened(directory / "fleet") as bank:
+        table = items(bank)
+        module(table)(torch.tensor([1])).sum().backward()
+        child = os.fork()
+        if child == 0:
+            error = error_of(lambda: table.peek([1]))
+            bank.close()
+            os._exit(0 if error.startswith("RuntimeError: this process was forked") else 1)
+        status = os.waitpid(child, 0)[1]
+        # Another thread is inside of a call.
+        bank.rounds._one_thread.acquire()
+        error = error_of(lambda: table.peek([1]))
+        bank.rounds._one_thread.release()
+        return [status, error, table.peek([1])[0, 0]]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_one_process_and_one_thread_make_the_calls(tmp_path: Path) -> None:
+    for status, error, value in ranks.run(2, tmp_path, fork_and_share, tmp_path):
+        assert status == 0 and value == -1.0
+        assert "another thread is inside of a call on the same sharded bank" in error
+
+
 def together(rank: int, directory: Path) -> list[int]:
     with opened(directory / "fleet") as bank:
         model = module(items(bank))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -84,6 +85,7 @@ class ShardedBank:
         **options: Any,
     ) -> None:
         self._closed_by: Optional[str] = "its opening failed"
+        self._process = os.getpid()
         if not dist.is_initialized():
             raise RuntimeError(
                 "a ShardedBank needs a process group: call torch.distributed.init_process_group first, and start the program "
@@ -447,7 +449,12 @@ class ShardedBank:
         return self._closed_by is not None
 
     def check_open(self) -> None:
-        """Raises `ValueError` if the bank is closed."""
+        """Raises `ValueError` if the bank is closed, and `RuntimeError` in a child made by `fork`."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this process was forked while a ShardedBank was open: the bank and its connections belong to the parent; let "
+                'DataLoader workers only produce keys, or start them with "spawn"'
+            )
         if self._closed_by is not None:
             raise ValueError(f"the sharded bank is closed: {self._closed_by}")
 
@@ -459,7 +466,7 @@ class ShardedBank:
             PeerLost: A rank has ended before. This rank's bank is closed nevertheless.
             ProtocolMismatch: A rank has something else to do. All banks are closed nevertheless.
         """
-        if self.closed:
+        if self.closed or os.getpid() != self._process:
             return
         try:
             with self.rounds.round("closes the bank"):
@@ -472,7 +479,7 @@ class ShardedBank:
 
     def _shut(self, why: str) -> None:
         """Closes this rank's shard and its connections, without an exchange."""
-        if self._closed_by is not None:
+        if self._closed_by is not None or os.getpid() != self._process:
             return
         self._closed_by = why
         self.rounds.end()
