@@ -194,7 +194,7 @@ def different_calls(rank: int, directory: Path, case: str) -> list[Any]:
             out.sum().backward()
             table.learning_rate = 0.5
             return model(keys)
-        if case == "time":
+        if case == "optimizer":
             out.sum().backward()
             table.optimizer = embank.SGD(lr=1.0, weight_decay=0.1)
             return model(keys)
@@ -219,7 +219,7 @@ def different_calls(rank: int, directory: Path, case: str) -> list[Any]:
         ("evaluation", "gets rows for training of tables ['item']", "reads rows for evaluation of tables ['item']"),
         ("table", "gets rows for training of tables ['item']", "gets rows for training of tables ['other']"),
         ("rate", "gets rows for training of tables ['item']", "gets rows for training of tables ['item']"),
-        ("time", "gets rows for training of tables ['item']", "gets rows for training of tables ['item']"),
+        ("optimizer", "gets rows for training of tables ['item']", "gets rows for training of tables ['item']"),
         ("put", "gets rows for training of tables ['item']", "puts rows"),
         ("close", "hands over gradients of tables ['item']", "closes the bank, after forward"),
     ],
@@ -230,6 +230,10 @@ def test_ranks_that_do_different_things_are_named(
     for error, closed, later in ranks.run(2, tmp_path, different_calls, tmp_path, case):
         assert error.startswith("ProtocolMismatch: the ranks do different things"), error
         assert f"rank 0 (shard 0) {doing_0}" in error and f"rank 1 (shard 1) {doing_1}" in error, error
+        if case in ("rate", "optimizer"):
+            assert "rank 0 has table 'item' with optimizer=SGD(lr=1.0" in error
+            setting = "lr=0.5" if case == "rate" else "weight_decay=0.1"
+            assert setting in error.split("rank 1 table 'item' with optimizer=SGD(")[1], error
         assert closed and "the sharded bank is closed: ProtocolMismatch" in later
 
 
@@ -450,8 +454,17 @@ def together(rank: int, directory: Path) -> list[int]:
         for batch in bank.together(range(3 + 2 * rank)):
             model(torch.tensor([batch])).sum().backward()
             seen.append(batch)
+
+        def failing() -> Any:
+            yield 7
+            if rank == 1:
+                raise OSError("the source fails")
+            yield 8
+
+        error = error_of(lambda: seen.extend(bank.together(failing())))
+        assert error == ["no error", "OSError: the source fails"][rank]
         return [*seen, len(list(bank.together([])))]
 
 
 def test_ranks_with_fewer_batches_end_together(tmp_path: Path) -> None:
-    assert ranks.run(2, tmp_path, together, tmp_path) == [[0, 1, 2, 0]] * 2
+    assert ranks.run(2, tmp_path, together, tmp_path) == [[0, 1, 2, 7, 0]] * 2

@@ -311,17 +311,25 @@ class ShardedBank:
 
     def together(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Iterates over this rank's batches, and ends on all ranks when the first rank has no
-        further batch. A rank with more batches leaves the rest out.
+        further batch. A rank with more batches leaves the rest out. If the iterable of a rank fails,
+        the other ranks end, and this rank raises the error.
 
         >>> for batch in bank.together(loader):  # doctest: +SKIP
         ...     model(batch).sum().backward()
         """
-        for batch in batches:
-            if self._another(True):
-                yield batch
-            else:
+        iterator = iter(batches)
+        while True:
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                self._another(False)
                 return
-        self._another(False)
+            except Exception:
+                self._another(False)
+                raise
+            if not self._another(True):
+                return
+            yield batch
 
     def _another(self, has: bool) -> bool:
         self.check_open()

@@ -16,7 +16,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,6 @@ from .protocol import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from embank import Lease
-
     from .table import ShardedTable
 
 Rows = NDArray[np.float32]
@@ -330,24 +328,30 @@ class Rounds:
             self._taken(number).end()
 
     def _mismatch(self, kind: Kind, requests: Sequence[Request], header: Header) -> NoReturn:
-        names = [of.table.name for of in requests]
-        doing = DOING[kind] + (f" of tables {names}" if names else "")
-        answers = [self._held[at].request.table.name for at in self._held if header.gives >> (at - header.oldest) & 1]
-        waits = [
-            self._held[at].request.table.name for at in self._held
-            if not (header.gives | header.offers) >> (at - header.oldest) & 1
-        ]  # fmt: skip
-        if answers:
-            doing += f" of tables {answers}"
-        if waits:
-            doing += f", after forward passes over tables {waits} that wait for their backward pass"
-        texts = self.exchange.texts(f"{doing} (settings and tables: {header.digest & 0xFFFFFFFF:08x})")
+        """Raises an error that names what each rank does, and a setting that differs."""
+
+        def names(leases: int) -> list[str]:
+            """The tables of a set of leases."""
+            held = self._held.items()
+            return [of.request.table.name for at, of in held if leases >> (at - header.oldest) & 1]
+
+        tables = [of.table.name for of in requests] + names(header.gives)
+        waiting = names(~(header.gives | header.offers))
+        doing = DOING[kind] + (f" of tables {tables}" if tables else "")
+        if waiting:
+            doing += f", after forward passes over tables {waiting} that wait for their backward pass"
         of_ranks = "; ".join(
-            f"rank {rank} (shard {self._shard_of_rank[rank]}) {text}" for rank, text in enumerate(texts)
+            f"rank {rank} (shard {self._shard_of_rank[rank]}) {text}"
+            for rank, text in enumerate(self.exchange.texts(doing))
         )
+        settings = self.exchange.texts("\n".join(table.settings() for table in self.tables))
+        for rank, text in enumerate(settings):
+            for first, other in zip(settings[0].split("\n"), text.split("\n")):
+                if first != other:
+                    of_ranks += f"; rank 0 has {first}, rank {rank} {other}"
         raise ProtocolMismatch(
-            f"the ranks do different things in exchange {self.exchange.steps}: {of_ranks}. Every call is collective: all "
-            "ranks make the same calls over the same tables with the same settings, in the same order"
+            f"the ranks do different things: {of_ranks}. Every call is collective: all ranks make the same calls over the "
+            "same tables with the same settings, in the same order"
         )
 
     def _fail(self, own: Optional[BaseException], failed: Sequence[bool]) -> NoReturn:

@@ -45,7 +45,11 @@ class ShardedTable:
     def settings(self) -> str:
         """The settings that can change, as text."""
         of = self.local
-        return repr((self.name, of.optimizer, of.clip_row_norm, of.staleness_bound, self._time))
+        found = {
+            "optimizer": of.optimizer, "clip_row_norm": of.clip_row_norm,
+            "staleness_bound": of.staleness_bound, "set_time": self._time,
+        }  # fmt: skip
+        return f"table {self.name!r} with " + ", ".join(f"{name}={value}" for name, value in found.items())
 
     @property
     def admits_all(self) -> bool:
