@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import signal
+import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ torch = pytest.importorskip("torch")
 import ranks  # noqa: E402
 from sharded_banks import error_of, items, opened  # noqa: E402
 import sharded_models as models  # noqa: E402
+from test_serve import command  # noqa: E402
 
 import embank  # noqa: E402
 import embank.torch  # noqa: E402
@@ -212,6 +214,35 @@ def test_states_name_a_set(tmp_path: Path) -> None:
     for text in ranks.run(3, tmp_path, other_shards, tmp_path / "fleet"):
         assert text.startswith("ShardMismatch") and "2 shards" in text
         assert "embank reshard" in text and "--shards 3" in text
+
+
+def take_a_set(rank: int, directory: Path) -> None:
+    with opened(directory / "two") as bank:
+        table = items(bank)
+        table.put(KEYS, np.repeat(KEYS[:, None], 2, axis=1).astype(np.float32))
+        with table.get_distinct([1, 2]) as lease:
+            lease.apply(np.ones((2, 2), dtype=np.float32))
+        bank.checkpoint(f"rank {rank}".encode())
+        torch.save(bank.state_dict(), directory / f"state-{rank}.pt")
+
+
+def open_resharded(rank: int, directory: Path) -> list[Any]:
+    state = torch.load(directory / f"state-{rank % 2}.pt")
+    with opened(directory / "three") as bank:
+        assert bank.recovered is not None
+        error = error_of(lambda: bank.load_state_dict(state))
+        return [error, bank.recovered.blob, items(bank).peek(KEYS)[:, 0].tolist()]
+
+
+def test_a_state_loads_after_a_change_of_the_number_of_shards(tmp_path: Path) -> None:
+    ranks.run(2, tmp_path, take_a_set, tmp_path)
+    program = [command(), "reshard", str(tmp_path / "two"), str(tmp_path / "three"), "--shards", "3"]
+    subprocess.run(program, check=True, capture_output=True)
+    expected = KEYS.astype(float)
+    expected[1:3] -= 1.0
+    for rank, found in enumerate(ranks.run(3, tmp_path, open_resharded, tmp_path)):
+        # A rank that the set did not have gets the bytes of rank 0.
+        assert found == ["no error", f"rank {rank % 2}".encode(), expected.tolist()]
 
 
 def trained(
