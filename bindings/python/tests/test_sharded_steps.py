@@ -423,6 +423,26 @@ def test_a_group_of_some_ranks_has_a_bank(tmp_path: Path) -> None:
     assert found == [[0, -0.5, -0.5, -1.0], [], [1, -0.5, -0.5, -1.0]]
 
 
+def too_many_passes(rank: int, directory: Path) -> list[Any]:
+    from embank.torch.distributed import rounds
+
+    rounds.OPEN_LEASES_MAX = 4
+    with opened(directory / "fleet") as bank:
+        table = items(bank)
+        model = module(table)
+        held = [model(torch.tensor([1])) for _ in range(4)]
+        error = error_of(lambda: model(torch.tensor([1])))
+        sum(out.sum() for out in held).backward()
+        model(torch.tensor([1])).sum().backward()
+        return [error, table.peek([1])[0, 0]]
+
+
+def test_the_passes_that_wait_are_limited(tmp_path: Path) -> None:
+    for error, value in ranks.run(2, tmp_path, too_many_passes, tmp_path):
+        assert error.startswith("RuntimeError") and "wait for their backward pass" in error
+        assert value == -5.0
+
+
 def fork_and_share(rank: int, directory: Path) -> list[Any]:
     with opened(directory / "fleet") as bank:
         table = items(bank)
