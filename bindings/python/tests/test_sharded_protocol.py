@@ -7,7 +7,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from embank import ShardMismatch  # noqa: E402
 from embank.torch.distributed.fleet import joined, own  # noqa: E402
+from embank.torch.distributed.opening import View, assign  # noqa: E402
 from embank.torch.distributed.protocol import (  # noqa: E402
     END, FAILED, LENGTH, Decision, Header, Kind, decide,
 )  # fmt: skip
@@ -49,6 +51,34 @@ def test_a_header_reads_as_it_was_written() -> None:
 def test_all_ranks_decide_alike(headers: list[Header], decision: Decision) -> None:
     assert decide(headers) == decision
     assert decide(headers[::-1]) == decision
+
+
+def view(machine: str, found: list[int], unfinished: list[int] = []) -> View:  # noqa: B006
+    return View("fleet", machine, [(shard, 4, "ab") for shard in found], unfinished, {}, None)
+
+
+@pytest.mark.parametrize(
+    "views, shard_of_rank",
+    [
+        # One machine: each rank finds all shards.
+        ([view("a", [0, 1, 2, 3])] * 4, [0, 1, 2, 3]),
+        # Two machines, which have changed places.
+        ([view("b", [2, 3])] * 2 + [view("a", [0, 1])] * 2, [2, 3, 0, 1]),
+        # Rank 0 must leave shard 0 to rank 1, which finds no other.
+        ([view("a", [0, 1]), view("a", [0]), view("b", [2, 3]), view("b", [2, 3])], [1, 0, 2, 3]),
+        # The first opening was interrupted before shard 3 got its identity.
+        ([view("a", [0, 1])] * 2 + [view("b", [2], [3])] * 2, [0, 1, 2, 3]),
+    ],
+)
+def test_each_rank_serves_a_shard_that_it_finds(views: list[View], shard_of_rank: list[int]) -> None:
+    found = assign(views)
+    assert found.shard_of_rank == shard_of_rank and not found.is_new
+
+
+def test_a_rank_without_a_shard_of_its_own_is_named() -> None:
+    with pytest.raises(ShardMismatch, match=r"rank 2 finds shards \[0, 1\] in fleet"):
+        assign([view("a", [0, 1])] * 3 + [view("b", [2, 3])])
+    assert assign([view("a", [])] * 3) == ([0, 1, 2], True)
 
 
 def test_a_set_has_the_bytes_of_each_rank() -> None:

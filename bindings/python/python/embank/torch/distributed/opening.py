@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-
+# Options of `embank.Bank` that do not work over shards, and what to do instead.
 _REFUSED = {
     "lease_timeout": "the owners end the leases of lost ranks when they close; use timeout=",
     "read_only": "the ranks of a fleet train; open one shard with embank.Bank(path, read_only=True) to read it",
@@ -51,6 +51,7 @@ class View(NamedTuple):
     """The options that must be the same on all ranks."""
     shards: Optional[int]
     """The argument `shards`."""
+
     @classmethod
     def of(cls, directory: Path, options: dict[str, Any], shards: Optional[int]) -> View:
         found = list_shards(directory)
@@ -66,15 +67,15 @@ class View(NamedTuple):
     def encoded(self) -> bytes:
         return json.dumps(self).encode()
 
-    def sees(self) -> list[int]:
-        """The shards that this rank can serve. An interrupted first opening leaves shards without
-        an identity."""
-        return sorted([*(of[0] for of in self.found), *self.unfinished])
-
     @classmethod
     def decoded(cls, content: bytes) -> View:
         directory, place, found, *rest = json.loads(content)
         return cls(directory, place, [tuple(of) for of in found], *rest)
+
+    def sees(self) -> list[int]:
+        """The shards that this rank can serve. An interrupted first opening leaves shards without
+        an identity."""
+        return sorted([*(of[0] for of in self.found), *self.unfinished])
 
 
 def view_of(
@@ -198,7 +199,7 @@ def _matching(views: list[View], places: dict[int, str]) -> list[int]:
     rank_of: dict[int, int] = {}
 
     def place(rank: int, tried: set[int]) -> bool:
-        for shard in sorted(sees[rank], key=lambda of: (of != rank, of)):
+        for shard in sorted(sees[rank], key=lambda of: (of != rank, of in rank_of, of)):
             if shard not in tried:
                 tried.add(shard)
                 if shard not in rank_of or place(rank_of[shard], tried):
