@@ -214,7 +214,8 @@ def train_in_turn(
     ranks_a_part: int = 1,
 ) -> tuple[list[list[float]], Export]:
     """Trains in one process, which takes the parts of each batch in turn, and divides the sums of
-    their gradients. A part has the rows of `ranks_a_part` ranks. Returns the losses of each part, and what the bank has.
+    their gradients. A part has the rows of `ranks_a_part` ranks. Returns the losses of each part,
+    and what the bank has.
     """
     bank = embank.Bank(directory / "alone", memory_budget=BUDGET)
     torch.manual_seed(7)

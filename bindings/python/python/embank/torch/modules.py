@@ -64,8 +64,8 @@ class TableModule(StandInModule):
         """Whether the output can be the rows of a lease, without a tensor of distinct rows.
 
         It can't in these cases. A `SparseOptimizer`, a sharded table and a table with admission
-        need the distinct rows. Rows in another dtype or on another device are computed from the distinct rows.
-        `torch.compile` can't look into the node of the graph.
+        need the distinct rows. Rows in another dtype or on another device are computed from the
+        distinct rows. `torch.compile` can't look into the node of the graph.
         """
         return (
             keys.device.type == "cpu"

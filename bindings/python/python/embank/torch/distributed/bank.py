@@ -311,8 +311,8 @@ class ShardedBank:
 
     def together(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Iterates over this rank's batches, and ends on all ranks when the first rank has no
-        further batch. A rank with more batches leaves the rest out. If the iterable of a rank fails,
-        the other ranks end, and this rank raises the error.
+        further batch. A rank with more batches leaves the rest out. If the iterable of a rank
+        fails, the other ranks end, and this rank raises the error.
 
         >>> for batch in bank.together(loader):  # doctest: +SKIP
         ...     model(batch).sum().backward()
@@ -457,7 +457,7 @@ class ShardedBank:
         return self._closed_by is not None
 
     def check_open(self) -> None:
-        """Raises `ValueError` if the bank is closed, and `RuntimeError` in a child made by `fork`."""
+        """Raises `ValueError` if the bank is closed, and `RuntimeError` in a forked child."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this process was forked while a ShardedBank was open: the bank and its connections belong to the parent; let "
