@@ -31,6 +31,8 @@ pub struct Part {
     pub end: u64,
     /// The length of the whole file in bytes.
     pub file_bytes: u64,
+    /// The file's time of change, in nanoseconds since 1970.
+    pub modified_ns: i64,
 }
 
 /// What the parts of files have in common.
@@ -103,6 +105,7 @@ pub fn split_files(
             begin: part.range.start,
             end: part.range.end,
             file_bytes: part.file_bytes,
+            modified_ns: part.modified_ns,
         })
         .collect();
     let format = WrittenFormat::of(format);
@@ -143,7 +146,7 @@ impl Split {
     /// numbers can't be those of a part.
     pub fn input(&self, spec: &Spec, part: &Part) -> Result<Input<'static>> {
         self.check_spec(spec)?;
-        let Part { number, ref path, begin, end, file_bytes } = *part;
+        let Part { number, ref path, begin, end, file_bytes, modified_ns } = *part;
         let is_text = self.format != WrittenFormat::Columns;
         if number >= self.parts || begin > end || (is_text && end > file_bytes) {
             return Err(Error::Inputs(format!("{part:?} is no part of its split, {self:?}")));
@@ -153,6 +156,7 @@ impl Split {
             path: PathBuf::from(path),
             range: begin..end,
             file_bytes,
+            modified_ns,
             format,
         }))
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import shutil
@@ -18,6 +19,8 @@ TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
 JAVA_MIN = 17
+# An engine that waits for ever must not hold up the tests.
+faulthandler.dump_traceback_later(900, exit=True)
 
 
 def left_out(why: str) -> None:
@@ -29,10 +32,14 @@ def left_out(why: str) -> None:
 
 @pytest.fixture(scope="session")
 def ray() -> Iterator[Any]:
+    # No reports to Ray's makers, and no worker that is killed because the machine is full.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    # A cluster of its own, also if the machine has another.
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield ray
     ray.shutdown()

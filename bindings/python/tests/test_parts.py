@@ -164,7 +164,14 @@ def test_a_file_that_changes_between_the_passes_is_named(tmp_path: Path) -> None
     spec = part_files.spec()
     parts = split_parts(spec, path, part_bytes=8)
     pipeline = merge_parts(spec, partial_vocabularies(spec)(parts))
+    # All values are known, and the length is the same.
+    modified = path.stat().st_mtime_ns
+    path.write_text("n,m,v,w\n3,4,c,d\n1,2,a,b\n")
+    os.utime(path, ns=(modified, modified + 1_000_000))
+    with pytest.raises(embank.PipelineError, match="time of change is another than when it was"):
+        list(pipeline.files(parts))
     path.write_text("n,m,v,w\n1,2,a,b\n3,4,X,d\n")
+    os.utime(path, ns=(modified, modified))
     with pytest.raises(embank.PipelineError, match='a.csv from byte .* value "X", which the pass'):
         list(pipeline.files(parts))
     path.write_text("n,m,v,w\n1,2,a,b\n")
@@ -435,3 +442,16 @@ def test_counts_reach_the_bank(tmp_path: Path) -> None:
         with pytest.raises(embank.SpecError, match='"n" of the bank has 1 values already'):
             pipeline.save(bank)
         bank.checkpoint()
+
+
+def test_a_report_is_that_of_its_own_merge() -> None:
+    """Two merges with equal values once shared the report of the first."""
+    spec = part_files.spec()
+    make = partial_vocabularies(spec).rows_iterator
+    for rows in (3, 2):
+        frame = pa.record_batch(
+            {"row": list(range(rows)), "n": [1] * rows, "m": [2] * rows, "v": ["a"] * rows, "w": ["b"] * rows}
+        )
+        pipeline = merge_parts(spec, make([frame]))
+        assert pipeline.report.rows == rows
+        assert pickle.loads(pickle.dumps(pipeline)).report.rows == rows

@@ -63,6 +63,8 @@ pub(crate) struct FilePart {
     pub(crate) range: std::ops::Range<u64>,
     /// The file's length when it was split.
     pub(crate) file_bytes: u64,
+    /// The file's time of change when it was split, in nanoseconds since 1970.
+    pub(crate) modified_ns: i64,
     /// The format of all files of the split.
     pub(crate) format: Format,
 }

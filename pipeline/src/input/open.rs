@@ -102,7 +102,7 @@ impl<'a> Open<'a> {
             }
         };
         let part = match &input.from {
-            Origin::Part(part) => Some(checked_range(part, &name, bytes)?),
+            Origin::Part(part) => Some(checked_range(part, &name, bytes, state.as_ref())?),
             _ => None,
         };
         let quoted = matches!(row_ends, RowEnds::Quoted { .. });
@@ -131,6 +131,11 @@ impl<'a> Open<'a> {
     /// The bytes to read: those of the part, or all. Must not be called for files of columns.
     pub(super) fn range(&self) -> Range<u64> {
         self.part.clone().unwrap_or(0..self.bytes)
+    }
+
+    /// The file's time of change, in nanoseconds since 1970. 0 if the input is no file.
+    pub(super) fn modified_ns(&self) -> i64 {
+        self.state.as_ref().map_or(0, FileState::modified_ns)
     }
 
     /// True for a part of a file.
@@ -381,12 +386,23 @@ impl Open<'_> {
     }
 }
 
-/// Returns the range of a part after checking it against the file's length.
-fn checked_range(part: &FilePart, name: &str, bytes: u64) -> Result<Range<u64>> {
-    if part.file_bytes == bytes {
+/// Returns the range of a part after checking that its file is the one that was split, as
+/// `unchanged` does for the passes of a run.
+fn checked_range(
+    part: &FilePart,
+    name: &str,
+    bytes: u64,
+    state: Option<&FileState>,
+) -> Result<Range<u64>> {
+    let what = if part.file_bytes != bytes {
+        format!("it had {} bytes when it was split and has {bytes}", part.file_bytes)
+    } else if state.is_some_and(|state| state.modified_ns() == part.modified_ns) {
         return Ok(part.range.clone());
-    }
-    let what = format!("it had {} bytes when it was split and has {bytes}", part.file_bytes);
+    } else {
+        "its time of change is another than when it was split; split it again, or keep the times of copies (cp -p, \
+         rsync -t)"
+            .to_owned()
+    };
     Err(Error::InputChanged { input: name.to_owned(), what })
 }
 

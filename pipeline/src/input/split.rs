@@ -53,6 +53,7 @@ pub(crate) fn split(
             path: path.to_owned(),
             range: cuts[0]..cuts[1],
             file_bytes: open.bytes,
+            modified_ns: open.modified_ns(),
             format: plans.format(),
         };
         parts.extend(cuts.windows(2).map(part));

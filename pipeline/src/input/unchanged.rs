@@ -34,6 +34,12 @@ impl FileState {
         Self { bytes: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()) }
     }
 
+    /// The file's time of change, in nanoseconds since 1970.
+    pub(super) fn modified_ns(&self) -> i64 {
+        let (seconds, nanoseconds) = self.modified;
+        seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+    }
+
     /// Fails if the open file `file` differs from this state.
     pub(super) fn check(&self, file: &File, input: &str) -> Result<()> {
         let metadata = file.metadata().map_err(|source| Error::Io {

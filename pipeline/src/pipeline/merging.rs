@@ -252,7 +252,7 @@ impl Pipeline {
 const MEMORY_DIRECTORY: &str = "/dev/shm";
 
 /// Makes a bank in memory, for values of unknown range. Its directory is removed at once, so
-/// nothing stays of it if the process is killed.
+/// nothing stays of it if the process is killed later.
 fn scratch() -> Result<Bank> {
     let io =
         |source| Error::Io { doing: "make a directory in", path: std::env::temp_dir(), source };

@@ -32,7 +32,9 @@ class FrozenPipeline:
 
     Parts of the split that made the vocabularies give the rows of one run over the files, bit for
     bit. Other parts, of a `split_parts` with the same spec, are read as `Pipeline.feed` does with
-    `learn=False`: a value without an id gets the `unknown_id`, or raises `UnknownValue`.
+    `learn=False`: a value without an id gets the `unknown_id`, or raises `UnknownValue`. If the
+    spec skips bad rows, their share of such a part has no limit, because a part may have only the
+    bad end of a file.
     """
 
     def __init__(self, spec: str, split: str, report: str, values: list[Values]) -> None:
@@ -64,11 +66,16 @@ class FrozenPipeline:
     @property
     def report(self) -> RunReport:
         """The sum of the reports of all parts; `seconds` is the time of all workers together."""
-        return self._pipeline().report()
+        pipeline = PartPipeline(self._spec)
+        pipeline.add_report(self._report)
+        return pipeline.report()
 
     def _pipeline(self) -> PartPipeline:
         with _kept_lock:
-            kept = _kept.get((os.getpid(), self._fingerprint))
+            kept = _kept.pop((os.getpid(), self._fingerprint), None)
+            if kept is not None:
+                # The one that was used last is the last to go.
+                _kept[os.getpid(), self._fingerprint] = kept
         if kept is not None:
             return kept
         pipeline = PartPipeline(self._spec)
@@ -91,7 +98,8 @@ class FrozenPipeline:
             the rows are those of one run over the files.
 
         Raises:
-            PipelineError: A file is another one than that of the first pass, or can't be read.
+            PipelineError: A file has another length or time of change than when it was split, or
+                can't be read. A copy on another machine must keep the time (`rsync -t`).
             UnknownValue: A part of another split has a value that a vocabulary lacks, and the
                 vocabulary has no `unknown_id`.
             BadRow: A row is bad and the spec does not skip bad rows.
@@ -144,7 +152,8 @@ class FrozenPipeline:
         number and the row's number in it.
 
         Raises:
-            BadRow: A row is bad, also if the spec skips bad rows.
+            BadRow: A row is bad, and the spec does not skip bad rows.
+            PipelineError: A row is bad, and the spec skips bad rows.
             UnknownValue: A vocabulary lacks a value and has no `unknown_id`.
         """
         partition = _spark_partition()

@@ -8,6 +8,7 @@ two parts, so an engine may repeat a part, lose it, or give parts in any order.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 _Path = Union[str, "os.PathLike[str]"]
 SpecLike = Union["Spec", str, dict[str, Any]]
-PartRow = tuple[int, str, int, int, int]
-"""Number, path, begin, end and bytes of the file of a part."""
+PartRow = tuple[int, str, int, int, int, int]
+"""Number, path, begin and end of a part, and bytes and time of change of its file."""
 Values = tuple[
     str,
     Optional[NDArray[np.uint64]],
@@ -37,6 +38,8 @@ Values = tuple[
 ]
 """A vocabulary: name, numbers, or offsets and bytes of texts, and counts."""
 
+_RUN_ROWS = 1 << 20
+"""Rows of a frame that one run reads."""
 _PIECE_VALUES_MAX = 1 << 16
 """Values of a vocabulary in one row of partial vocabularies."""
 _PIECE_BYTES_MAX = 64 << 20
@@ -85,8 +88,9 @@ def split_parts(
     Returns:
         A `pyarrow.Table` with a row for each part: `part` (int64, numbers from 0 in the order of
         the files), `path` (string), `begin` and `end` (int64, bytes, or row groups of Parquet),
-        `file_bytes` (int64, the length of the file), and `split` (string, the same in all rows:
-        the format, the number of parts, and digests of the spec and of all parts).
+        `file_bytes` and `modified_ns` (int64, the length of the file and its time of change, which
+        a worker compares), and `split` (string, the same in all rows: the format, the number of
+        parts, and digests of the spec and of all parts).
 
     Raises:
         SpecError: The spec can't be run, its vocabularies can't be merged, the files do not go
@@ -104,7 +108,7 @@ def split_parts(
     pyarrow = load_pyarrow()
     pipeline_of(spec)
     split, rows = split_files(spec, files, part_bytes, format, separator, header, quote)
-    numbers, paths, begins, ends, bytes_ = zip(*rows)
+    numbers, paths, begins, ends, bytes_, times = zip(*rows)
     return pyarrow.table(
         {
             "part": pyarrow.array(numbers, pyarrow.int64()),
@@ -112,6 +116,7 @@ def split_parts(
             "begin": pyarrow.array(begins, pyarrow.int64()),
             "end": pyarrow.array(ends, pyarrow.int64()),
             "file_bytes": pyarrow.array(bytes_, pyarrow.int64()),
+            "modified_ns": pyarrow.array(times, pyarrow.int64()),
             "split": pyarrow.array([split] * len(rows), pyarrow.string()),
         }
     )
@@ -130,7 +135,7 @@ def pipeline_of(spec: SpecLike) -> PartPipeline:
 
 def parts_in(batch: Any) -> Iterator[tuple[str, PartRow]]:
     """The split and the row of each part in an Arrow table or record batch."""
-    names = ["part", "path", "begin", "end", "file_bytes", "split"]
+    names = ["part", "path", "begin", "end", "file_bytes", "modified_ns", "split"]
     missing = [name for name in names if name not in batch.schema.names]
     if missing:
         raise PipelineError(
@@ -139,8 +144,8 @@ def parts_in(batch: Any) -> Iterator[tuple[str, PartRow]]:
         )
     first_part.set()
     columns = [batch.column(name).to_pylist() for name in names]
-    for part, path, begin, end, file_bytes, split in zip(*columns):
-        yield split, (part, path, begin, end, file_bytes)
+    for part, path, begin, end, file_bytes, modified_ns, split in zip(*columns):
+        yield split, (part, path, begin, end, file_bytes, modified_ns)
 
 
 def partial_schema() -> Any:
@@ -202,11 +207,12 @@ class PartialVocabularies:
         pipeline = PartPipeline(self._spec)
         reports = []
         begin = end = None
-        for batch in batches:
-            if batch.num_rows > 0:
-                first, end = _ascending_rows(batch, end)
-                begin = first if begin is None else begin
-                reports.append(pipeline.generate_rows(stream_of(batch, self._spec)))
+        # A run adds its counts to all values so far, so one run for each small batch of Spark
+        # would take a time that grows with the square of the rows.
+        for batch in _joined(batches):
+            first, end = _ascending_rows(batch, end)
+            begin = first if begin is None else begin
+            reports.append(pipeline.generate_rows(stream_of(batch, self._spec)))
         if begin is not None:
             summary = {"path": "rows", "begin": begin, "end": end, "reports": reports}
             yield from _vocabularies_of(pipeline, begin, frame_split(self._spec), summary)
@@ -218,7 +224,7 @@ class PartialVocabularies:
     def _of_part(self, split: str, row: PartRow) -> Iterator[Any]:
         # A pipeline for each part, which has seen no other part.
         pipeline = PartPipeline(self._spec)
-        number, path, begin, end, _ = row
+        number, path, begin, end = row[:4]
         reports = [pipeline.generate(split, row)]
         summary = {"path": path, "begin": begin, "end": end, "reports": reports}
         yield from _vocabularies_of(pipeline, number, split, summary)
@@ -250,6 +256,19 @@ def partial_vocabularies(spec: SpecLike) -> PartialVocabularies:
 def frame_split(spec: str) -> str:
     """What stands in place of a split for rows of a frame."""
     return json.dumps({"frame of spec": hashlib.blake2b(spec.encode(), digest_size=8).hexdigest()})
+
+
+def _joined(batches: Iterable[Any]) -> Iterator[Any]:
+    """The rows of record batches in longer ones. Leaves empty ones out."""
+    waiting: list[Any] = []
+    rows = 0
+    for batch in itertools.chain(batches, [None]):
+        if batch is not None and batch.num_rows > 0:
+            waiting.append(batch)
+            rows += batch.num_rows
+        if waiting and (batch is None or rows >= _RUN_ROWS):
+            yield from load_pyarrow().Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting, rows = [], 0
 
 
 def _ascending_rows(batch: Any, before: Optional[int]) -> tuple[int, int]:

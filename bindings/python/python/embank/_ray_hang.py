@@ -43,7 +43,7 @@ def warn_if_full(ray: Any) -> None:
         return
     warnings.warn(
         f"no part came to this actor of Ray for {_WAIT_SECONDS:.0f} s, and no processor is free: with as many "
-        "actors as processors, the stage before the actors never runs, and Ray Data waits for ever without a "
+        "actors as processors, the stage before the actors may never run, and Ray Data then waits for ever without a "
         "message (ray#44687); give ActorPoolStrategy a smaller size, or map_batches a smaller num_cpus",
         RuntimeWarning,
         stacklevel=2,

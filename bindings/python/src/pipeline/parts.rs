@@ -25,8 +25,8 @@ use super::slot::{Slot, SlotOwner};
 use crate::bank::PyBank;
 use crate::{errors, scalars};
 
-/// A part as Python passes it: number, path, begin, end, and bytes of the file.
-type PartRow = (u64, String, u64, u64, u64);
+/// A part as Python passes it: number, path, begin, end, and bytes and time of change of the file.
+type PartRow = (u64, String, u64, u64, u64, i64);
 
 /// The values of a vocabulary: its name, numbers, or offsets and bytes of texts, and counts.
 type ValuesRow<'py> = (
@@ -37,8 +37,8 @@ type ValuesRow<'py> = (
     Option<Bound<'py, PyArray1<u64>>>,
 );
 
-fn part((number, path, begin, end, file_bytes): PartRow) -> Part {
-    Part { number, path, begin, end, file_bytes }
+fn part((number, path, begin, end, file_bytes, modified_ns): PartRow) -> Part {
+    Part { number, path, begin, end, file_bytes, modified_ns }
 }
 
 /// Divides files into parts. Returns the split as JSON, and the parts.
@@ -68,7 +68,9 @@ pub(crate) fn split_files(
         embank_pipeline::split_files(&spec, &inputs, format, part_bytes)
     });
     let (split, parts) = split.map_err(failed)?;
-    let row = |part: Part| (part.number, part.path, part.begin, part.end, part.file_bytes);
+    let row = |part: Part| {
+        (part.number, part.path, part.begin, part.end, part.file_bytes, part.modified_ns)
+    };
     Ok((split.to_json(), parts.into_iter().map(row).collect()))
 }
 
