@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Any, Callable
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch._dynamo", "torch.nn.parallel", "embank.torch.distributed"])
+# A module that is not installed is left out.
+FRAMEWORKS = ["lightning", "transformers.trainer"]
+CONTEXT.set_forkserver_preload(
+    ["torch._dynamo", "torch.nn.parallel", "embank.torch.distributed", *FRAMEWORKS]
+)
 
 
 class Failed(AssertionError):
@@ -103,5 +107,6 @@ def _rank(
         sender.send(("error", traceback.format_exc()))
     # A live model in DistributedDataParallel would abort the process at its end.
     gc.collect()
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
     sender.close()
