@@ -64,6 +64,7 @@ const MEASUREMENTS: [&[&str]; 42] = [
     &["training", "in-memory"],
     &["training", "clicks"],
     &["training", "busy"],
+    &["training", "distributed"],
     &["soak"],
 ];
 

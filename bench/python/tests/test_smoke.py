@@ -25,6 +25,7 @@ RUNS = {
     "store/overhead.py": "--rounds 2 --calls 4",
     "training/busy.py": "--pairs 2",
     "training/clicks.py": "",
+    "training/distributed.py": "--model dlrm --turns 2",
     "training/dtypes.py": "",
     "training/kills.py": "--kills 1 --exceptions 2 --depth 2",
     "training/lookahead.py": "--model distmult-disk --turns 2",

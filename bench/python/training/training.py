@@ -12,6 +12,7 @@ measurement.
   in-memory    the training step of one table, beside torch's sparse Adagrad and FBGEMM
   clicks       Criteo-format rows by turns: the cost of training out of core, and Lookahead's gain
   busy         Criteo-format rows beside processes that keep every core busy
+  distributed  two ranks on one core each, beside one rank: speed, bytes, and parts of a step
 
 `<subcommand> --help` lists the options. Without a subcommand, `clicks` runs.
 """
@@ -34,6 +35,7 @@ PROGRAMS = {
     "in-memory": "training/in_memory.py",
     "clicks": "training/clicks.py",
     "busy": "training/busy.py",
+    "distributed": "training/distributed.py",
 }
 
 

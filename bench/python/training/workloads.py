@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,7 +163,11 @@ class Clicks(Workload):
         self.experiment = replace(experiment, epochs=self.EPOCHS)
         self.batch, self.table_bytes = options.batch_size, self.experiment.table_bytes
         self.steps_max = self.experiment.order.steps
-        self.numbered = self.data.numbered()
+
+    @cached_property
+    def numbered(self) -> Any:
+        """The data with positions in place of keys, for the run in memory."""
+        return self.data.numbered()
 
     def steps(self, rows: Rows, bank: Any, seed: int) -> Iterator[torch.Tensor]:
         from embeddings import batch_keys, embank_bags, torch_bags, torch_optimizer

@@ -1,0 +1,300 @@
+"""Measures training on two ranks, each on one core, beside one rank on one core.
+
+The model is DLRM on rows of the Criteo format. `dlrm` has the MLPs of DLRM's reference
+configuration, and `dlrm-disk` is a small model with small batches. One rank has a bank, whose
+budget is a quarter of the tables. Two ranks have a sharded bank
+(`embank.torch.distributed.ShardedBank`), half of the budget each, and DistributedDataParallel for
+the dense part. Each of them trains on as many rows a step as the one rank. All threads of a rank
+run on one core.
+
+The runs train by turns of some steps. Figures are medians over all turns but the first fifth, with
+the distance between their quartiles. A second ratio compares the processor time of the ranks. It
+leaves out all waits: those for the disk and for the other rank, and those for programs beside them.
+
+The parts of a step of two ranks are measured in their turns. The sum of the dense gradients is
+measured alone, after the turns. The price of the exchange is the time in calls of the sharded bank,
+without the time in the rank's own shard. A third run has two ranks with room for every row: the
+part of the disk is what the calls of the own shard take beyond those of this run.
+
+Targets: two ranks reach 1.6 times the samples/s of one rank with `dlrm`. A rank sends to others
+`8 + 2 * 4 * dim` bytes for each distinct key of its batch that another rank owns, within 5%. The
+mean losses of two ranks in the first steps are those of one process that trains on the batches of
+both. --quick takes fewer turns, and has no target for the ratio. --threads is the number of torch's
+threads of each rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from statistics import fmean
+from typing import Any
+
+import measure
+from distributed_rank import PARTS, Outcome, Place, Turn, serve
+from figures import Figure, mebibytes
+from measure import Measured, median_and_quartiles
+from speed import FIRST_DIFFERENCE_MAX, FIRST_STEPS, WARM_UP_SHARE
+from workloads import MEBI, ROOMY, Clicks
+
+NAMES = ("dlrm", "dlrm-disk")
+RATIO_MIN = 1.6
+BYTES_APART_MAX = 0.05
+RANKS = 2
+TURNS, TURNS_QUICK = 15, measure.sized(5, 2)
+TURN_SECONDS = measure.sized(2.0, 0.0)
+TURN_STEPS_MIN = 5
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+def main() -> int:
+    options = measure.parser(__doc__)
+    options.set_defaults(threads=1)
+    add = options.add_argument
+    add("--model", choices=NAMES, nargs="+", help=f"default: {' '.join(NAMES)}; quick dlrm")
+    add("--turns", type=int, help=f"of each run (default {TURNS}, quick {TURNS_QUICK})")
+    add("--depth", type=int, default=0, help="batches that `Pipelined` gets ahead (default 0)")
+    given = options.parse_args()
+    models = given.model or (NAMES[:1] if given.quick else NAMES)
+    if len(models) > 1:
+        return measure.each_alone(__file__, models, given)
+    return measure.report(measured(models[0], given), given, {"depth": given.depth})
+
+
+class Run:
+    """Ranks that train together, each in a process whose threads all run on one core."""
+
+    def __init__(
+        self, name: str, given: argparse.Namespace, cores: Sequence[int], place: Place
+    ) -> None:
+        self.rows = place.rows * len(cores)
+        self.turns: list[list[Turn]] = []
+        """For each turn the answers of all ranks."""
+        shutil.rmtree(place.folder, ignore_errors=True)
+        place.folder.parent.mkdir(parents=True, exist_ok=True)
+        place.meeting.unlink(missing_ok=True)
+        self._ranks: list[tuple[BaseProcess, Connection]] = []
+        for rank, core in enumerate(cores):
+            pipe, others_end = CONTEXT.Pipe()
+            process = CONTEXT.Process(
+                target=serve, args=(others_end, given, name, replace(place, rank=rank)), daemon=True
+            )
+            with on_core(core):
+                process.start()
+            others_end.close()
+            self._ranks.append((process, pipe))
+        self._answers()
+
+    def take(self, steps: int) -> None:
+        """Trains for some steps."""
+        self.turns.append(self._asked(steps))
+
+    def end(self) -> list[Outcome]:
+        """Ends the processes, and returns the counts of all ranks."""
+        outcomes: list[Outcome] = self._asked(0)
+        for process, _ in self._ranks:
+            process.join()
+        return outcomes
+
+    def _asked(self, steps: int) -> list[Any]:
+        for _, pipe in self._ranks:
+            pipe.send(steps)
+        return self._answers()
+
+    def _answers(self) -> list[Any]:
+        """Returns the answers of all ranks. Ends this program after an error of one rank; the other
+        ranks end with it."""
+        answers: dict[Connection, Any] = {}
+        while waiting := [pipe for _, pipe in self._ranks if pipe not in answers]:
+            for pipe in wait(waiting):
+                assert isinstance(pipe, Connection)
+                try:
+                    answers[pipe] = pipe.recv()
+                except EOFError:
+                    raise SystemExit("a rank has ended without an answer") from None
+                if isinstance(answers[pipe], str):
+                    raise SystemExit(f"a rank has failed: {answers[pipe]}")
+        return [answers[pipe] for _, pipe in self._ranks]
+
+    @property
+    def first_losses(self) -> list[float]:
+        """The mean of all ranks of the losses in the first steps."""
+        return [fmean(losses) for losses in zip(*(turn.losses for turn in self.turns[0]))]
+
+    def step_seconds(self) -> list[float]:
+        """The seconds of a step in each turn. The slowest rank counts."""
+        return [max(one.seconds / len(one.losses) for one in turn) for turn in self.steady()]
+
+    def computed_seconds(self) -> list[float]:
+        """The processor time of a step in each turn: the mean of all ranks."""
+        return [fmean(one.computed / len(one.losses) for one in turn) for turn in self.steady()]
+
+    def part_seconds(self, name: str) -> list[float]:
+        """The seconds of a part of a step in each turn: the mean of all ranks."""
+        return [fmean(one.parts[name] / len(one.losses) for one in turn) for turn in self.steady()]
+
+    def steady(self) -> list[list[Turn]]:
+        """All turns but the first steps and the first fifth of the rest."""
+        turns = self.turns[1:]
+        return turns[int(len(turns) * WARM_UP_SHARE) :]
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Lets processes that the block starts run on one core only, with all of their threads."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def two_cores() -> list[int]:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < RANKS and measure.SMOKE is None:
+        raise SystemExit(f"this measurement needs {RANKS} cores, and this process has {len(cores)}")
+    return (cores * RANKS)[:RANKS]
+
+
+def measured(name: str, given: argparse.Namespace) -> list[Measured]:
+    """Measures the runs by turns, after the first steps of one process on the batches of two ranks.
+    """
+    model, _, disk = name.partition("-")
+    # Makes the files of the data, which the ranks read.
+    work = Clicks(given, model, bool(disk))
+    budget = work.budget_bytes(1 / 4)
+    print(f"{name}: tables {mebibytes(work.table_bytes)}, budget {mebibytes(budget)}", flush=True)
+    folder = measure.SCRATCH / "distributed" / name
+    alone = Place(0, 1, work.batch, budget, given.depth, folder / "one")
+    whole = replace(alone, rows=RANKS * work.batch, depth=0, folder=folder / "whole")
+    shared = replace(alone, ranks=RANKS, budget_bytes=budget // RANKS, folder=folder / "two")
+    room = max(64 * MEBI, ROOMY * work.table_bytes)
+    roomy = replace(shared, budget_bytes=room // RANKS, folder=folder / "roomy")
+    cores = two_cores()
+    reference = Run(name, given, cores[:1], whole)
+    reference.take(FIRST_STEPS)
+    reference.end()
+    one, two, in_memory = runs = [
+        Run(name, given, on, place)
+        for on, place in ((cores[:1], alone), (cores, shared), (cores, roomy))
+    ]
+    for run in runs:
+        run.take(FIRST_STEPS)
+    steps = max(
+        TURN_STEPS_MIN, round(TURN_SECONDS * FIRST_STEPS / one.turns[0][0].seconds)
+    )
+    turns = given.turns or (TURNS_QUICK if given.quick else TURNS)
+    for turn in range(turns):
+        for run in runs if turn % 2 == 0 else runs[::-1]:
+            run.take(steps)
+    (of_one,), of_two, _ = [run.end() for run in runs]
+    shutil.rmtree(folder)
+    print(f"  {turns} turns of {steps} steps of {work.batch} samples a rank", flush=True)
+    return [
+        *speeds(name, one, two, asked=name == "dlrm" and not given.quick),
+        *parts(name, one, two, in_memory, of_two),
+        *counts(name, of_one, of_two),
+        losses(name, two, reference),
+    ]
+
+
+def speeds(name: str, one: Run, two: Run, asked: bool) -> list[Measured]:
+    rows = []
+    rates = [[run.rows / seconds for seconds in run.step_seconds()] for run in (one, two)]
+    for what, of_run in zip(("one rank", "two ranks"), rates):
+        rate, spread = median_and_quartiles(of_run)
+        rows.append(Measured(Figure(f"{name}: {what}", rate, "samples/s"), spread))
+    ratio, spread = median_and_quartiles([b / a for a, b in zip(*rates)])
+    computed = zip(one.computed_seconds(), two.computed_seconds())
+    of_computing, its_spread = median_and_quartiles([RANKS * a / b for a, b in computed])
+    return [
+        *rows,
+        Measured(Figure(f"{name}: two ranks, of one rank", ratio, "x"), spread,
+                 passed=ratio >= RATIO_MIN if asked else None),
+        Measured(Figure(f"{name}: two ranks, of one rank, by processor time", of_computing, "x"),
+                 its_spread),
+    ]
+
+
+def parts(
+    name: str, one: Run, two: Run, in_memory: Run, of_two: Sequence[Outcome]
+) -> list[Measured]:
+    """The parts of a step of two ranks, and the price of the exchange. The disk's part is what the
+    own shard takes beyond that of `in_memory`, whose ranks have room for all rows."""
+    step = two.step_seconds()
+    of = {part: two.part_seconds(part) for part in PARTS}
+    exchange = [sum(each) for each in zip(*(of[part] for part in PARTS if part != "store"))]
+    inside = [sum(each) for each in zip(*of.values())]
+    all_reduce = fmean(one.all_reduce_seconds for one in of_two)
+    rows = [
+        ("step of one rank", one.step_seconds()),
+        ("step of two ranks", step),
+        ("processor time of a step, one rank", one.computed_seconds()),
+        ("processor time of a step, each of two ranks", two.computed_seconds()),
+        ("two ranks: waits for the other rank in exchanges", of["waits"]),
+        ("two ranks: messages of exchanges", of["messages"]),
+        ("two ranks: keys, copies and sums of exchanges", of["bank"]),
+        ("two ranks: own shard", of["store"]),
+        ("two ranks: own shard, the part of the disk",
+         [a - b for a, b in zip(of["store"], in_memory.part_seconds("store"))]),
+        ("two ranks: sum of dense gradients, alone", [all_reduce] * len(step)),
+        ("two ranks: rest of the step, the computing",
+         [a - b - all_reduce for a, b in zip(step, inside)]),
+        ("price of the exchange", exchange),
+    ]
+    found = []
+    for what, seconds in rows:
+        middle, spread = median_and_quartiles([1e3 * each for each in seconds])
+        found.append(Measured(Figure(f"{name}: {what}", middle, "ms"), spread))
+    share, spread = median_and_quartiles([a / b for a, b in zip(exchange, step)])
+    of_step = Figure(f"{name}: price of the exchange, of a step", share, "")
+    return [*found, Measured(of_step, spread)]
+
+
+def counts(name: str, of_one: Outcome, of_two: Sequence[Outcome]) -> list[Measured]:
+    """Rows from disk, and bytes to other ranks. Counts of two ranks are the means of both."""
+    steps = of_one.steps
+    sent, expected, headers, remote, reads = (
+        fmean(each) / steps
+        for each in zip(*(
+            (of.bytes_sent, of.remote_keys * of.key_bytes, of.header_bytes, of.remote_keys,
+             of.disk_reads)
+            for of in of_two
+        ))
+    )
+    found = [
+        ("rows from disk a step, one rank", of_one.disk_reads / steps, ""),
+        ("rows from disk a step, each of two ranks", reads, ""),
+        ("distinct keys of the other rank in a batch", remote, ""),
+        ("bytes of headers to the other rank a step", headers, "B"),
+    ]
+    bytes_sent = Figure(
+        f"{name}: bytes to the other rank a step", sent, "B", "computed", expected
+    )
+    return [
+        *(Measured(Figure(f"{name}: {what}", value, unit)) for what, value, unit in found),
+        Measured(bytes_sent, passed=abs(sent / expected - 1) <= BYTES_APART_MAX),
+    ]
+
+
+def losses(name: str, two: Run, whole: Run) -> Measured:
+    """The largest relative difference of a loss of two ranks from that of one process."""
+    pairs = zip(two.first_losses, whole.first_losses, strict=True)
+    apart = max(abs(a / b - 1) for a, b in pairs)
+    return Measured(
+        Figure(f"{name}: losses of the first steps apart from one process, relative", apart, ""),
+        passed=apart <= FIRST_DIFFERENCE_MAX,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
