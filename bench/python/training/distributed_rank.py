@@ -3,8 +3,8 @@
 A run with one rank has a bank and no process group. A run with several has a `ShardedBank`, and
 `DistributedDataParallel` for the dense part. Both train one model in one loop.
 
-On several ranks a clock takes the time of the calls. It replaces the functions that it times:
-the messages of torch, the calls of the store on several tables, and the calls of the sharded bank.
+A clock takes the time of calls. It replaces the functions that it times: the calls of the store on
+several tables, the messages of torch, and the calls of the sharded bank.
 """
 
 from __future__ import annotations
@@ -70,11 +70,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Turn:
-    """Some steps of one rank: their seconds and losses, the seconds of `PARTS`, and the processor
-    time of all threads."""
+    """Some steps of one rank: their seconds and losses, and the seconds of `PARTS`.
+
+    `computed` is the processor time of all threads, and `disturbed` the time that the training
+    thread waited for its core while a thread of another program had it.
+    """
 
     seconds: float
     computed: float
+    disturbed: float
     losses: list[float]
     parts: dict[str, float]
 
@@ -125,8 +129,14 @@ class Clock:
 
         return timed
 
+    def watch_store(self) -> None:
+        """Times the calls of this process on several tables of the store from now on."""
+        store: Any = embank
+        for name in ("get_many", "get_bags_many", "apply_many"):
+            setattr(store, name, self.timed("store", getattr(store, name)))
+
     def watch(self, bank: ShardedBank) -> None:
-        """Times the calls on `bank` of this process from now on."""
+        """Times the calls of this process on `bank` from now on."""
         exchange = dist.all_to_all_single
 
         def message(received: Any, sent: Any, *splits: Any, **named: Any) -> Any:
@@ -137,10 +147,6 @@ class Clock:
 
         of: Any = dist
         of.all_to_all_single = message
-        store: Any = embank
-        store.get_many, store.apply_many = (
-            self.timed("store", call) for call in (embank.get_many, embank.apply_many)
-        )
         rounds, one_round = bank.rounds, bank.rounds.round
 
         @contextmanager
@@ -155,6 +161,13 @@ class Clock:
             (ShardedTable, "request", self.timed("bank", ShardedTable.request)),
         ):
             setattr(at, name, call)
+
+
+def times() -> tuple[float, float, float, float]:
+    """Returns in seconds the time, the processor time of the process and of this thread, and the
+    time that this thread was ready to run and had no core (`proc(5)`, `schedstat`)."""
+    waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return time.perf_counter(), time.process_time(), time.thread_time(), waited
 
 
 class Model(nn.Module):
@@ -187,6 +200,7 @@ class Training:
         fill(self.tables, work.data)
         self.inner = Model(self.tables, experiment.shape, seed)
         self.model: nn.Module = self.inner
+        self.clock.watch_store()
         self.bytes_before = 0
         if place.ranks > 1:
             self.model = DistributedDataParallel(self.inner)
@@ -220,12 +234,15 @@ class Training:
 
     def take(self, steps: int) -> Turn:
         before = dict(self.clock.seconds)
-        started, computed = time.perf_counter(), time.process_time()
+        begin = times()
         losses = [next(self.steps) for _ in range(steps)]
-        seconds, computed = time.perf_counter() - started, time.process_time() - computed
+        seconds, computed, of_thread, waited = (b - a for a, b in zip(begin, times()))
+        # While this thread waits for its core, either other threads of the process compute, or other
+        # programs.
+        disturbed = max(0.0, waited - (computed - of_thread))
         self.taken += steps
         parts = {name: of - before[name] for name, of in self.clock.seconds.items()}
-        return Turn(seconds, computed, [float(loss) for loss in losses], parts)
+        return Turn(seconds, computed, disturbed, [float(loss) for loss in losses], parts)
 
     def disk_reads(self) -> int:
         return sum(self.local.open_table(table.name).stats()["disk_reads"] for table in self.tables)
