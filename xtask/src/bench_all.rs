@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 42] = [
+const MEASUREMENTS: [&[&str]; 43] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],

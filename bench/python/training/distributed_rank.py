@@ -237,8 +237,8 @@ class Training:
         begin = times()
         losses = [next(self.steps) for _ in range(steps)]
         seconds, computed, of_thread, waited = (b - a for a, b in zip(begin, times()))
-        # While this thread waits for its core, either other threads of the process compute, or other
-        # programs.
+        # While this thread waits for its core, either other threads of the process compute, or
+        # other programs.
         disturbed = max(0.0, waited - (computed - of_thread))
         self.taken += steps
         parts = {name: of - before[name] for name, of in self.clock.seconds.items()}
