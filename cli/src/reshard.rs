@@ -20,7 +20,8 @@ pub(crate) struct Args {
     /// The number of shards of the new fleet
     #[arg(long, value_name = "N")]
     shards: u32,
-    /// Memory for all new banks together [default: 64 MiB for each, and 18 bytes for each row]
+    /// Memory for all new banks together [default: 64 MiB for each, and 18 bytes for each row that
+    /// it may get]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory: Option<u64>,
     /// Print JSON
@@ -33,6 +34,8 @@ struct Report {
     fleet: String,
     set: u64,
     from_shards: u32,
+    /// Why newer sets of the old fleet are not complete.
+    passed_over: Vec<String>,
     /// The rows of each new shard.
     rows: Vec<u64>,
 }
@@ -50,9 +53,12 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
             ControlFlow::Continue(())
         })?
     };
-    let Resharded { fleet, set, from_shards, rows, .. } = made;
+    let Resharded { fleet, set, from_shards, passed_over, rows, .. } = made;
+    for why in &passed_over {
+        output::note(&format!("warning: passed over {}\n", output::shown(why)));
+    }
     if args.json {
-        output::json(&Report { fleet: fleet.to_string(), set, from_shards, rows });
+        output::json(&Report { fleet: fleet.to_string(), set, from_shards, passed_over, rows });
         return Ok(Ending::Good);
     }
     let all: u64 = rows.iter().sum();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use embank::fleet::{list_shards, shard_path};
+use embank::fleet::{shard_numbers, shard_path};
 use embank_kv::inspect::{CheckpointReport, VerifyOptions, VerifyReport, verify};
 use serde::Serialize;
 
@@ -63,9 +63,9 @@ struct Table {
 /// Returns an error if the directory is no bank, lacks the checkpoint, or cannot be read.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     if !args.dir.join("BANK").exists() {
-        let shards = list_shards(&args.dir)?;
+        let shards = shard_numbers(&args.dir)?;
         if !shards.is_empty() {
-            return run_fleet(args, shards.into_iter().map(|(shard, _)| shard));
+            return run_fleet(args, &shards);
         }
     }
     let report = checked(args, &args.dir)?;
@@ -100,7 +100,7 @@ struct ShardReport {
 }
 
 /// Checks the bank of each shard that is on this machine, and then the sets.
-fn run_fleet(args: &Args, shards: impl Iterator<Item = u32>) -> Result<Ending> {
+fn run_fleet(args: &Args, shards: &[u32]) -> Result<Ending> {
     ensure!(
         args.checkpoint.is_none(),
         "{} is a fleet, whose shards number their checkpoints by themselves: leave out --checkpoint, or give the \
@@ -110,7 +110,7 @@ fn run_fleet(args: &Args, shards: impl Iterator<Item = u32>) -> Result<Ending> {
     let mut words = String::new();
     let mut reports = Vec::new();
     let mut is_clean = true;
-    for shard in shards {
+    for &shard in shards {
         let dir = shard_path(&args.dir, shard);
         words += &format!("shard {shard}\n");
         let (bank, problem) = match checked(args, &dir) {

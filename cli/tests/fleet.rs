@@ -100,6 +100,25 @@ fn sets_tells_which_sets_are_complete() {
 }
 
 #[test]
+fn a_damaged_shard_file_is_a_problem_of_the_fleet() {
+    let dir = tempfile::tempdir().unwrap();
+    fleet(dir.path());
+    let path = dir.path().to_str().unwrap();
+    for shard in 0..SHARDS {
+        // At the end no file SHARD can be read.
+        fs::write(shard_path(dir.path(), shard).join("SHARD"), "damage").unwrap();
+        for command in ["sets", "verify"] {
+            let output = embank(&[command, path]);
+            assert_eq!(output.status.code(), Some(1), "{command}: {}", text(&output));
+            for damaged in 0..=shard {
+                let line = format!("problem: {path}/shard-{damaged:05}/SHARD is damaged");
+                assert!(text(&output).contains(&line), "{command}: {}", text(&output));
+            }
+        }
+    }
+}
+
+#[test]
 fn verify_checks_all_shards_and_the_sets() {
     let dir = tempfile::tempdir().unwrap();
     fleet(dir.path());
@@ -156,4 +175,12 @@ fn reshard_makes_a_fleet_of_another_size() {
     assert!(text(&output).contains("give a directory that is empty"), "{}", text(&output));
     let output = embank(&["reshard", old, new, "--shards", "0"]);
     assert!(text(&output).contains("from 1 to 4096"), "{}", text(&output));
+    Bank::roll_back(shard_path(Path::new(old), 1), 2).unwrap();
+    let older = dir.path().join("older");
+    let older = older.to_str().unwrap();
+    let output = embank(&["reshard", old, older, "--shards", "1", "--memory", "4MiB"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let warning = "warning: passed over set 2: shard 1 lacks checkpoint 3";
+    assert!(String::from_utf8_lossy(&output.stderr).contains(warning), "{output:?}");
+    assert!(text(&output).contains("older: set 1, 100 rows"), "{output:?}");
 }

@@ -22,7 +22,7 @@ use embank::fleet::{
 use embank::inspect::{CheckpointReader, TableSummary};
 use embank::{
     Admission, Bank, BankOptions, ByteBuffer, Dtype, Error, Missing, Optimizer, Result, StoreError,
-    TableConfig, Tracking, VocabularyConfig,
+    TableConfig, Tracking, TransferProgress, VocabularyConfig,
 };
 
 const SHARDS: u32 = 3;
@@ -435,10 +435,124 @@ fn a_damaged_record_names_the_cure_which_works() {
     bytes[40] ^= 1;
     fs::write(record(1), bytes).unwrap();
     let text = refusal(dir.path());
-    assert!(text.contains("sets/0000000002") && text.contains("another shard"), "{text}");
-    fs::remove_file(record(1)).unwrap();
+    assert!(text.contains("sets/0000000002") && text.contains("copy it from another"), "{text}");
+    // Without its record, nothing would unpin the checkpoint of the set.
+    assert!(!text.contains("remove"), "{text}");
+    fs::copy(record(0), record(1)).unwrap();
     assert_eq!(Fleet::open(dir.path()).unwrap().value(), Some(2.0));
     assert_eq!(fs::read(record(1)).unwrap(), fs::read(record(0)).unwrap());
+}
+
+/// If an unreadable checkpoint counted as absent, the opening would go back to the set before it,
+/// and remove the newest set's checkpoints on all shards.
+#[test]
+fn a_checkpoint_that_cannot_be_read_stops_the_opening_and_removes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut fleet = two_sets(dir.path());
+    let of_set = fleet.shards[0].1.sets().unwrap().pop().unwrap().checkpoints[0].number;
+    fleet.put(3.0);
+    // Shard 0 is ahead: the checkpoint of the newest set is not its newest one.
+    let (bank, shard) = &mut fleet.shards[0];
+    shard.take(bank).unwrap();
+    drop(fleet);
+    let listed = || -> Vec<(Vec<String>, Vec<String>)> {
+        let names = |shard| {
+            let folder = fs::read_dir(shard_path(dir.path(), shard).join("checkpoints")).unwrap();
+            let names = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = names.collect();
+            names.sort();
+            names
+        };
+        (0..SHARDS).map(|shard| (names(shard), sets(dir.path(), shard))).collect()
+    };
+    let before = listed();
+    let checkpoint = shard_path(dir.path(), 0).join(format!("checkpoints/{of_set:010}"));
+    let (manifest, aside) = (checkpoint.join("manifest"), dir.path().join("aside"));
+    let damage = || fs::write(&manifest, "damage").unwrap();
+    // A directory can't be read as a file: the read fails, and the file itself is good.
+    let fail_reads = || fs::create_dir(&manifest).unwrap();
+    for spoil in [&damage as &dyn Fn(), &fail_reads] {
+        fs::rename(&manifest, &aside).unwrap();
+        spoil();
+        let text = refusal(dir.path());
+        assert!(text.contains(manifest.to_str().unwrap()), "{text}");
+        assert!(text.contains("nothing was removed"), "{text}");
+        assert_eq!(listed(), before);
+        match manifest.is_dir() {
+            true => fs::remove_dir(&manifest).unwrap(),
+            false => fs::remove_file(&manifest).unwrap(),
+        }
+        fs::rename(&aside, &manifest).unwrap();
+    }
+    // The shard checks again before it changes anything: the damage may come after its view.
+    let mut shards = look(dir.path(), SHARDS).unwrap();
+    let plan = plan(&shards).unwrap();
+    fs::rename(&manifest, &aside).unwrap();
+    let (bank, shard) = &mut shards[0];
+    let text = shard.settle(bank, &plan, None).unwrap_err().to_string();
+    assert!(text.contains("nothing was removed"), "{text}");
+    assert_eq!(listed(), before);
+    fs::rename(&aside, &manifest).unwrap();
+    // The bank is ahead, even if the checkpoint that it opened at is not seen any more.
+    let newest = Bank::checkpoints(shard_path(dir.path(), 0)).unwrap().pop().unwrap().number;
+    let opened_at = checkpoint.with_file_name(format!("{newest:010}"));
+    fs::rename(&opened_at, &aside).unwrap();
+    assert_eq!(shard.settle(bank, &plan, None).unwrap(), Some(of_set));
+    fs::rename(&aside, &opened_at).unwrap();
+    drop(shards);
+    assert_eq!(Fleet::open(dir.path()).unwrap().value(), Some(2.0));
+}
+
+/// Makes a fleet of one shard with one set, and returns its plan and the bytes of its record.
+fn fleet_of_one(dir: &Path) -> (FleetPlan, Vec<u8>) {
+    let mut shards = look(dir, 1).unwrap();
+    let new = plan(&shards).unwrap();
+    let (bank, shard) = &mut shards[0];
+    assert_eq!(shard.settle(bank, &new, None).unwrap(), None);
+    let taken = shard.take(bank).unwrap();
+    shard.commit(bank, &[taken], b"").unwrap();
+    let record = shard.record(0).unwrap();
+    (plan(&shards).unwrap(), record)
+}
+
+#[test]
+fn a_plan_or_a_record_of_another_fleet_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    drop(two_sets(&path("three")));
+    drop(two_sets(&path("other")));
+    let (of_one, record_of_one) = fleet_of_one(&path("one"));
+    let shards = look(&path("other"), SHARDS).unwrap();
+    let (of_other, record_of_other) = (plan(&shards).unwrap(), shards[0].1.record(2).unwrap());
+    drop(shards);
+    let mut shards = look(&path("three"), SHARDS).unwrap();
+    let own = plan(&shards).unwrap();
+    let (bank, shard) = &mut shards[2];
+    for (plan, record) in [(&of_one, &record_of_one), (&of_other, &record_of_other)] {
+        let text = shard.settle(bank, plan, Some(record)).unwrap_err().to_string();
+        assert!(text.contains("shard-00002"), "{text}");
+    }
+    fs::remove_file(shard_path(&path("three"), 2).join("sets/0000000002")).unwrap();
+    for record in [&record_of_one, &record_of_other] {
+        let text = shard.settle(bank, &own, Some(record)).unwrap_err().to_string();
+        assert!(text.contains("the record of set 2"), "{text}");
+    }
+    assert_eq!(sets(&path("three"), 2), ["0000000001"]);
+    // A new shard takes its fleet from the plan, but not another number of shards.
+    let mut new = look(&path("new"), SHARDS).unwrap();
+    let (bank, shard) = &mut new[2];
+    let text = shard.settle(bank, &of_one, Some(&record_of_one)).unwrap_err().to_string();
+    assert!(text.contains("with 1 shards") && text.contains("with 3 shards"), "{text}");
+    assert!(!shard_path(&path("new"), 2).join("SHARD").exists(), "nothing has changed");
+    // The next set would let go of a foreign record, which has no checkpoint of shard 2.
+    let record = shards[0].1.record(2).unwrap();
+    let (bank, shard) = &mut shards[2];
+    assert_eq!(shard.settle(bank, &own, Some(&record)).unwrap(), None);
+    let foreign = shard_path(&path("three"), 2).join("sets/0000000000");
+    fs::write(foreign, &record_of_one).unwrap();
+    let (bank, shard) = &mut shards[2];
+    let text = shard.settle(bank, &own, None).unwrap_err().to_string();
+    assert!(text.contains("two fleets are mixed"), "{text}");
 }
 
 #[test]
@@ -698,26 +812,61 @@ fn a_resharded_fleet_trains_on() {
 #[test]
 fn an_interrupted_reshard_is_no_fleet() {
     let (dir, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(Fleet::open(dir.path()).unwrap());
+    let go_on = &mut |_: TransferProgress| ControlFlow::Continue(());
+    // Ends at the report with `rows` rows. The first report comes before the first row, and the
+    // last one after all rows and before the files of the fleet.
+    let interrupt =
+        |new: &Path, rows: u64| {
+            let result =
+                reshard(dir.path(), new, SHARDS, Some(6 << 20), &mut |progress| match progress
+                    .rows_done
+                    == rows
+                {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                });
+            assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
+            refusal(new)
+        };
+    let text = interrupt(&new.path().join("without tables"), 0);
+    assert!(text.contains("a bank with a checkpoint and no file SHARD"), "{text}");
     drop(two_sets(dir.path()));
-    let mut last = None;
-    let result = reshard(dir.path(), new.path(), SHARDS, Some(6 << 20), &mut |progress| {
-        last = Some(progress);
-        // The last report comes after all rows, and before the files of the fleet.
-        match progress.rows_done == progress.rows_total {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
-    });
-    assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
-    assert_eq!(last.unwrap().rows_done, KEYS);
-    let text = refusal(new.path());
-    assert!(text.contains("a bank with tables and no file SHARD"), "{text}");
-    let again = reshard(dir.path(), new.path(), 2, None, &mut |_| ControlFlow::Continue(()));
-    let text = again.unwrap_err().to_string();
-    assert!(text.contains("interrupted `embank reshard`"), "{text}");
-    let (other, go_on) = (new.path().join("other"), &mut |_| ControlFlow::Continue(()));
+    for rows in [0, KEYS] {
+        let new = new.path().join(rows.to_string());
+        let text = interrupt(&new, rows);
+        assert!(text.contains("a bank with tables and no file SHARD"), "{text}");
+        assert!(text.contains("interrupted `embank reshard`"), "{text}");
+        let text = reshard(dir.path(), &new, 2, None, go_on).unwrap_err().to_string();
+        assert!(text.contains("interrupted `embank reshard`"), "{text}");
+        fs::remove_dir_all(&new).unwrap();
+        reshard(dir.path(), &new, SHARDS, Some(6 << 20), go_on).unwrap();
+        // The last file is the SHARD of the last bank.
+        let last = shard_path(&new, SHARDS - 1).join("SHARD");
+        fs::rename(&last, dir.path().join("SHARD")).unwrap();
+        let text = refusal(&new);
+        assert!(text.contains("a bank with tables and no file SHARD"), "{text}");
+        fs::rename(dir.path().join("SHARD"), &last).unwrap();
+        assert_eq!(Fleet::open(&new).unwrap().value(), Some(2.0));
+    }
+    let other = new.path().join("other");
     let text = reshard(dir.path(), &other, 2, Some(1000), go_on).unwrap_err().to_string();
     assert!(text.starts_with("memory must be") && text.contains("each of 2 new banks"), "{text}");
+}
+
+/// With another first id, the rows of the tables by id belong to other values.
+#[test]
+fn vocabularies_with_other_settings_are_not_resharded() {
+    let (dir, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut fleet = two_sets(dir.path());
+    for (number, (bank, _)) in (0..).zip(&fleet.shards) {
+        let config = VocabularyConfig::u64().first_id(number / 2);
+        bank.vocabulary("ids", config).unwrap().ids_or_insert(&[7][..], &mut [0]).unwrap();
+    }
+    fleet.checkpoint(b"").unwrap();
+    let result = reshard(dir.path(), new.path(), 2, None, &mut |_| ControlFlow::Continue(()));
+    let text = result.unwrap_err().to_string();
+    assert!(text.contains("shard-00002") && text.contains("first_id: 1"), "{text}");
 }
 
 #[test]

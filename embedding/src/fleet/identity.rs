@@ -183,15 +183,23 @@ pub fn shard_path(fleet: &Path, shard: u32) -> PathBuf {
 /// # Ok::<(), embank::Error>(())
 /// ```
 pub fn list_shards(fleet: &Path) -> Result<Vec<(u32, Option<ShardIdentity>)>> {
-    let numbers = files::list(fleet, |name| {
-        let number = files::number_of(name.strip_prefix(DIR_PREFIX)?, DIR_DIGITS)?;
-        u32::try_from(number).ok().filter(|&shard| shard < BUCKETS)
-    })?;
-    let found = numbers.into_iter().map(|shard| {
+    let found = shard_numbers(fleet)?.into_iter().map(|shard| {
         let identity = ShardIdentity::read(&shard_path(fleet, shard))?;
         Ok((shard, identity))
     });
     found.collect()
+}
+
+/// Lists the numbers of the shards whose directories are in the fleet's directory on this machine,
+/// ascending. The list is empty if the directory does not exist.
+///
+/// # Errors
+/// A failed read.
+pub fn shard_numbers(fleet: &Path) -> Result<Vec<u32>> {
+    files::list(fleet, |name| {
+        let number = files::number_of(name.strip_prefix(DIR_PREFIX)?, DIR_DIGITS)?;
+        u32::try_from(number).ok().filter(|&shard| shard < BUCKETS)
+    })
 }
 
 #[cfg(test)]

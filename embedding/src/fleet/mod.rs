@@ -56,7 +56,8 @@
 //! **What the protocol never leaves.** A record whose checkpoint is missing means that a person
 //! rolled a shard back, or restored a directory. Opening passes over such a set and says so. A
 //! checkpoint with the set's number and another id means that a shard was replaced, or trained
-//! alone: an error.
+//! alone: an error. A checkpoint that can't be read is an error too. If it counted as missing, the
+//! opening would remove the newest set.
 //!
 //! - `routing`: which shard holds the row of a key.
 //! - `identity`: the file `SHARD`.
@@ -75,7 +76,7 @@ mod routing;
 mod shard;
 mod view;
 
-pub use identity::{FleetId, ShardIdentity, list_shards, shard_path};
+pub use identity::{FleetId, ShardIdentity, list_shards, shard_numbers, shard_path};
 pub use plan::{CompleteSet, FleetPlan, ListedSet, list_sets};
 pub use record::{HeldCheckpoint, SetRecord};
 pub use reshard::{Resharded, reshard};

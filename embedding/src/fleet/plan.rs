@@ -102,7 +102,9 @@ impl FleetPlan {
                 false => format!("no complete set: {}", passed_over.join("; ")),
             },
             expected: "a complete set".into(),
-            cure: "restore the shard's directory, or begin again in a new one".into(),
+            cure: "if an interrupted `embank reshard` made the fleet, remove its directory and repeat the command; \
+                   otherwise restore the shard's directory, or begin again in a new one"
+                .into(),
         })
     }
 }

@@ -109,6 +109,33 @@ impl SetRecord {
         Ok(SetRecord { fleet, number, id, checkpoints, blob })
     }
 
+    /// Checks that the record, which is in the bank `bank` or goes there, belongs to the fleet
+    /// `fleet` of `shards` shards.
+    ///
+    /// # Errors
+    /// [`Error::ShardMismatch`].
+    pub(super) fn check_fleet(
+        &self,
+        bank: &Path,
+        fleet: Option<FleetId>,
+        shards: u32,
+    ) -> Result<()> {
+        if Some(self.fleet) == fleet && self.checkpoints.len() == shards as usize {
+            return Ok(());
+        }
+        let of = |fleet: Option<FleetId>, shards: usize| match fleet {
+            Some(fleet) => format!("fleet {fleet} with {shards} shards"),
+            None => "no fleet".to_owned(),
+        };
+        Err(Error::ShardMismatch {
+            path: path_of(bank, self.number),
+            found: of(Some(self.fleet), self.checkpoints.len()),
+            expected: of(fleet, shards as usize),
+            cure: "the files of two fleets are mixed: restore the shard's directory as a whole"
+                .into(),
+        })
+    }
+
     /// Writes the record's file in the bank `bank`, durably. Does nothing but a sync if the file is
     /// there already, because a process may have been killed before its sync.
     ///
@@ -126,7 +153,7 @@ impl SetRecord {
                 path,
                 found: format!("another record of set {}", self.number),
                 expected: "the bytes that the other shards have".into(),
-                cure: "restore the shard's directory, or remove this file if it is damaged".into(),
+                cure: "restore the shard's directory".into(),
             }),
         }
     }
@@ -155,9 +182,9 @@ pub(super) fn read(bank: &Path, number: u64) -> Result<Option<(Vec<u8>, SetRecor
     match record {
         Ok(record) => Ok(Some((bytes, record))),
         Err(what) => {
+            // To remove the file is no cure: this shard would never unpin the checkpoint of the set.
             let what = format!(
-                "{what}; all shards have the same bytes in this file: copy it from another shard, or remove it if \
-                 another shard has it"
+                "{what}; all shards have the same bytes in this file: copy it from another shard"
             );
             Err(StoreError::Damaged { path, offset: 0, what }.into())
         }

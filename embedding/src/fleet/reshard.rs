@@ -16,8 +16,11 @@
 //! Each bank begins new generations of admission counts by itself, so the newer and the older
 //! generation of a table are matched by rank.
 //!
-//! **Crashes.** The record of the set comes last. Without it, the new directory is no fleet, and
-//! opening it fails.
+//! **Crashes.** Every new bank takes a checkpoint with its tables before the first row is copied,
+//! and gets its file `SHARD` last, when all banks have their rows and the record of the set.
+//! `Shard::open` refuses a bank with a checkpoint and no file `SHARD`. So what an interrupted call
+//! leaves does not open as a fleet. Only a kill before the first of these checkpoints leaves an
+//! empty bank, which opens as any new directory does.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -31,7 +34,7 @@ use crate::error::{Error, Result, StoreError};
 use crate::fleet::identity::{FleetId, ShardIdentity, shard_path};
 use crate::fleet::plan::{CompleteSet, FleetPlan};
 use crate::fleet::record::{self, HeldCheckpoint, SetRecord};
-use crate::fleet::routing::{Routing, check_shards};
+use crate::fleet::routing::{BUCKETS, Routing, check_shards};
 use crate::fleet::view::read_views;
 use crate::row::admission::Admission;
 use crate::row::config::TableConfig;
@@ -39,12 +42,13 @@ use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 use crate::row::times;
 use crate::table::count_tables::{COUNT_BYTES, counts_name, split_name};
 use crate::table::progress::{TransferProgress, report};
+use crate::vocabulary::config::VocabularyConfig;
 use crate::vocabulary::descriptor::{HEADER_BYTES, Header, Role, role_of};
 use crate::vocabulary::hash::EMPTY_FINGERPRINT;
 
 /// Default memory of a new bank without its index, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
-/// Default memory of a new bank's index, in bytes for each row.
+/// Default memory of a new bank's index, in bytes for each row that the bank may get.
 const MEMORY_BYTES_PER_ROW: u64 = 18;
 /// Rows that wait to be written are written when they have this many bytes.
 const PENDING_BYTES_MAX: usize = 16 << 20;
@@ -63,6 +67,8 @@ pub struct Resharded {
     pub set: u64,
     /// The number of shards of the old fleet.
     pub from_shards: u32,
+    /// Why newer sets of the old fleet are not complete, the newest first.
+    pub passed_over: Vec<String>,
     /// The number of rows that each new shard has of tables of embeddings, by shard.
     pub rows: Vec<u64>,
 }
@@ -72,8 +78,10 @@ pub struct Resharded {
 /// Changes nothing of the old fleet, which other processes may train meanwhile.
 ///
 /// The new fleet has the set with its number, id and blob. Its fleet id is another one. `None` for
-/// `memory_bytes` lets each new bank take 64 MiB, and 18 bytes for each row. Otherwise the new
-/// banks share `memory_bytes`. `progress` can end the call.
+/// `memory_bytes` lets each new bank take 64 MiB, and 18 bytes for each row that it may get: an
+/// eighth more rows by key than its share of the [`BUCKETS`], all rows of the tables that are on
+/// its shard, and all vocabularies. Otherwise the new banks share `memory_bytes` equally.
+/// `progress` can end the call.
 ///
 /// # Errors
 /// [`Error::ShardMismatch`] if the old fleet is not whole, if its shards have different tables or
@@ -112,27 +120,28 @@ fn copy_newest_set(
     memory_bytes: Option<u64>,
     progress: &mut dyn FnMut(TransferProgress) -> ControlFlow<()>,
 ) -> Result<Resharded> {
-    let newest = newest_set(fleet)?;
+    let (newest, passed_over) = newest_set(fleet)?;
     let record = record_of(fleet, &newest)?;
     let mut sources = open_sources(fleet, &newest)?;
     let layout = Layout::of(fleet, &newest, &sources, shards)?;
     refuse_content(new)?;
-    let memory_bytes = memory_bytes.map_or_else(
-        || layout.default_memory_bytes(&sources, shards),
-        |all| all / u64::from(shards),
-    );
     let page_bytes = sources.iter().map(CheckpointReader::page_bytes).max().unwrap_or_default();
-    let options = StoreOptions {
-        memory_budget_bytes: memory_bytes,
-        checkpoints_kept: 1,
-        page_size_bytes: u32::try_from(page_bytes).ok(),
-        ..StoreOptions::default()
+    let target = |shard| {
+        let options = StoreOptions {
+            memory_budget_bytes: memory_bytes.map_or_else(
+                || layout.default_memory_bytes(&sources, shard, shards),
+                |all| all / u64::from(shards),
+            ),
+            checkpoints_kept: 1,
+            page_size_bytes: u32::try_from(page_bytes).ok(),
+            ..StoreOptions::default()
+        };
+        Target::create(&shard_path(new, shard), &options, &layout)
     };
-    let targets =
-        (0..shards).map(|shard| Target::create(&shard_path(new, shard), &options, &layout));
+    let targets = (0..shards).map(target).collect::<Result<_>>()?;
     let mut writer = Writer {
         layout: &layout,
-        targets: targets.collect::<Result<_>>()?,
+        targets,
         pending_bytes: 0,
         rows_done: 0,
         rows_total: layout.rows(&sources),
@@ -144,18 +153,22 @@ fn copy_newest_set(
     let rows = writer.targets.iter().map(|target| target.rows).collect();
     let id = FleetId::random();
     writer.complete(id, record)?;
-    Ok(Resharded { fleet: id, set: newest.number, from_shards: sources.len() as u32, rows })
+    let from_shards = sources.len() as u32;
+    Ok(Resharded { fleet: id, set: newest.number, from_shards, passed_over, rows })
 }
 
-/// Finds the newest complete set of the fleet in a directory.
-fn newest_set(fleet: &Path) -> Result<CompleteSet> {
+/// Finds the newest complete set of the fleet in a directory. Also returns why newer sets are not
+/// complete.
+fn newest_set(fleet: &Path) -> Result<(CompleteSet, Vec<String>)> {
     let views = read_views(fleet)?.into_iter().collect::<Result<Vec<_>>>()?;
-    FleetPlan::of(&views)?.newest.ok_or_else(|| Error::ShardMismatch {
+    let plan = FleetPlan::of(&views)?;
+    let newest = plan.newest.ok_or_else(|| Error::ShardMismatch {
         path: fleet.to_owned(),
         found: "a fleet without a set, and so without rows".into(),
         expected: "a complete set".into(),
         cure: "open the fleet with the new number of shards in a new directory".into(),
-    })
+    })?;
+    Ok((newest, plan.passed_over))
 }
 
 fn record_of(fleet: &Path, set: &CompleteSet) -> Result<SetRecord> {
@@ -381,8 +394,8 @@ impl Layout {
     }
 
     /// Fails if a shard has a table of embeddings or a vocabulary that shard 0 does not have, or
-    /// other values in a vocabulary. The identities of a vocabulary may differ, because each bank
-    /// draws its own.
+    /// other settings or values of a vocabulary. The identities of a vocabulary may differ, because
+    /// each bank draws its own.
     fn refuse_others(
         &self,
         fleet: &Path,
@@ -401,11 +414,18 @@ impl Layout {
             }
         }
         for table in sources[0].tables() {
-            if !matches!(role_of(&table.descriptor), Some(Ok(Role::Header(_)))) {
-                continue;
-            }
+            let Some(config) = vocabulary_config(table) else { continue };
             let expected = header(fleet, set, 0, &table.name)?;
-            for shard in 1..sources.len() as u32 {
+            for (shard, source) in (0..).zip(sources).skip(1) {
+                let there = source.tables().iter().find(|found| found.name == table.name);
+                let there = there.and_then(vocabulary_config);
+                if there.as_ref() != Some(&config) {
+                    let what = match there {
+                        Some(there) => format!("{there:?}, not {config:?}"),
+                        None => "no such vocabulary".into(),
+                    };
+                    return Err(other_table(fleet, shard, &table.name, what));
+                }
                 let found = header(fleet, set, shard, &table.name)?;
                 if (found.len, found.fingerprint) != (expected.len, expected.fingerprint) {
                     let what =
@@ -426,20 +446,33 @@ impl Layout {
         sources.iter().zip(&self.places).map(of).sum()
     }
 
-    /// Returns enough memory for a new bank. A bank has an eighth more than its share of the rows
-    /// by key at most, and may have all other rows.
-    fn default_memory_bytes(&self, sources: &[CheckpointReader], shards: u32) -> u64 {
+    /// Returns enough memory for the bank of shard `shard` of `shards`.
+    ///
+    /// The rows by key are estimated, because their keys are not read yet: the hash divides them
+    /// unevenly. A bank may have all rows of a table that every shard has.
+    fn default_memory_bytes(&self, sources: &[CheckpointReader], shard: u32, shards: u32) -> u64 {
+        let buckets = u64::from(BUCKETS.div_ceil(shards));
         let mut rows = 0;
         for (source, places) in sources.iter().zip(&self.places) {
             for table in source.tables() {
                 let Some(&place) = places.get(&table.number) else { continue };
                 rows += match self.tables[place].way {
-                    Way::ByKey(_) => table.rows.div_ceil(u64::from(shards)) * 9 / 8,
-                    _ => table.rows,
+                    // No shard has more buckets. The eighth is for buckets with more rows than others.
+                    Way::ByKey(_) => (table.rows * buckets).div_ceil(u64::from(BUCKETS)) * 9 / 8,
+                    Way::To(placed) if placed != shard => 0,
+                    Way::To(_) | Way::Everywhere | Way::Largest | Way::Times => table.rows,
                 };
             }
         }
         MEMORY_BYTES + rows * MEMORY_BYTES_PER_ROW
+    }
+}
+
+/// Returns the settings of the vocabulary whose own table is `table`. `None` for other tables.
+fn vocabulary_config(table: &TableSummary) -> Option<VocabularyConfig> {
+    match role_of(&table.descriptor) {
+        Some(Ok(Role::Header(founding))) => Some(founding.config),
+        _ => None,
     }
 }
 
@@ -501,6 +534,8 @@ impl Target {
             })
             .collect();
         let ids = store.create_tables(&tables)?;
+        // From here on, the bank does not open as a shard before it has its file SHARD.
+        store.checkpoint(b"an unfinished `embank reshard`")?;
         let pending = vec![Default::default(); ids.len()];
         let path = path.to_owned();
         Ok(Target { path, store, ids, pending, largest: BTreeMap::new(), rows: 0 })
@@ -652,11 +687,48 @@ impl Writer<'_> {
         let checkpoints = self.targets.iter_mut().map(finish).collect::<Result<Vec<_>>>()?;
         report(self.progress, self.rows_done, self.rows_total)?;
         let shards = self.targets.len() as u32;
-        for (shard, target) in (0..).zip(&self.targets) {
-            ShardIdentity::new(fleet, shard, shards)?.create(&target.path)?;
-        }
-        // From the first record on, the directory is a fleet with all rows.
         let record = SetRecord { fleet, checkpoints, ..old };
-        self.targets.iter().try_for_each(|target| record.write(&target.path))
+        self.targets.iter().try_for_each(|target| record.write(&target.path))?;
+        // A bank without its file SHARD is refused. So the directory is a fleet when the last bank
+        // has it, and all of them have their rows and the record by then.
+        (0..).zip(&self.targets).try_for_each(|(shard, target)| {
+            ShardIdentity::new(fleet, shard, shards)?.create(&target.path)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bank, BankOptions, TableConfig};
+
+    #[test]
+    fn a_bank_gets_memory_for_the_rows_that_it_may_get() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = BankOptions { memory_budget_bytes: 2 << 20, ..Default::default() };
+        let path = shard_path(dir.path(), 0);
+        let bank = Bank::open(&path, options).unwrap();
+        let keys: Vec<u64> = (0..4096).collect();
+        let table = bank.table("by key", TableConfig::new(1)).unwrap();
+        table.put(&keys, &[0.0; 4096]).unwrap();
+        let table = bank.table("placed", TableConfig::new(1).shard(Some(0))).unwrap();
+        table.put(&keys[..1000], &[0.0; 1000]).unwrap();
+        let number = bank.checkpoint(b"").unwrap();
+        let sources = [CheckpointReader::open(&path, number).unwrap()];
+        let set = CompleteSet {
+            number: 0,
+            id: 0,
+            checkpoints: vec![HeldCheckpoint::new(number, sources[0].id())],
+            holder: 0,
+            lacking: Vec::new(),
+        };
+        let rows = |shard, shards| {
+            let layout = Layout::of(dir.path(), &set, &sources, shards).unwrap();
+            let bytes = layout.default_memory_bytes(&sources, shard, shards);
+            (bytes - MEMORY_BYTES) / MEMORY_BYTES_PER_ROW
+        };
+        // With 3 shards, no shard has more than 1,366 of the 4,096 buckets, and with 3,000 shards 2.
+        assert_eq!((rows(0, 3), rows(1, 3)), (1536 + 1000, 1536));
+        assert_eq!((rows(0, 3000), rows(2999, 3000)), (2 + 1000, 2));
     }
 }

@@ -7,10 +7,10 @@ use embank_kv::metadata;
 use crate::bank::Bank;
 use crate::error::{Error, Result, StoreError};
 use crate::fleet::identity::{FleetId, ShardIdentity};
-use crate::fleet::plan::FleetPlan;
+use crate::fleet::plan::{CompleteSet, FleetPlan};
 use crate::fleet::record::{self, HeldCheckpoint, SetRecord};
 use crate::fleet::routing::check_shards;
-use crate::fleet::view::{ShardView, no_message};
+use crate::fleet::view::{ShardView, no_message, readable_checkpoints};
 
 /// A shard of a fleet, whose bank this process has open for writing.
 ///
@@ -105,7 +105,7 @@ impl Shard {
     ///
     /// # Errors
     /// [`Error::ShardMismatch`] if the file `SHARD` names another shard or number of shards, or if
-    /// the bank has tables and no file `SHARD`.
+    /// the bank has tables or a checkpoint, and no file `SHARD`.
     /// [`InvalidOption`](crate::StoreError::InvalidOption) if a number is out of range.
     pub fn open(bank: &Bank, shard: u32, shards: u32, sets_kept: usize) -> Result<Self> {
         check_shards(shards)?;
@@ -119,15 +119,24 @@ impl Shard {
         let identity = ShardIdentity::read(&path)?;
         match &identity {
             Some(identity) => identity.check(&path, shard, shards)?,
-            None if !bank.tables().is_empty() => {
-                return Err(Error::ShardMismatch {
-                    path,
-                    found: "a bank with tables and no file SHARD".into(),
-                    expected: format!("shard {shard} of {shards}"),
-                    cure: "give a new directory, or bring back the directory of this shard".into(),
-                });
+            // A shard has its file SHARD before its first checkpoint.
+            None => {
+                let content = match (bank.tables().is_empty(), bank.recovered()) {
+                    (false, _) => "tables",
+                    (true, Some(_)) => "a checkpoint",
+                    (true, None) => "",
+                };
+                if !content.is_empty() {
+                    return Err(Error::ShardMismatch {
+                        path,
+                        found: format!("a bank with {content} and no file SHARD"),
+                        expected: format!("shard {shard} of {shards}"),
+                        cure: "if an interrupted `embank reshard` made it, remove the fleet's directory and repeat \
+                               the command; otherwise give a new directory, or bring back the directory of this shard"
+                            .into(),
+                    });
+                }
             }
-            None => {}
         }
         Ok(Shard {
             path,
@@ -223,32 +232,31 @@ impl Shard {
     ///
     /// # Errors
     /// [`Error::ShardMismatch`] if the shard lacks the record and `record` is `None` or another
-    /// set's. Also a failed read or write. The call can be repeated after an error.
+    /// set's, or if the plan or the record belongs to another fleet: then nothing has changed.
+    /// [`Damaged`](crate::StoreError::Damaged) if a checkpoint of the bank can't be read. Also a
+    /// failed read or write. The call can be repeated after an error.
     pub fn settle(
         &mut self,
         bank: &Bank,
         plan: &FleetPlan,
         record: Option<&[u8]>,
     ) -> Result<Option<u64>> {
+        let record = match &plan.newest {
+            Some(newest) => Some(self.record_of(newest, record)?),
+            None => None,
+        };
+        self.check_fleet(plan, record.as_ref())?;
+        // Fails before any change if a checkpoint can't be read.
+        let there = readable_checkpoints(&self.path)?;
         if self.identity.is_none() {
             let identity = ShardIdentity::new(plan.fleet, self.shard, self.shards)?;
             identity.create(&self.path)?;
             self.identity = Some(identity);
         }
-        let Some(newest) = &plan.newest else {
+        let Some(record) = record else {
             self.phase = Phase::Ready;
             return Ok(None);
         };
-        let record = match (record::read(&self.path, newest.number)?, record) {
-            (Some((_, own)), _) => own,
-            (None, Some(bytes)) => {
-                SetRecord::decode(bytes).map_err(|what| no_message("record", &what))?
-            }
-            (None, None) => return Err(self.without_record(newest.number)),
-        };
-        if (record.number, record.id) != (newest.number, newest.id) {
-            return Err(self.without_record(newest.number));
-        }
         let at = record.checkpoints[self.shard as usize].number;
         // 1. The set becomes findable and stays, on this shard alone.
         self.pending = Some(record.clone());
@@ -260,12 +268,40 @@ impl Shard {
         // 3. The caller takes the bank back. A crash before that repeats all steps.
         self.newest = Some(record.number);
         self.recovered = Some(record);
-        let there = Bank::checkpoints(&self.path)?;
-        if there.last().is_some_and(|newest| newest.number != at) {
+        let is_there = bank.recovered().is_some_and(|opened| opened.checkpoint == at);
+        if !is_there || there.last().is_some_and(|newest| newest.number != at) {
             return Ok(Some(at));
         }
         self.phase = Phase::Ready;
         Ok(None)
+    }
+
+    /// Returns the record of the plan's set: that of this shard, or `given`.
+    fn record_of(&self, newest: &CompleteSet, given: Option<&[u8]>) -> Result<SetRecord> {
+        let record = match (record::read(&self.path, newest.number)?, given) {
+            (Some((_, own)), _) => own,
+            (None, Some(bytes)) => {
+                SetRecord::decode(bytes).map_err(|what| no_message("record", &what))?
+            }
+            (None, None) => return Err(self.without_record(newest.number)),
+        };
+        let is_it = (record.number, record.id) == (newest.number, newest.id)
+            && record.checkpoints == newest.checkpoints;
+        if is_it { Ok(record) } else { Err(self.without_record(newest.number)) }
+    }
+
+    /// Fails if the plan or its record belongs to another fleet than this shard.
+    fn check_fleet(&self, plan: &FleetPlan, record: Option<&SetRecord>) -> Result<()> {
+        let fleet = self.identity.map_or(plan.fleet, |identity| identity.fleet);
+        if fleet != plan.fleet {
+            return Err(Error::ShardMismatch {
+                path: self.path.clone(),
+                found: format!("a plan of fleet {}", plan.fleet),
+                expected: format!("a plan of fleet {fleet}"),
+                cure: "make the plan of the views of this fleet's shards".into(),
+            });
+        }
+        record.map_or(Ok(()), |record| record.check_fleet(&self.path, Some(fleet), self.shards))
     }
 
     /// Takes this shard's checkpoint for the next set.
@@ -363,11 +399,13 @@ impl Shard {
     /// Unpins the checkpoints of outdated sets, and removes their records. A set is outdated if
     /// `sets_kept` newer ones are there, or if its checkpoint is gone.
     fn retire(&self, bank: &Bank, newest: u64) -> Result<()> {
-        let there = Bank::checkpoints(&self.path)?;
+        let there = readable_checkpoints(&self.path)?;
+        let fleet = self.identity.map(|identity| identity.fleet);
         let mut kept = 0;
         let mut outdated = Vec::new();
         for number in record::numbers(&self.path)?.into_iter().rev().filter(|&set| set <= newest) {
             let Some((_, record)) = record::read(&self.path, number)? else { continue };
+            record.check_fleet(&self.path, fleet, self.shards)?;
             let named = record.checkpoints[self.shard as usize];
             let is_held = there.iter().any(|of| (of.number, of.id) == (named.number, named.id));
             if is_held && kept < self.sets_kept {

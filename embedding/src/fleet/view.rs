@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use embank_kv::inspect::{CheckpointSummary, summary};
 use embank_kv::metadata;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::bank::Bank;
-use crate::error::{Error, Result};
-use crate::fleet::identity::{FleetId, ShardIdentity, list_shards, shard_path};
+use crate::error::{Error, Result, StoreError};
+use crate::fleet::identity::{FleetId, ShardIdentity, shard_numbers, shard_path};
+use crate::fleet::plan::list_sets;
 use crate::fleet::record::{self, HeldCheckpoint};
 
 /// Version of the encoding. Processes exchange views, and no file has them.
@@ -64,22 +65,27 @@ impl ShardView {
     /// # Errors
     /// [`Error::ShardMismatch`] if the file `SHARD` names another shard or number of shards, or if
     /// a record belongs to another fleet. [`Damaged`](crate::StoreError::Damaged) if a file does
-    /// not verify. Also a failed read.
+    /// not verify, or if a checkpoint can't be read. Also a failed read.
     pub fn read(bank: &Path, shard: u32, shards: u32) -> Result<Self> {
+        let mut view = Self::read_records(bank, shard, shards)?;
+        view.read_checkpoints()?;
+        Ok(view)
+    }
+
+    /// Reads a view without its checkpoints.
+    fn read_records(bank: &Path, shard: u32, shards: u32) -> Result<Self> {
         let identity = ShardIdentity::read(bank)?;
         if let Some(identity) = &identity {
             identity.check(bank, shard, shards)?;
         }
-        let kept = Bank::checkpoints(bank)?;
-        let held = |of: &crate::CheckpointSummary| HeldCheckpoint::new(of.number, of.id);
         let mut view = ShardView {
             path: bank.to_owned(),
             shard,
             shards,
             fleet: identity.map(|identity| identity.fleet),
             proposed: FleetId::random(),
-            has_tables: kept.last().is_some_and(|newest| !newest.tables.is_empty()),
-            checkpoints: kept.iter().map(held).collect(),
+            has_tables: false,
+            checkpoints: Vec::new(),
             records: Vec::new(),
         };
         for number in record::numbers(bank)? {
@@ -88,24 +94,18 @@ impl ShardView {
         Ok(view)
     }
 
+    /// Reads the checkpoints, after the records of all shards (see [`read_views`]).
+    fn read_checkpoints(&mut self) -> Result<()> {
+        let kept = readable_checkpoints(&self.path)?;
+        self.has_tables = kept.last().is_some_and(|newest| !newest.tables.is_empty());
+        self.checkpoints = kept.iter().map(|of| HeldCheckpoint::new(of.number, of.id)).collect();
+        Ok(())
+    }
+
     /// Reads a record. `None` if the shard does not have it.
     fn record(&self, number: u64) -> Result<Option<RecordView>> {
         let Some((bytes, record)) = record::read(&self.path, number)? else { return Ok(None) };
-        let fits =
-            Some(record.fleet) == self.fleet && record.checkpoints.len() == self.shards as usize;
-        if !fits {
-            let of = |fleet: Option<FleetId>, shards: usize| match fleet {
-                Some(fleet) => format!("fleet {fleet} with {shards} shards"),
-                None => "no fleet".to_owned(),
-            };
-            return Err(Error::ShardMismatch {
-                path: record::path_of(&self.path, number),
-                found: of(Some(record.fleet), record.checkpoints.len()),
-                expected: of(self.fleet, self.shards as usize),
-                cure: "the files of two fleets are mixed: restore the shard's directory as a whole"
-                    .into(),
-            });
-        }
+        record.check_fleet(&self.path, self.fleet, self.shards)?;
         Ok(Some(RecordView {
             number,
             id: record.id,
@@ -194,14 +194,67 @@ impl ShardView {
     }
 }
 
+/// Lists the checkpoints of a shard's bank, oldest first.
+///
+/// A checkpoint that can't be read must not count as absent. Its set would then be passed over, and
+/// the opening would remove that set's checkpoints on the other shards.
+///
+/// # Errors
+/// [`Damaged`](crate::StoreError::Damaged) if any checkpoint of the bank can't be read, also after
+/// a failed read.
+pub(super) fn readable_checkpoints(bank: &Path) -> Result<Vec<CheckpointSummary>> {
+    let summary = summary(bank)?;
+    let Some(damage) = summary.damage.into_iter().next() else { return Ok(summary.checkpoints) };
+    let cure = match damage.checkpoint {
+        Some(number) => format!(
+            "; nothing was removed. Make the file readable, or restore it from a copy. To give up checkpoint {number} \
+             and its set for good, move the directory checkpoints/{number:010} away"
+        ),
+        None => String::new(),
+    };
+    let what = damage.what + &cure;
+    Err(StoreError::Damaged { path: damage.path, offset: damage.offset, what }.into())
+}
+
 /// Reads the views of all shards of the fleet in the directory `fleet`, by shard. Takes no lock and
 /// changes nothing. An element is an error if the shard can't be read, or is not on this machine.
+/// If no file `SHARD` can be read, the elements are the errors of the directories on this machine.
+///
+/// Other processes may take sets meanwhile. The records of all shards are therefore read before any
+/// checkpoint. All shards have made the checkpoints of a set durable before any shard writes its
+/// record, so a set whose record was read lacks a checkpoint only if a shard has let go of it. A
+/// shard does that after the records of newer sets. So all shards are read once more if a
+/// checkpoint is missing.
 ///
 /// # Errors
 /// [`Error::ShardMismatch`] if the directory has no shard of a fleet. Also a failed read.
 pub fn read_views(fleet: &Path) -> Result<Vec<Result<ShardView>>> {
-    let there = list_shards(fleet)?;
-    let Some(shards) = there.iter().find_map(|(_, identity)| Some((*identity)?.shards)) else {
+    read_views_with(fleet, &mut || ())
+}
+
+/// Calls `between` after the records were read, and before the checkpoints are read.
+fn read_views_with(fleet: &Path, between: &mut dyn FnMut()) -> Result<Vec<Result<ShardView>>> {
+    let views = read_once(fleet, between)?;
+    let readable: Vec<ShardView> = views.iter().flatten().cloned().collect();
+    let lacks =
+        list_sets(&readable).is_ok_and(|sets| sets.iter().any(|set| set.incomplete.is_some()));
+    if lacks { read_once(fleet, between) } else { Ok(views) }
+}
+
+fn read_once(fleet: &Path, between: &mut dyn FnMut()) -> Result<Vec<Result<ShardView>>> {
+    let there = shard_numbers(fleet)?;
+    let mut known = None;
+    let mut unreadable = Vec::new();
+    for &shard in &there {
+        match ShardIdentity::read(&shard_path(fleet, shard)) {
+            Ok(identity) => known = known.or(identity),
+            Err(error) => unreadable.push(Err(error)),
+        }
+    }
+    let Some(ShardIdentity { shards, .. }) = known else {
+        if !unreadable.is_empty() {
+            return Ok(unreadable);
+        }
         return Err(Error::ShardMismatch {
             path: fleet.to_owned(),
             found: "no directory of a shard with a file SHARD".into(),
@@ -211,8 +264,8 @@ pub fn read_views(fleet: &Path) -> Result<Vec<Result<ShardView>>> {
     };
     let read = |shard| {
         let path = shard_path(fleet, shard);
-        if there.iter().any(|&(found, _)| found == shard) {
-            return ShardView::read(&path, shard, shards);
+        if there.contains(&shard) {
+            return ShardView::read_records(&path, shard, shards);
         }
         Err(Error::ShardMismatch {
             path,
@@ -221,7 +274,14 @@ pub fn read_views(fleet: &Path) -> Result<Vec<Result<ShardView>>> {
             cure: "bring the directory to this machine".into(),
         })
     };
-    Ok((0..shards).map(read).collect())
+    let views: Vec<Result<ShardView>> = (0..shards).map(read).collect();
+    between();
+    let complete = |view: Result<ShardView>| {
+        let mut view = view?;
+        view.read_checkpoints()?;
+        Ok(view)
+    };
+    Ok(views.into_iter().map(complete).collect())
 }
 
 /// Returns the error for bytes of a peer that do not decode.
@@ -230,4 +290,45 @@ pub(super) fn no_message(kind: &str, what: &str) -> Error {
         "the bytes are no {kind} of a shard: {what}; run one version of Embank on all processes"
     );
     crate::StoreError::InvalidArgument(what).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{FleetPlan, Shard};
+    use crate::{Bank, BankOptions};
+
+    /// A process takes sets between the two parts of the reading.
+    #[test]
+    fn sets_that_are_taken_meanwhile_are_no_problem() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = shard_path(dir.path(), 0);
+        let options =
+            BankOptions { memory_budget_bytes: 2 << 20, checkpoints_kept: 1, ..Default::default() };
+        let bank = Bank::open(&path, options).unwrap();
+        let mut shard = Shard::open(&bank, 0, 1, 2).unwrap();
+        let plan = FleetPlan::of(&[shard.view().unwrap()]).unwrap();
+        assert_eq!(shard.settle(&bank, &plan, None).unwrap(), None);
+        let mut take_sets = |count| {
+            for _ in 0..count {
+                let taken = shard.take(&bank).unwrap();
+                shard.commit(&bank, &[taken], b"").unwrap();
+            }
+        };
+        take_sets(2);
+        // With one set, the first reading has all that it found. With four sets, both checkpoints
+        // of the records that were read first are gone.
+        for (count, readings) in [(1, 1), (4, 2)] {
+            let mut read = 0;
+            let views = read_views_with(dir.path(), &mut || {
+                take_sets(if read == 0 { count } else { 0 });
+                read += 1;
+            });
+            let views = views.unwrap().into_iter().collect::<Result<Vec<_>>>().unwrap();
+            assert!(FleetPlan::of(&views).unwrap().passed_over.is_empty());
+            let listed = list_sets(&views).unwrap();
+            assert!(listed.iter().all(|set| set.incomplete.is_none()), "{listed:?}");
+            assert_eq!(read, readings, "{count} sets");
+        }
+    }
 }

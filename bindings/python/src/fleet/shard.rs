@@ -28,7 +28,7 @@ use crate::{errors, scalars};
 ///
 /// Raises:
 ///     ShardMismatch: The bank's file `SHARD` names another shard or number of shards, or the bank
-///         has tables and no such file. Nothing has changed.
+///         has tables or a checkpoint, and no such file. Nothing has changed.
 ///     Damaged: The file `SHARD` does not verify.
 ///     ValueError: A number is out of range.
 #[pyclass(name = "Shard", module = "embank._embank", frozen)]
@@ -103,7 +103,7 @@ impl PyShard {
     ///
     /// Raises:
     ///     ShardMismatch: A record belongs to another fleet.
-    ///     Damaged: A file does not verify.
+    ///     Damaged: A file does not verify, or a checkpoint can't be read.
     fn view<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let view = self.with(py, |shard, _| shard.view())?;
         Ok(PyBytes::new(py, &view.to_bytes()))
@@ -133,7 +133,9 @@ impl PyShard {
     ///         is one of `plan.lacking`. Default: None.
     ///
     /// Raises:
-    ///     ShardMismatch: The shard lacks the record, and `record` is not given or another one.
+    ///     ShardMismatch: The shard lacks the record, and `record` is not given or another one. Or
+    ///         the plan belongs to another fleet.
+    ///     Damaged: A checkpoint of the bank can't be read. Nothing was removed.
     ///     EmbankError: Another process reads a newer checkpoint of the bank.
     ///     StoreIOError: A file can't be read or written.
     #[pyo3(signature = (plan, record = None))]
