@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import traceback
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -22,6 +23,10 @@ CONTEXT.set_forkserver_preload(
 )
 
 
+LIMIT = 300.0
+"""Seconds without an answer of any rank, after which a test fails in place of hanging."""
+
+
 class Failed(AssertionError):
     """A rank has raised an error. The text has its traceback."""
 
@@ -29,7 +34,8 @@ class Failed(AssertionError):
 def run(ranks: int, directory: Path, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Calls `function(rank, *arguments)` on each rank in a process group, and returns the results.
 
-    A rank that ends without a result, because it killed itself, has the result None.
+    A rank that ends without a result, because it killed itself, has the result None. A rank that
+    ends otherwise, or not within `LIMIT` seconds, is an error.
     """
     meeting = directory / f"meeting-{os.urandom(8).hex()}"
     pipes = [CONTEXT.Pipe(duplex=False) for _ in range(ranks)]
@@ -48,7 +54,12 @@ def run(ranks: int, directory: Path, function: Callable[..., Any], *arguments: A
     waiting = {receiver: rank for rank, (receiver, _) in enumerate(pipes)}
     stopped: set[int] = set()
     while waiting:
-        for receiver in wait(list(waiting)):
+        answered = wait(list(waiting), LIMIT)
+        if not answered:
+            failures.append(f"ranks {sorted(waiting.values())} have not answered in {LIMIT} seconds")
+            stopped.update(waiting.values())
+            break
+        for receiver in answered:
             assert isinstance(receiver, Connection)
             rank = waiting[receiver]
             try:
@@ -68,7 +79,10 @@ def run(ranks: int, directory: Path, function: Callable[..., Any], *arguments: A
     for rank, process in enumerate(processes):
         if rank in stopped:
             process.kill()
-        process.join()
+        process.join(LIMIT)
+        if process.exitcode not in (0, -signal.SIGKILL):
+            failures.append(f"rank {rank} has ended with exit code {process.exitcode}")
+            process.kill()
     if failures:
         raise Failed("\n".join(failures))
     return results
@@ -79,8 +93,6 @@ _sender: Connection
 
 def stop() -> None:
     """Stops this rank, as `kill -STOP` does. `run` kills it when the other ranks have ended."""
-    import signal
-
     _sender.send(("stops", None))
     os.kill(os.getpid(), signal.SIGSTOP)
 

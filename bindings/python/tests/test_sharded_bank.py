@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,32 @@ def test_two_programs_on_one_directory(fleet: Path, tmp_path: Path) -> None:
     shutil.copytree(fleet, tmp_path / "fleet")
     found = ranks.run(2, tmp_path, open_twice, tmp_path / "fleet")
     assert all(error.startswith("Locked") and value == 7.0 for error, value in found), found
+
+
+def ends(rank: int, code: int) -> None:
+    if rank == 1:
+        os._exit(code)
+
+
+def test_a_rank_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ranks.Failed, match="rank 1 has ended with exit code 3"):
+        ranks.run(2, tmp_path, ends, 3)
+
+
+def arguments_of_numpy(rank: int, directory: Path) -> list[Any]:
+    with opened(directory) as bank:
+        table = bank.table("item", dim=np.int64(4))
+        rows = np.ones((1, 4), dtype=np.float32)
+        table.put(np.array([7], dtype=np.uint64), rows)
+        errors = [error_of(lambda: table.put([7.5], rows)), error_of(lambda: table.put([[7]], rows))]
+        return [table.dim, *errors, bank.closed]
+
+
+def test_arguments_of_numpy(tmp_path: Path) -> None:
+    for found in ranks.run(2, tmp_path, arguments_of_numpy, tmp_path / "fleet"):
+        assert found[0] == 4 and found[3] is False
+        assert found[1].startswith("TypeError") and "integers" in found[1]
+        assert found[2].startswith("ValueError") and "1-D" in found[2]
 
 
 def open_tables(rank: int, directory: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import signal
 import subprocess
 import warnings
@@ -132,6 +133,26 @@ def test_a_rank_that_dies_leaves_all_shards_at_one_set(
     assert found[0][1] == (b"second" if found[0][0] == [2.0] else b"first")
 
 
+def open_with_errors(rank: int, directory: Path) -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        error = error_of(lambda: opened(directory / str(rank)))
+    # No shard is left open.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bank = opened(directory / str(rank))
+    with bank:
+        return [error, values(items(bank))]
+
+
+def test_a_warning_that_is_an_error_is_one_on_all_ranks(tmp_path: Path) -> None:
+    ranks.run(2, tmp_path, take_sets, tmp_path, False)
+    shutil.rmtree(max((tmp_path / "1" / "shard-00001" / "checkpoints").iterdir()))
+    first, second = ranks.run(2, tmp_path, open_with_errors, tmp_path)
+    assert first[0].startswith("UserWarning") and "set 2: shard 1 lacks checkpoint" in first[0]
+    assert second[0].startswith("RuntimeError: rank 0: UserWarning") and first[1] == second[1] == [1.0]
+
+
 def fail_three_times(rank: int, directory: Path) -> list[Any]:
     with opened(directory) as bank:
         table = items(bank)
@@ -164,6 +185,103 @@ def test_a_set_that_fails_leaves_the_last_one(tmp_path: Path) -> None:
     assert found[1][0] == ["OSError: planted"] * 3
     assert found[0][1] and found[1][1]
     assert ranks.run(2, tmp_path, state_after, tmp_path / "fleet") == [([1.0], b"")] * 2
+
+
+def take_text(rank: int, directory: Path) -> list[Any]:
+    with opened(directory) as bank:
+        table = items(bank)
+        write(table, 1.0)
+        error = error_of(lambda: bank.checkpoint("text" if rank == 1 else b"bytes"))  # type: ignore[arg-type]
+        return [error, values(table), bank.checkpoint(b"bytes")]
+
+
+def test_a_text_is_no_blob_on_all_ranks(tmp_path: Path) -> None:
+    first, second = ranks.run(2, tmp_path, take_text, tmp_path / "fleet")
+    assert first[0].startswith("TypeError: shard 1 (rank 1): ")
+    assert second[0].startswith("TypeError: ")
+    assert first[1:] == second[1:] == [[1.0], 1]
+
+
+def fail_locally(rank: int, directory: Path) -> list[Any]:
+    bank = opened(directory)
+    table = items(bank)
+    write(table, 1.0)
+    shard = bank._sets.shard
+
+    class Fails:
+        """Fails at a place that no other rank hears of."""
+
+        def take(self) -> bytes:
+            if rank == 0:
+                raise OSError("the first")
+            return shard.take()
+
+        def abandon(self) -> None:
+            raise OSError("planted")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(shard, name)
+
+    bank._sets.shard = Fails()  # type: ignore[assignment]
+    return [error_of(bank.checkpoint), bank.closed]
+
+
+def test_an_error_of_one_rank_alone_closes_its_bank(tmp_path: Path) -> None:
+    found = ranks.run(2, tmp_path, fail_locally, tmp_path / "fleet")
+    assert found == [["OSError: the first", False], ["OSError: planted", True]]
+
+
+def change_one_shard(rank: int, directory: Path) -> list[Any]:
+    with opened(directory) as bank:
+        table = items(bank)
+        own = [key for key in KEYS.tolist() if len(table.request([key]).of_rank[0])][:1]
+        found = []
+
+        def changes(call: Any) -> None:
+            bank.checkpoint()
+            found.append(bank.changed_since_checkpoint)
+            call()
+            found.append(bank.changed_since_checkpoint)
+
+        changes(lambda: table.put(own, np.ones((1, 2), dtype=np.float32)))
+        lease = table.get_distinct(own)
+        changes(lambda: lease.apply(np.ones((1, 2), dtype=np.float32)))
+        changes(lambda: table.get_distinct(own).release())
+        changes(lambda: table.peek(own))
+        # The record is read once for all tables.
+        shard, reads = bank._sets.shard, []
+
+        class Counts:
+            def __getattr__(self, name: str) -> Any:
+                reads.append(name)
+                return getattr(shard, name)
+
+        bank._sets.shard = Counts()  # type: ignore[assignment]
+        states = [bank.state_dict()["reference"].tolist() for _ in range(3)]
+        bank._sets.shard = shard
+        return [found, states, reads.count("sets")]
+
+
+def test_all_ranks_know_that_rows_have_changed(tmp_path: Path) -> None:
+    first, second = ranks.run(2, tmp_path, change_one_shard, tmp_path / "fleet")
+    assert first == second
+    assert first[0] == [False, True, False, True, False, True, False, False] and first[2] == 0
+
+
+def resume_after_training(rank: int, directory: Path) -> list[str]:
+    with opened(directory) as bank:
+        table = items(bank)
+        embank.torch.save(bank, step=1)
+        taken = error_of(lambda: embank.torch.resume(bank))
+    with opened(directory) as bank:
+        write(items(bank), 2.0)
+        return [taken, error_of(lambda: embank.torch.resume(bank))]
+
+
+def test_the_cure_of_a_resume_is_one_that_a_fleet_has(tmp_path: Path) -> None:
+    for found in ranks.run(2, tmp_path, resume_after_training, tmp_path / "fleet"):
+        for error in found:
+            assert "open it anew" in error and "roll_back" not in error, error
 
 
 def states(rank: int, directory: Path) -> dict[str, str]:

@@ -21,7 +21,6 @@ import embank.torch  # noqa: E402
 from embank.torch.distributed import PeerLost, ShardedBank, ShardedTable  # noqa: E402
 
 KEYS = np.arange(20)
-set_timeout = torch.distributed.distributed_c10d._set_pg_timeout
 
 
 def module(table: Any) -> embank.torch.Embedding:
@@ -116,6 +115,74 @@ def test_one_loss_may_use_several_passes_and_tables(tmp_path: Path) -> None:
         assert found[5] == expected(values)
         values[15] = -1.0
         assert found[6] == expected(values)
+
+
+def skip_steps(rank: int, directory: Path) -> list[Any]:
+    with opened(directory / "fleet", gradients="sum") as bank:
+        one, other = items(bank), items(bank, "other")
+        model = embank.torch.EmbeddingCollection({"one": one, "other": other})
+        sparse = embank.torch.SparseOptimizer(model)
+        found: list[Any] = []
+        for step, rate in enumerate([0.5, 0.25, 0.125]):
+            for group in sparse.param_groups:
+                group["lr"] = rate
+            rows = model({"one": KEYS_TENSOR, "other": KEYS_TENSOR})
+            # Rank 0 alone uses both tables.
+            (rows["one"].sum() + (rows["other"].sum() if rank == 0 else 0.0)).backward()
+            # Rank 1 has used no row of the other table.
+            del rows
+            # Rank 1 skips the step of rate 0.25.
+            if rank == 0 or step != 1:
+                sparse.step()
+            sparse.zero_grad()
+            found += [first_column(one)[0], len(set(first_column(one)))]
+        found.append(set(first_column(other)))
+        # A rate that ranks do not share is no step.
+        for group in sparse.param_groups:
+            group["lr"] = 1.0 + rank
+        model({"one": KEYS_TENSOR, "other": KEYS_TENSOR})["one"].sum().backward()
+        return [*found, error_of(sparse.step)]
+
+
+def test_a_rank_may_skip_a_step_of_another_rate(tmp_path: Path) -> None:
+    for found in ranks.run(2, tmp_path, skip_steps, tmp_path):
+        assert found[:6] == [-1.0, 1, -1.25, 1, -1.5, 1]
+        assert found[6] == {-0.875}
+        assert found[7].startswith("ProtocolMismatch") and "lr=2.0" in found[7], found[7]
+
+
+def skip_a_backward_pass_of_another_rate(rank: int, directory: Path) -> list[Any]:
+    with opened(directory / "fleet", gradients="sum") as bank:
+        table = items(bank)
+        model = module(table)
+        out = model(KEYS_TENSOR)
+        if rank == 0:
+            out.sum().backward()
+        del out
+        # Rank 1 takes part in the gradients of rank 0 after it has set its next rate.
+        table.learning_rate = 0.5
+        model(KEYS_TENSOR).sum().backward()
+        return [set(first_column(table)), table.learning_rate]
+
+
+def test_gradients_are_applied_at_the_rate_of_their_rank(tmp_path: Path) -> None:
+    found = ranks.run(2, tmp_path, skip_a_backward_pass_of_another_rate, tmp_path)
+    assert found == [[{-2.0}, 0.5]] * 2
+
+
+def test_a_release_during_an_answer_leaves_nothing() -> None:
+    from embank.torch.distributed.rounds import Rounds
+
+    made: Any = Rounds.__new__(Rounds)
+
+    class Releases(set[int]):
+        def discard(self, number: int) -> None:
+            super().discard(number)
+            made.release(number)
+
+    made._held, made._released = {3: "held"}, Releases([3])
+    assert made._taken(3) == "held"
+    assert made._released == set()
 
 
 def bad_gradients(rank: int, directory: Path) -> list[Any]:
@@ -243,7 +310,7 @@ def lose_a_peer(rank: int, directory: Path, how: str) -> list[Any]:
     model(torch.tensor([1, 2, 3])).sum().backward()
     out = model(torch.tensor([1, 2, 3]))
     # Set here and not at the opening, so that a slow machine does not lose a rank before.
-    set_timeout(timedelta(seconds=2), bank._exchange._group)
+    bank._exchange._group._set_default_timeout(timedelta(seconds=2))
     if rank == 1:
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -363,6 +430,8 @@ def test_admission_and_tracking_count_global_steps(tmp_path: Path) -> None:
         assert found[1] == expected({1: -1.0, 2: -0.5, 3: -0.5})
         # One loss uses key 7 twice, which is one get.
         assert found[2] == expected({1: -1.0, 2: -0.5, 3: -0.5})
+        # Key 10 was last used at time 10, and 20 - 10 is more than 5.
+        assert found[3] == expected({20 % 20: 0.0})
 
 
 def modules_over_shards(rank: int, directory: Path) -> list[Any]:
@@ -423,6 +492,26 @@ def test_a_group_of_some_ranks_has_a_bank(tmp_path: Path) -> None:
     assert found == [[0, -0.5, -0.5, -1.0], [], [1, -0.5, -0.5, -1.0]]
 
 
+def groups_that_overlap(rank: int, directory: Path) -> list[Any]:
+    both = [torch.distributed.new_group(of) for of in ([0, 1], [0, 2])]
+    if rank == 1:
+        return []
+    found = []
+    for value in range(6):
+        with opened(directory / "fleet", group=both[1]) as bank:
+            table = items(bank)
+            found.append(float(table.peek([1])[0, 0]))
+            module(table)(torch.tensor([1])).sum().backward()
+            bank.checkpoint()
+    return found
+
+
+def test_a_group_may_open_many_banks(tmp_path: Path) -> None:
+    found = ranks.run(3, tmp_path, groups_that_overlap, tmp_path)
+    values = [0.0, -1.0, -2.0, -3.0, -4.0, -5.0]
+    assert found == [values, [], values]
+
+
 def too_many_passes(rank: int, directory: Path) -> list[Any]:
     from embank.torch.distributed import rounds
 
@@ -434,13 +523,18 @@ def too_many_passes(rank: int, directory: Path) -> list[Any]:
         error = error_of(lambda: model(torch.tensor([1])))
         sum(out.sum() for out in held).backward()
         model(torch.tensor([1])).sum().backward()
-        return [error, table.peek([1])[0, 0]]
+        # The next forward pass tells the owners what was dropped.
+        held = [model(torch.tensor([1])) for _ in range(4)]
+        again = error_of(lambda: model(torch.tensor([1])))
+        del held
+        model(torch.tensor([1])).sum().backward()
+        return [error, again, table.peek([1])[0, 0]]
 
 
 def test_the_passes_that_wait_are_limited(tmp_path: Path) -> None:
-    for error, value in ranks.run(2, tmp_path, too_many_passes, tmp_path):
+    for error, again, value in ranks.run(2, tmp_path, too_many_passes, tmp_path):
         assert error.startswith("RuntimeError") and "wait for their backward pass" in error
-        assert value == -5.0
+        assert again == error and value == -6.0
 
 
 def fork_and_share(rank: int, directory: Path) -> list[Any]:

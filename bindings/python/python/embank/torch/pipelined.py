@@ -28,6 +28,7 @@ from . import in_hand
 from .bags import BagRequest
 from .leaf import free_failed_graphs, got, leaf_of, naming_cure
 from .lookahead import KeysByTable, keys_by_table
+from .many import is_sharded
 from .sinks import Identity, identity, sink_of
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     AnyPending = Union[Pending, ShardedPending]
 
 Batch = TypeVar("Batch")
+Result = TypeVar("Result")
 
 _HANDED_OUT_MAX = 2
 """The most batches in hand that no forward pass has used. A framework draws one batch ahead."""
@@ -100,7 +102,8 @@ class _RowsAhead:
         if lease is None or leaf is None:
             sink = sink_of(self.table)
             if lease is None:
-                if sink is not None:
+                # The owners of sharded rows see the leases of all ranks, and refuse for all.
+                if sink is not None and not is_sharded(self.table):
                     sink.check_bound(self.table, self._all)
                 lease = self._got_rows(device)
                 rows = lease.rows
@@ -305,21 +308,28 @@ class _Pass(Generic[Batch]):
 
     def hand_out(self) -> bool:
         """Draws batches and asks for their rows. Hands the next batch out, if there is one."""
+        # Over shards, each draw tells the owners which leases were dropped. A rank that skipped its
+        # backward pass must have dropped them by then, because the others have handed gradients
+        # over.
+        used = [of for of in self.in_hand if _used(of)]
+        self.in_hand = [of for of in self.in_hand if not _used(of)]
+        for of in used:
+            _let_go(of)
         # What was withdrawn comes before the gets of later batches.
         for hand in self._hands():
             if not _used(hand):
-                self._ask(hand)
+                try:
+                    self._ask(hand)
+                except _OfAllRanks as of_all:
+                    raise of_all.error from None
         while not self._drained and len(self._coming) <= self._depth:
             self._draw()
         if not self._coming:
             return False
         self.batch, hand = self._coming.popleft()
-        unused = [of for of in self.in_hand if not _used(of)]
-        kept = unused[-(_HANDED_OUT_MAX - 1) :]
-        for of in self.in_hand:
-            if all(of is not other for other in kept):
-                _let_go(of)
-        self.in_hand = [*kept, hand]
+        for of in self.in_hand[: -(_HANDED_OUT_MAX - 1)]:
+            _let_go(of)
+        self.in_hand = [*self.in_hand[-(_HANDED_OUT_MAX - 1) :], hand]
         return True
 
     def _draw(self) -> None:
@@ -336,7 +346,13 @@ class _Pass(Generic[Batch]):
             return
         try:
             drawn = self._hand(batch)
+        except _OfAllRanks as of_all:
+            self._drained, self.failure = True, of_all.error
+            return
         except Exception as error:
+            if any(queue.bank.closed for queue in self._queues_of_ranks()):
+                # No batch has rows any more, so there is none to hand out before.
+                raise
             self._drained, self.failure = True, error
             self._tell_end()
             return
@@ -373,8 +389,10 @@ class _Pass(Generic[Batch]):
 
     def _tell_end(self) -> None:
         """Tells other ranks that this one has no further batch, if the tables are sharded."""
-        for queue in self._queues_of_ranks():
-            queue.end()
+        try:
+            self._on_all_ranks(lambda queue: queue.end())
+        except _OfAllRanks as of_all:
+            self.failure = self.failure or of_all.error
 
     def _hand(self, batch: Batch) -> Optional[_Hand]:
         """Asks for the rows of a batch. None if the tables are sharded, and another rank has no
@@ -401,12 +419,27 @@ class _Pass(Generic[Batch]):
             if queue is None:
                 queue = self._queues[rows.table.bank] = rows.table.bank.ahead_queue()
             rows.ask(queue)
-        return all([queue.send() for queue in self._queues_of_ranks()])
+        return all(self._on_all_ranks(lambda queue: queue.send()))
 
-    def _queues_of_ranks(self) -> list[Any]:
-        """The queues of sharded banks (`ShardedQueue`)."""
+    def _queues_of_ranks(self) -> list[ShardedQueue]:
         queues = self._queues.values()
         return [queue for queue in queues if not isinstance(queue, embank.AheadQueue)]
+
+    def _on_all_ranks(self, call: Callable[[ShardedQueue], Result]) -> list[Result]:
+        """Calls `call` with the queue of each sharded bank.
+
+        Raises:
+            _OfAllRanks: All ranks raise the error. So no rank has to tell the others.
+        """
+        found = []
+        for queue in self._queues_of_ranks():
+            try:
+                found.append(call(queue))
+            except Exception as error:
+                if queue.bank.closed:
+                    raise
+                raise _OfAllRanks(error) from None
+        return found
 
     def _check(self, table: Table) -> None:
         bound = table.staleness_bound
@@ -420,6 +453,14 @@ class _Pass(Generic[Batch]):
                 f"table {table.name!r} has admission, which counts the gets of a key: a run that resumes would count the "
                 "gets of batches ahead twice; use Pipelined(..., depth=0)"
             )
+
+
+class _OfAllRanks(Exception):
+    """Wraps an error that every rank raises at this place."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 def _equal(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:

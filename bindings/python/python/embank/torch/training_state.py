@@ -334,9 +334,12 @@ def _check_unchanged(bank: AnyBank) -> None:
     """
     recovered = bank.recovered
     cure = "close it, open it anew, and resume before anything is trained"
+    # A rank can't take its shard of a fleet back alone.
+    rolls_back = isinstance(bank, embank.Bank)
     if bank.last_checkpoint != (None if recovered is None else recovered.checkpoint):
         what = f"this process has taken checkpoint {bank.last_checkpoint} since it opened the bank"
-        cure = f"call bank.roll_back({bank.last_checkpoint}), which drops later changes, and then resume; or {cure}"
+        if rolls_back:
+            cure = f"call bank.roll_back({bank.last_checkpoint}), which drops later changes, and then resume; or {cure}"
     elif not bank.changed_since_checkpoint:
         return
     elif recovered is None:
@@ -351,7 +354,8 @@ def _check_unchanged(bank: AnyBank) -> None:
     else:
         found = change(_rows(bank))
         what = f"rows have changed since it was opened at checkpoint {recovered.checkpoint}"
-        cure = f"call bank.roll_back({recovered.checkpoint}), which drops these changes, and then resume; or {cure}"
+        if rolls_back:
+            cure = f"call bank.roll_back({recovered.checkpoint}), which drops these changes, and then resume; or {cure}"
         if found is not None:
             what += f", those of table {found.table!r} among them: {found.cause}"
     raise ValueError(f"{bank.path} can't be resumed: {what}; {cure}")

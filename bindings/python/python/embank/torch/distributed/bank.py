@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
@@ -27,7 +28,7 @@ from .opening import View, assign, mismatch, open_shard, view_of
 from .pending import ShardedQueue
 from .protocol import END, Kind
 from .rounds import Rounds
-from .table import ShardedTable
+from .table import ShardedTable, as_int64
 
 if TYPE_CHECKING:
     from embank import Lease
@@ -111,6 +112,9 @@ class ShardedBank:
                 sets_kept,
                 {"wait_timeout": min(60.0, timeout / 2), **options},
             )
+        except ForAll as for_all:
+            exchange.close()
+            raise for_all.error from None
         except BaseException:
             exchange.close()
             raise
@@ -120,7 +124,9 @@ class ShardedBank:
         self._exchange = exchange
         self._sets = Sets(exchange, shard)
         self._closed_by = None
-        self.rounds = Rounds(exchange, of.shard_of_rank, gradients == "mean", self._abort)
+        self.rounds = Rounds(
+            exchange, of.shard_of_rank, gradients == "mean", self._sets.change, self._abort
+        )
 
     def table(self, name: str, dim: int, **options: Any) -> ShardedTable:
         """Opens a table, or makes it, on all shards. Arguments as for `Bank.table`.
@@ -135,6 +141,7 @@ class ShardedBank:
         """
         self.check_open()
         rounds = self.rounds
+        dim = operator.index(dim)
         settings: dict[str, Any] = {"name": name, "dim": dim}
         settings.update((option, repr(value)) for option, value in options.items())
         with rounds.round("opens a table"):
@@ -195,8 +202,9 @@ class ShardedBank:
         rounds = self.rounds
         leases: list[Lease] = []
         with rounds.round("gets rows for training"):
-            rounds.check_room(len(asked))
             _, counts = rounds.agree(Kind.GET, asked)
+            rounds.check_room(len(asked))
+            rounds.change()
             keys = rounds.keys(asked, counts)
 
             def read() -> list[NDArray[np.float32]]:
@@ -294,7 +302,7 @@ class ShardedBank:
     def put(self, table: ShardedTable, keys: ArrayLike, rows: ArrayLike) -> None:
         """See `ShardedTable.put`."""
         self.check_open()
-        flat = np.ascontiguousarray(keys).astype(np.int64, copy=False).reshape(-1)
+        flat = as_int64(keys)
         values = np.ascontiguousarray(rows, dtype=np.float32)
         digest = hashlib.blake2b(flat.tobytes(), digest_size=16)
         digest.update(values.tobytes())
@@ -302,6 +310,7 @@ class ShardedBank:
         own = self.route(table, flat)[self._exchange.rank]
         with self.rounds.round("puts rows"):
             self.rounds.agree(Kind.PUT, what=digest.digest())
+            self._sets.change()
             failure: Optional[Exception] = None
             try:
                 table.local.put(flat[own], values[own])
@@ -380,12 +389,19 @@ class ShardedBank:
             The number of the set.
 
         Raises:
-            embank.EmbankError: A shard has failed. All ranks raise the error of the first one, and
-                the last set is the newest.
+            embank.EmbankError: A shard has failed. All ranks raise the error of the first one. If
+                its checkpoint has failed, the last set is the newest. If only its record has, the
+                new set is the newest at the next opening.
+            TypeError: `blob` of a rank is no bytes. All ranks raise it.
         """
         self.check_open()
+        failure: Optional[Exception] = None
+        try:
+            blob = bytes(memoryview(blob))
+        except TypeError as error:
+            failure = error
         with self.rounds.round("takes a checkpoint"):
-            self.rounds.agree(Kind.CHECKPOINT)
+            self.rounds.agree(Kind.CHECKPOINT, failure=failure)
             return self._sets.take(blob).number
 
     def sets(self) -> list[FleetSet]:
@@ -404,8 +420,10 @@ class ShardedBank:
 
     @property
     def changed_since_checkpoint(self) -> bool:
-        """Whether rows of this rank's shard have changed since the newest set."""
-        return self.local.changed_since_checkpoint
+        """Whether rows may have changed since the newest set, on any shard: a training get, `put`
+        and gradients count on all ranks. `local.evict` counts on the ranks that call it.
+        """
+        return self._sets.changed(self.local)
 
     @property
     def state_id(self) -> str:

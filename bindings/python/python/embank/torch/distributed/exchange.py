@@ -31,15 +31,21 @@ class Exchange:
     """
 
     def __init__(self, group: Optional[dist.ProcessGroup], timeout: float) -> None:
-        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self._group: Any = dist.new_group(
-            ranks,
-            timeout=timedelta(seconds=timeout),
-            backend="gloo",
-            use_local_synchronization=group is not None,
+        c10d: Any = dist.distributed_c10d
+        of_ranks = group or dist.group.WORLD
+        self.rank = dist.get_rank(of_ranks)
+        self.size = dist.get_world_size(of_ranks)
+        # `dist.new_group` names a group of some ranks by what else the process has made, so the
+        # names could differ between the ranks, or be those of an earlier bank. The store of
+        # `of_ranks` is known to its ranks alone, which open their banks in the same order.
+        store = c10d._get_process_group_store(of_ranks)
+        number = store.add(f"embank/{self.rank}", 1)
+        self._group: Any = c10d.ProcessGroupGloo(
+            c10d.PrefixStore(f"embank/bank/{number}", store),
+            self.rank,
+            self.size,
+            timedelta(seconds=timeout),
         )
-        self.rank = dist.get_rank(self._group)
-        self.size = len(ranks)
         self.steps = 0
         """The number of exchanges that have begun."""
         self.bytes_sent = 0
@@ -52,7 +58,7 @@ class Exchange:
         self.steps += 1
         received = torch.empty(to_each.shape, dtype=torch.int64)
         sent = torch.from_numpy(to_each)
-        self._call(lambda: dist.all_to_all_single(received, sent, group=self._group))
+        self._call(lambda: self._group.alltoall_base(received, sent, [], []))
         array: NDArray[np.int64] = received.numpy()
         return array
 
@@ -72,9 +78,7 @@ class Exchange:
         received = torch.empty(sum(lengths), dtype=sent.dtype)
         lengths = list(lengths)
         self._call(
-            lambda: dist.all_to_all_single(
-                received, sent, lengths, sent_lengths, group=self._group
-            )
+            lambda: self._group.alltoall_base(received, sent, lengths, sent_lengths)
         )
         bounds = np.cumsum(lengths)[:-1]
         return list(np.split(received.numpy(), bounds))
@@ -92,13 +96,12 @@ class Exchange:
 
     def close(self) -> None:
         """Ends the group's connections. Calls of other ranks that wait for this one then fail."""
-        group, self._group = self._group, None
-        if group is not None and dist.is_initialized():
-            dist.destroy_process_group(group)
+        # The last reference, so this ends the connections.
+        self._group = None
 
-    def _call(self, call: Callable[[], object]) -> None:
+    def _call(self, call: Callable[[], Any]) -> None:
         try:
-            call()
+            call().wait()
         except RuntimeError as error:
             raise PeerLost(self.steps - 1, self.doing, str(error).split("\n")[0]) from error
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from embank._embank import FleetSet, Shard, plan_fleet
 
 from ..reference import taken_at
-from .errors import ForAll, PeerLost, packed, unpacked
+from .errors import ForAll, packed, unpacked
 from .exchange import Exchange
 
 if TYPE_CHECKING:
@@ -48,9 +48,17 @@ class RecoveredSet(NamedTuple):
         return self.number
 
 
+class NewestSet(NamedTuple):
+    number: int
+    """0 before the first set of a new fleet."""
+    id: int
+
+
 def on_all(exchange: Exchange, make: Callable[[], bytes]) -> list[bytes]:
-    """Calls `make`, and returns what it has returned on all ranks. If it fails on a rank, raises
-    the error of the first such rank on all ranks.
+    """Calls `make`, and returns what it has returned on all ranks.
+
+    Raises:
+        ForAll: It has failed on a rank. All ranks raise the error of the first such rank.
     """
     failure: Optional[Exception] = None
     try:
@@ -61,8 +69,8 @@ def on_all(exchange: Exchange, make: Callable[[], bytes]) -> list[bytes]:
     for rank, of in enumerate(contents):
         if of.startswith(b"-"):
             if failure is not None and rank == exchange.rank:
-                raise failure
-            raise unpacked(of[1:].decode(), f"rank {rank}")
+                raise ForAll(failure)
+            raise ForAll(unpacked(of[1:].decode(), f"rank {rank}"))
     return [of[1:] for of in contents]
 
 
@@ -104,15 +112,29 @@ class Sets:
     def __init__(self, exchange: Exchange, shard: Shard) -> None:
         self._exchange = exchange
         self.shard = shard
+        self._changed = False
+        # Read once, because the record has the bytes of all ranks.
+        self._read: Optional[NewestSet] = None
 
     def take(self, blob: bytes) -> FleetSet:
         """Takes a set. All ranks raise the error of the first shard that fails."""
-        try:
-            return take(self._exchange, self.shard, blob)
-        except PeerLost:
-            raise
-        except Exception as error:
-            raise ForAll(error) from None
+        self._read = None
+        taken = take(self._exchange, self.shard, blob)
+        self._read = NewestSet(taken.number, taken.id)
+        self._changed = False
+        return taken
+
+    def change(self) -> None:
+        """Records that a shard may have changed. Called on all ranks at the same calls, so they
+        agree, also if the rows of one call are all in one shard.
+        """
+        self._changed = True
+
+    def changed(self, local: Bank) -> bool:
+        """Whether rows have changed since the newest set. A change of the shard alone, such as an
+        eviction, counts on its rank.
+        """
+        return self._changed or local.changed_since_checkpoint
 
     @property
     def recovered(self) -> Optional[RecoveredSet]:
@@ -123,10 +145,12 @@ class Sets:
         return RecoveredSet(of.number, of.id, own(of.blob, self._exchange.rank))
 
     @property
-    def newest(self) -> Optional[FleetSet]:
+    def newest(self) -> Optional[NewestSet]:
         """The newest set. None for a new fleet."""
-        kept = self.shard.sets()
-        return kept[-1] if kept and kept[-1].number > 0 else None
+        if self._read is None:
+            kept = self.shard.sets()
+            self._read = NewestSet(kept[-1].number, kept[-1].id) if kept else NewestSet(0, 0)
+        return self._read if self._read.number > 0 else None
 
     def position(self, local: Bank) -> dict[str, Any]:
         """What a state dict records of the bank."""
@@ -137,7 +161,7 @@ class Sets:
             "state_id": local.state_id,
             "checkpoint": None if newest is None else newest.number,
             "id": None if newest is None else newest.id,
-            "changed": local.changed_since_checkpoint,
+            "changed": self.changed(local),
         }
 
     def problem(self, position: Mapping[str, Any], local: Bank) -> Optional[str]:
@@ -159,7 +183,7 @@ class Sets:
                 f"it refers to set {number}, and the bank is at {'no set' if newest is None else f'set {newest.number}'} "
                 f"(it keeps {[of.number for of in self.shard.sets()]}); open a bank that is at that set"
             )
-        if local.changed_since_checkpoint:
+        if self.changed(local):
             return f"rows have changed since set {number}; load it before training"
         return None
 
@@ -168,8 +192,9 @@ def take(exchange: Exchange, shard: Shard, blob: bytes) -> FleetSet:
     """Takes a checkpoint of each shard, and makes them a set.
 
     Raises:
-        Exception: A shard has failed. All ranks raise the error of the first one, and the last set
-            is the newest.
+        ForAll: A shard has failed. All ranks raise the error of the first one. If it has failed to
+            take its checkpoint, the last set is the newest. If it has failed to write the record,
+            the new set is the newest: the others have the record, and all have the checkpoints.
     """
     blobs = exchange.contents(blob)
     taken = False

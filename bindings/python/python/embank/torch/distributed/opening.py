@@ -253,10 +253,18 @@ def open_shard(
     try:
         on_all(exchange, opened)
         passed_over = settle(exchange, shards[0])
+
+        def warned() -> bytes:
+            if exchange.rank == 0:
+                text = "; ".join(passed_over)
+                warn_caller(f"{directory}: {text}; the rows are those of set {shards[0].newest_set}")
+            return b""
+
+        if passed_over:
+            # The program may turn warnings into errors.
+            on_all(exchange, warned)
     except BaseException:
         for bank in banks:
             bank.close()
         raise
-    if passed_over and exchange.rank == 0:
-        warn_caller(f"{directory}: {'; '.join(passed_over)}; the rows are those of set {shards[0].newest_set}")
     return banks[0], shards[0]

@@ -31,7 +31,7 @@ class ShardedQueue:
     """The gets ahead of one training loop. `ShardedBank.ahead_queue` makes it."""
 
     def __init__(self, bank: ShardedBank) -> None:
-        self._bank = bank
+        self.bank = bank
         self._queue: AheadQueue = bank.local.ahead_queue()
         self._batch = _BatchAhead(bank)
 
@@ -49,13 +49,13 @@ class ShardedQueue:
         batch = self._batch
         if not batch.requests:
             return True
-        self._batch = _BatchAhead(self._bank)
+        self._batch = _BatchAhead(self.bank)
         return batch.announce(self._queue)
 
     def end(self) -> None:
         """Tells the other ranks that this rank has no further batch, in place of `send`."""
-        if not self._bank.closed:
-            _BatchAhead(self._bank).announce(None)
+        if not self.bank.closed:
+            _BatchAhead(self.bank).announce(None)
 
     def close(self) -> None:
         self._queue.close()
@@ -78,13 +78,14 @@ class _BatchAhead:
         self.bank.check_open()
         rounds = self.bank.rounds
         with rounds.round("draws the next batch of Pipelined"):
-            rounds.check_room(len(self.requests))
             # A rank without a batch does not know the tables of the others.
             headers, counts = rounds.agree(
                 Kind.GET_AHEAD, self.requests, flags=0 if queue is not None else END
             )
             if queue is None or any(of.flags & END for of in headers):
                 return False
+            rounds.check_room(len(self.requests))
+            rounds.change()
             keys = rounds.keys(self.requests, counts)
             pending = [
                 of.table.local.get_ahead(each.keys, queue, distinct=True)

@@ -19,10 +19,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import embank
 
+from ..leaf import free_failed_graphs
+from ..sinks import sink_of
 from . import gradients
 from .errors import ForAll, ProtocolMismatch, packed, unpacked
 from .exchange import Exchange, joined
@@ -45,6 +48,7 @@ class Rounds:
         exchange: The ranks.
         shard_of_rank: The shard of each rank.
         divides: Whether sums of gradients are divided by the number of ranks.
+        change: Called when rows may change.
         abort: Closes the bank on this rank, because the ranks can't go on together.
     """
 
@@ -53,14 +57,16 @@ class Rounds:
         exchange: Exchange,
         shard_of_rank: Sequence[int],
         divides: bool,
+        change: Callable[[], None],
         abort: Callable[[BaseException], None],
     ) -> None:
         self.exchange = exchange
         self.tables: list[ShardedTable] = []
         self._shard_of_rank = list(shard_of_rank)
         self._divides = divides
+        self.change = change
         self._abort = abort
-        self._settings: Optional[bytes] = None
+        self._settings: Optional[tuple[list[bool], bytes]] = None
         self._held: dict[int, Held] = {}
         self._next_lease = 0
         # Leases that this rank can release. Their objects end at any time, also inside of a call.
@@ -135,6 +141,7 @@ class Rounds:
         digest = self._digest(requests, what)
         if any(not of.whole for of in given):
             flags |= EXPLICIT
+        self._free_failed_graphs(given)
         # Ends, because each turn but the last answers a lease.
         while True:
             failed = failure or self._failure
@@ -153,18 +160,21 @@ class Rounds:
                 header.write(row)
             found = self.exchange.headers(message)
             headers = [Header.read(row) for row in found]
+            counts = found[:, LENGTH : LENGTH + len(self.tables)]
             decision = decide(headers)
-            if decision.mismatch:
+            rates, equal = self._rates_of_all(found)
+            if decision.mismatch or not equal:
                 self._mismatch(kind, requests, header)
             if decision.failed:
                 self._drop(decision.answered)
                 self._fail(failed, [bool(of.flags & FAILED) for of in headers])
             if not decision.gradients:
                 self._drop(decision.answered)
-                return headers, found[:, LENGTH:]
-            self._apply(headers, found[:, LENGTH:], decision.answered, given)
+                return headers, counts
+            with self._at_rates(rates):
+                self._apply(headers, counts, decision.answered, given)
             if kind == Kind.GRADIENTS:
-                return headers, found[:, LENGTH:]
+                return headers, counts
 
     def keys(self, requests: Sequence[Request], counts: NDArray[np.int64]) -> list[_Keys]:
         """Sends the keys of `requests` to their owners. Returns for each request the keys of all
@@ -244,7 +254,9 @@ class Rounds:
         return found
 
     def check_room(self, count: int) -> None:
-        """Raises an error on all ranks if `count` more leases do not fit a header."""
+        """Raises an error on all ranks if `count` more leases do not fit a header. Must be called
+        after `agree`, which tells the owners of dropped leases.
+        """
         if self._next_lease + count - self._oldest > OPEN_LEASES_MAX:
             raise ForAll(
                 RuntimeError(
@@ -279,6 +291,16 @@ class Rounds:
     def _oldest(self) -> int:
         return min(self._held, default=self._next_lease)
 
+    def _free_failed_graphs(self, given: Sequence[Given]) -> None:
+        """Releases the leases that only a failed backward pass of this thread keeps. The others may
+        have handed gradients for them over.
+        """
+        # A running backward pass has freed them at its beginning.
+        if torch._C._current_graph_task_id() == -1:
+            answered = {of.number for each in given for of in each.leases} | self._released
+            if not answered.issuperset(self._held):
+                free_failed_graphs()
+
     def _bits(self, numbers: Any) -> int:
         oldest, bits = self._oldest, 0
         for number in numbers:
@@ -286,24 +308,63 @@ class Rounds:
         return bits
 
     def _digest(self, requests: Sequence[Request], what: bytes) -> int:
-        if self._settings is None:
-            self._settings = "\n".join(table.settings() for table in self.tables).encode()
-        of = hashlib.blake2b(self._settings, digest_size=8)
+        # The gradients carry the rate of a table with a SparseOptimizer.
+        with_rate = [sink_of(table) is None for table in self.tables]
+        if self._settings is None or self._settings[0] != with_rate:
+            texts = [table.settings(of) for table, of in zip(self.tables, with_rate)]
+            self._settings = with_rate, "\n".join(texts).encode()
+        of = hashlib.blake2b(self._settings[1], digest_size=8)
         of.update(bytes(str([each.table.index for each in requests]), "ascii"))
         of.update(what)
         return int.from_bytes(of.digest(), "little", signed=True)
 
     def _message(self, requests: Sequence[Request], given: Sequence[Given]) -> NDArray[np.int64]:
-        """Returns a header for each rank, with the number of keys for each table. A number below 0
-        stands for a lease, whose gradients come in the order of its keys.
+        """Returns a header for each rank, with two numbers for each table: of keys, and the
+        learning rate of gradients. A number of keys below 0 stands for a lease, whose gradients
+        come in the order of its keys.
         """
-        message = np.zeros((self.exchange.size, LENGTH + len(self.tables)), dtype=np.int64)
+        message = np.zeros((self.exchange.size, LENGTH + 2 * len(self.tables)), dtype=np.int64)
+        rates = message[:, LENGTH + len(self.tables) :].view(np.float64)
+        rates[:] = np.nan
         for of in requests:
             message[:, LENGTH + of.table.index] = [len(places) for places in of.of_rank]
         for each in given:
             counts = gradients.counts_of(each, self._oldest)
             message[:, LENGTH + each.table.index] = counts
+            if each.table.learning_rate is not None:
+                rates[:, each.table.index] = each.table.learning_rate
         return message
+
+    def _rates_of_all(self, found: NDArray[np.int64]) -> tuple[dict[int, float], bool]:
+        """Returns the learning rates of the gradients in all headers, by table, and whether the
+        ranks agree about them.
+        """
+        given = found[:, LENGTH + len(self.tables) :].view(np.float64)
+        by_table: dict[int, set[float]] = {
+            index: set(of[~np.isnan(of)].tolist()) for index, of in enumerate(given.T)
+        }
+        rates = {index: max(of) for index, of in by_table.items() if of}
+        return rates, all(len(of) <= 1 for of in by_table.values())
+
+    @contextmanager
+    def _at_rates(self, rates: dict[int, float]) -> Iterator[None]:
+        """Gives tables the learning rates of the ranks that hand gradients over. This rank may have
+        none, because it skipped its step, and so another rate.
+        """
+        before: list[tuple[ShardedTable, float]] = []
+        for index, rate in rates.items():
+            table = self.tables[index]
+            own = table.learning_rate
+            if own is not None and own != rate:
+                table.local.learning_rate = rate
+                # A SparseOptimizer writes the rate of each step, and this is one.
+                if sink_of(table) is None:
+                    before.append((table, own))
+        try:
+            yield
+        finally:
+            for table, own in before:
+                table.local.learning_rate = own
 
     def _apply(
         self,
@@ -313,6 +374,7 @@ class Rounds:
         given: Sequence[Given],
     ) -> None:
         """Exchanges gradients, applies those of this rank's rows, and ends the leases."""
+        self.change()
         coming = gradients.coming(self.tables, headers, counts, self._held, self._oldest)
         by_table = gradients.exchanged(self.exchange, headers, coming, given)
         of_leases = {number: self._taken(number) for number in answered}
@@ -320,8 +382,10 @@ class Rounds:
         self._failure = gradients.apply(of_leases, by_table, self.exchange.size, divisor)
 
     def _taken(self, number: int) -> Held:
+        # In this order, so that a release in between does not add the number again.
+        held = self._held.pop(number)
         self._released.discard(number)
-        return self._held.pop(number)
+        return held
 
     def _drop(self, answered: Sequence[int]) -> None:
         for number in answered:

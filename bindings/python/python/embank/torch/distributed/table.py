@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 import numpy as np
@@ -42,13 +43,15 @@ class ShardedTable:
 
     # What makes the rows of one shard take other steps than those of another. `ShardedBank` hashes
     # it into each header.
-    def settings(self) -> str:
+    def settings(self, with_rate: bool = True) -> str:
         """The settings that can change, as text."""
         of = self.local
-        found = {
+        found: dict[str, Any] = {
             "optimizer": of.optimizer, "clip_row_norm": of.clip_row_norm,
             "staleness_bound": of.staleness_bound, "set_time": self._time,
         }  # fmt: skip
+        if not with_rate:
+            found["optimizer"] = re.sub(r"\blr=[^,)]*", "lr", str(of.optimizer))
         return f"table {self.name!r} with " + ", ".join(f"{name}={value}" for name, value in found.items())
 
     @property
@@ -153,7 +156,7 @@ class ShardedTable:
 
     def request(self, keys: ArrayLike) -> Request:
         """Removes repeated keys, and finds the ranks that own their rows."""
-        flat = _as_int64(keys)
+        flat = as_int64(keys)
         _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
         is_first = np.zeros(len(flat), dtype=np.bool_)
         is_first[first] = True
@@ -216,7 +219,8 @@ class ShardedTable:
         return f"<ShardedTable {self.name!r}, dim={self.dim}, shard {self.bank.shard} of {self.bank.shards}>"
 
 
-def _as_int64(keys: ArrayLike) -> NDArray[np.int64]:
+def as_int64(keys: ArrayLike) -> NDArray[np.int64]:
+    """Returns keys `(n,)`. Raises `ValueError` or `TypeError` for other arrays."""
     array = np.asarray(keys)
     if array.ndim != 1:
         raise ValueError(f"keys must be 1-D, not {array.ndim}-D")
