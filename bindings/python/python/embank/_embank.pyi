@@ -963,7 +963,7 @@ class Feed:
     ) -> None: ...
 
 # Number, path, begin, end and bytes of the file of a part.
-_PartRow = tuple[int, str, int, int, int]
+_PartRow = tuple[int, str, int, int, int, int]
 # A vocabulary: name, numbers, or offsets and bytes of texts, and counts.
 _PartValues = tuple[
     str,
