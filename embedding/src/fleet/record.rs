@@ -182,7 +182,7 @@ pub(super) fn read(bank: &Path, number: u64) -> Result<Option<(Vec<u8>, SetRecor
     match record {
         Ok(record) => Ok(Some((bytes, record))),
         Err(what) => {
-            // To remove the file is no cure: this shard would never unpin the checkpoint of the set.
+            // To remove the file is no cure: this shard would never unpin the set's checkpoint.
             let what = format!(
                 "{what}; all shards have the same bytes in this file: copy it from another shard"
             );

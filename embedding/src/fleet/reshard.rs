@@ -457,7 +457,8 @@ impl Layout {
             for table in source.tables() {
                 let Some(&place) = places.get(&table.number) else { continue };
                 rows += match self.tables[place].way {
-                    // No shard has more buckets. The eighth is for buckets with more rows than others.
+                    // No shard has more buckets. The eighth is for buckets with more rows than
+                    // others.
                     Way::ByKey(_) => (table.rows * buckets).div_ceil(u64::from(BUCKETS)) * 9 / 8,
                     Way::To(placed) if placed != shard => 0,
                     Way::To(_) | Way::Everywhere | Way::Largest | Way::Times => table.rows,
@@ -727,7 +728,8 @@ mod tests {
             let bytes = layout.default_memory_bytes(&sources, shard, shards);
             (bytes - MEMORY_BYTES) / MEMORY_BYTES_PER_ROW
         };
-        // With 3 shards, no shard has more than 1,366 of the 4,096 buckets, and with 3,000 shards 2.
+        // With 3 shards, no shard has more than 1,366 of the 4,096 buckets. With 3,000 shards, no
+        // shard has more than 2.
         assert_eq!((rows(0, 3), rows(1, 3)), (1536 + 1000, 1536));
         assert_eq!((rows(0, 3000), rows(2999, 3000)), (2 + 1000, 2));
     }

@@ -962,7 +962,7 @@ class Feed:
         /,
     ) -> None: ...
 
-# Number, path, begin, end and bytes of the file of a part.
+# Number, path, begin and end of a part, and bytes and time of change of its file.
 _PartRow = tuple[int, str, int, int, int, int]
 # A vocabulary: name, numbers, or offsets and bytes of texts, and counts.
 _PartValues = tuple[
