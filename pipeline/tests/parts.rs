@@ -2,8 +2,10 @@
 //! made part by part, equal those of one run over the files.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use embank::{Bank, BankOptions};
 use embank_pipeline::{
@@ -431,9 +433,20 @@ fn a_file_that_changed_is_refused() {
     let spec = spec(plain, BadRows::Fail);
     let (split, parts) = split_files(&spec, &[Input::file(&file)], BY_NAME, 200).unwrap();
     let merged = merged(&spec, &split, &parts).unwrap();
+    let modified = fs::metadata(&file).unwrap().modified().unwrap();
+    let write_at = |text: &str, time| {
+        write(folder.path(), "a.tsv", text.as_bytes());
+        fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
+    };
+    // As long as before, and all values are known.
+    let text = tsv(0..60, "\n");
+    write_at(&text, modified + Duration::from_millis(1));
+    let error = rows_of(&mut merged.replay(), &spec, &split, &parts[0], &mut Rows::default());
+    let error = error.unwrap_err();
+    assert!(matches!(error, Error::InputChanged { .. }), "{error}");
+    assert!(error.to_string().contains("its time of change is another"), "{error}");
     // As long as before, with a value that no vocabulary has.
-    let changed = tsv(0..60, "\n").replacen("\tv0\t", "\tx0\t", 1);
-    write(folder.path(), "a.tsv", changed.as_bytes());
+    write_at(&text.replacen("\tv0\t", "\tx0\t", 1), modified);
     let error = rows_of(&mut merged.replay(), &spec, &split, &parts[0], &mut Rows::default());
     let error = error.unwrap_err();
     assert!(matches!(error, Error::InputChanged { .. }), "{error}");

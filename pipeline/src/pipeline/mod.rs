@@ -218,7 +218,7 @@ impl Pipeline {
             numberings: Arc::clone(&self.numberings),
             learns: false,
             replays: false,
-            is_of_parts: self.is_of_parts,
+            is_of_parts: false,
             begun: None,
             saves_each_batch: false,
             stop: Arc::default(),

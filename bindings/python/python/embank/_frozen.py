@@ -33,8 +33,7 @@ class FrozenPipeline:
     Parts of the split that made the vocabularies give the rows of one run over the files, bit for
     bit. Other parts, of a `split_parts` with the same spec, are read as `Pipeline.feed` does with
     `learn=False`: a value without an id gets the `unknown_id`, or raises `UnknownValue`. If the
-    spec skips bad rows, their share of such a part has no limit, because a part may have only the
-    bad end of a file.
+    spec skips bad rows, `bad_rows_max` counts in each of these parts alone.
     """
 
     def __init__(self, spec: str, split: str, report: str, values: list[Values]) -> None:
