@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 
 def is_sharded(table: AnyTable) -> bool:
-    """Whether the rows of the table are spread over ranks (`ShardedTable`)."""
-    return not isinstance(table, embank.Table)
+    """Whether the rows of the table are spread over ranks (`ShardedTable`). Other classes, such as
+    tables of another store, count as tables of one process.
+    """
+    return getattr(table, "is_sharded", False) is True
 
 
 def get_many(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Optional
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +28,9 @@ class ShardedTable:
     A learning rate and the other settings must be set to the same value on all ranks: the next
     exchange compares them.
     """
+
+    is_sharded: Literal[True] = True
+    """By this the modules know that calls are collective."""
 
     def __init__(self, bank: ShardedBank, local: Table, index: int) -> None:
         self.bank = bank
