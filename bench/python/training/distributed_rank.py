@@ -4,7 +4,7 @@ A run with one rank has a bank and no process group. A run with several has a `S
 `DistributedDataParallel` for the dense part. Both train one model in one loop.
 
 A clock takes the time of calls. It replaces the functions that it times: the calls of the store on
-several tables, the messages of torch, and the calls of the sharded bank.
+several tables, the messages of the exchange, and the calls of the sharded bank.
 """
 
 from __future__ import annotations
@@ -137,16 +137,17 @@ class Clock:
 
     def watch(self, bank: ShardedBank) -> None:
         """Times the calls of this process on `bank` from now on."""
-        exchange = dist.all_to_all_single
+        exchange: Any = bank.rounds.exchange
+        one_header = exchange.headers
 
-        def message(received: Any, sent: Any, *splits: Any, **named: Any) -> Any:
-            if not splits:
-                self.header_bytes += sent.nbytes * (bank.shards - 1) // bank.shards
-            with self.part("messages" if splits else "waits"):
-                return exchange(received, sent, *splits, **named)
+        def headers(to_each: NDArray[np.int64]) -> NDArray[np.int64]:
+            self.header_bytes += to_each.nbytes * (bank.shards - 1) // bank.shards
+            with self.part("waits"):
+                found: NDArray[np.int64] = one_header(to_each)
+            return found
 
-        of: Any = dist
-        of.all_to_all_single = message
+        exchange.headers = headers
+        exchange.pieces = self.timed("messages", exchange.pieces)
         rounds, one_round = bank.rounds, bank.rounds.round
 
         @contextmanager
