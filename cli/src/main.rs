@@ -147,7 +147,7 @@ enum Command {
     /// Estimates memory, disk space, checkpoint size and drive life of a table before it is made
     ///
     /// Uses the formulas of docs/architecture.md. The output says which numbers were measured and
-    /// where.
+    /// where. With --shards, prints what each shard of a fleet needs.
     Plan(plan::Args),
 }
 

@@ -247,6 +247,16 @@ fn a_plan_needs_no_bank() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["record_bytes"], 96);
     assert_eq!(plan("--rows 0 --dim 16").status.code(), Some(2));
+    let item = "--table item,rows=1M,dim=16,shard=1";
+    let output = plan(&format!("--shards 2 --json --table user,rows=10M,dim=16 {item}"));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows: Vec<_> = report["shards"].as_array().unwrap().iter().map(|of| &of["rows"]).collect();
+    assert_eq!(rows, [5_000_000, 6_000_000]);
+    assert_eq!(report["shards"][1]["whole_tables"], serde_json::json!(["item"]));
+    for refused in [item, "--shards 2 --rows 1M", "--shards 1 --table item,rows=1M,dim=16,shard=1"]
+    {
+        assert_eq!(plan(refused).status.code(), Some(2), "{refused}");
+    }
 }
 
 #[test]
