@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::PassedOn;
+use crate::environment::Python;
 use crate::{bench_all, command, environment, report, workspace};
 
 /// Every measurement, one line each; `cargo xtask bench <name> --help` lists its options.
@@ -66,7 +67,7 @@ pub(crate) enum Measurement {
     #[command(disable_help_flag = true)]
     Mechanisms(PassedOn),
     /// Preprocessing: rows/s from text and packed rows, threads; beside Polars and Meta's script;
-    /// feeding a training loop
+    /// feeding a training loop; two workers of Ray and of Spark beside one
     #[command(disable_help_flag = true)]
     Pipeline(PassedOn),
     /// Power cuts: each possible state of the disk, opened and compared with the checkpoints
@@ -164,6 +165,7 @@ fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     match args.split_first() {
         Some((name, rest)) if name == "peers" => python(root, "pipeline/peers", rest),
         Some((name, rest)) if name == "feed" => python(root, "pipeline/feed", rest),
+        Some((name, rest)) if name == "cluster" => on_engines(root, "pipeline/cluster", rest),
         _ => rust(root, "pipeline", args),
     }
 }
@@ -189,6 +191,22 @@ fn rust_of(root: &Path, package: &str, name: &str, args: &[OsString]) -> Result<
 fn python(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
     let script = format!("bench/python/{name}.py");
     let python = environment::prepared(root, &format!("running {script}"))?;
+    become_script(root, &python, &script, args)
+}
+
+/// Runs a script of `bench/python` as [`python`] does, in the environment of Ray and Spark.
+fn on_engines(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
+    let script = format!("bench/python/{name}.py");
+    let python = environment::prepared_with_engines(root, &format!("running {script}"))?;
+    become_script(root, &python, &script, args)
+}
+
+fn become_script(
+    root: &Path,
+    python: &Python,
+    script: &str,
+    args: &[OsString],
+) -> Result<ExitCode> {
     command::become_program(
         python
             .command(root)

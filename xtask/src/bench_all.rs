@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 43] = [
+const MEASUREMENTS: [&[&str]; 44] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -54,6 +54,7 @@ const MEASUREMENTS: [&[&str]; 43] = [
     &["pipeline", "vocabulary"],
     &["pipeline", "peers"],
     &["pipeline", "feed"],
+    &["pipeline", "cluster"],
     &["training", "speed"],
     &["training", "staleness"],
     &["training", "lookahead"],

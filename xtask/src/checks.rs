@@ -159,10 +159,11 @@ fn python_stages(
         })),
         _ => PYTHON_STAGES.iter().for_each(|stage| stages.skip(stage.name)),
     }
-    if python.is_some() {
-        stages.run(RAY_AND_SPARK, || ray_and_spark(root));
-    } else {
-        stages.skip(RAY_AND_SPARK);
+    match &program {
+        Some(program) => {
+            stages.run(RAY_AND_SPARK, || ray_and_spark(root, program));
+        }
+        None => stages.skip(RAY_AND_SPARK),
     }
     python
 }
@@ -173,8 +174,8 @@ const RAY_AND_SPARK: &str = "Ray and Spark";
 
 /// Runs the tests on Ray and Spark. If their packages can't be installed, the stage prints why and
 /// is left out; in continuous integration (`CI` is set) that is a failure. The tests on Spark apply
-/// this rule to Java.
-fn ray_and_spark(root: &Path) -> Result<()> {
+/// this rule to Java. `program` is that of [`program`].
+fn ray_and_spark(root: &Path, program: &Path) -> Result<()> {
     let lock = Lock::take(root)?;
     let python = match environment::with_cluster(root, &lock) {
         Err(error) if env::var_os("CI").is_none() => {
@@ -185,7 +186,13 @@ fn ray_and_spark(root: &Path) -> Result<()> {
     };
     environment::with_embank_on_cluster(root, &python, &lock)?;
     let tests = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"];
-    command::shown(python.command(root).args(tests).arg("bindings/python/cluster_tests"))
+    command::shown(
+        python
+            .command(root)
+            .env("EMBANK_COMMAND", program)
+            .args(tests)
+            .arg("bindings/python/cluster_tests"),
+    )
 }
 
 /// Builds the programs `embank` and `embank-bench`, which Python tests start. Returns the path of

@@ -1,5 +1,5 @@
 //! `target/venv`: the virtual environment of the demo, the Python tests and the measurements.
-//! `target/venv-cluster`: that of the tests on Ray and Spark, whose packages take 1.1 GB.
+//! `target/venv-cluster`: that of tests and a measurement on Ray and Spark. Its packages take 1.1 GB.
 //!
 //! The environment has three layers: the environment with its pip, the packages, and Embank's
 //! wheel. Each layer has a *stamp*, a file that records what the layer was made from: the Python,
@@ -80,6 +80,19 @@ pub(crate) fn prepared(root: &Path, then: &str) -> Result<Python> {
     println!("[3/4] building Embank (release) ...");
     with_embank(root, &python, &lock, "release")?;
     println!("[4/4] {then}");
+    Ok(python)
+}
+
+/// Makes `target/venv` as [`prepared`] does, and the environment of Ray and Spark with the same
+/// wheel. Returns the Python of the second.
+///
+/// # Errors
+/// Returns the errors of [`prepared`], and an error if Ray and Spark can't be installed.
+pub(crate) fn prepared_with_engines(root: &Path, then: &str) -> Result<Python> {
+    prepared(root, &format!("Ray and Spark in target/venv-cluster, and {then}"))?;
+    let lock = Lock::take(root)?;
+    let python = with_cluster(root, &lock)?;
+    with_embank_on_cluster(root, &python, &lock)?;
     Ok(python)
 }
 

@@ -39,6 +39,7 @@ RUNS = {
 """The arguments of each program. A smoke run is a run with `--quick`."""
 LEFT_OUT = {"pipeline/dlrm_script.py": "it needs a clone of github.com/facebookresearch/dlrm"}
 ELSEWHERE = {
+    "pipeline/cluster.py": "bindings/python/cluster_tests/test_measurement.py runs it",
     "pipeline/reference.py": "test_pipeline_reference.py and `bench pipeline` run it",
     "store/memory_child.py": "store/memory.py runs it",
     "training/in_memory.py": "test_in_memory.py runs it",
