@@ -1,5 +1,5 @@
 //! `target/venv`: the virtual environment of the demo, the Python tests and the measurements.
-//! `target/venv-cluster`: that of tests and a measurement on Ray and Spark. Its packages take 1.1 GB.
+//! `target/venv-cluster`: that of tests and a measurement on Ray and Spark, 1.1 GB.
 //!
 //! The environment has three layers: the environment with its pip, the packages, and Embank's
 //! wheel. Each layer has a *stamp*, a file that records what the layer was made from: the Python,

@@ -16,8 +16,8 @@ NO_JAVA = f"Spark needs Java {JAVA_MIN}: apt-get install openjdk-17-jre-headless
 
 
 def start_ray(processors: int) -> Any:
-    """Starts a cluster with this number of processors, and returns the module. `ray.shutdown()` ends it.
-    """
+    """Starts a cluster with this number of processors, and returns the module. `ray.shutdown()`
+    ends it."""
     # No reports to Ray's makers, and no worker that is killed because the machine is full.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_memory_monitor_refresh_ms"] = "0"

@@ -99,13 +99,13 @@ mod _embank {
     #[pymodule_export]
     use crate::table::ahead::{PyAheadQueue, PyPending};
     #[pymodule_export]
-    use crate::table::bags::get_bags_many;
-    #[pymodule_export]
-    use crate::table::many::{apply_many, get_many};
+    use crate::table::gets::{get_bags_many, get_many};
     #[pymodule_export]
     use crate::table::prefetch::PyPrefetch;
     #[pymodule_export]
     use crate::table::scan::PyScan;
+    #[pymodule_export]
+    use crate::table::writing::apply_many;
     #[pymodule_export]
     use crate::vocabulary::PyVocabulary;
 

@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str) -> Result<PlannedTable> {
     let spec = match Spec::try_parse_from([name].into_iter().chain(options)) {
         Ok(spec) => spec,
         Err(error) => {
-            // The rest of the text is the usage of a command line that nobody types.
+            // The rest of the text is the usage of a command line that does not exist.
             let text = error.to_string();
             let lines = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
             let what = lines.collect::<Vec<_>>().join(" ");

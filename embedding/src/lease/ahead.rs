@@ -42,6 +42,7 @@ use crate::lease::request::{LeasedPer, Request};
 use crate::registry::{Taker, TakerNumber, this_number, this_thread};
 use crate::table::Table;
 use crate::table::bags::{Bags, OwnedBags};
+use crate::table::gate::Decision;
 use crate::table::operations::PeekRows;
 use crate::table::peek::Missing;
 use crate::vocabulary::registry::Vocabularies;
@@ -121,7 +122,7 @@ struct Job {
     table: Table,
     unique: UniqueKeys,
     per: LeasedPer,
-    earlier: Vec<u64>,
+    decisions: Option<Vec<Decision>>,
     timeout: Duration,
     taker: Arc<Taker>,
     /// The caller's floating-point state, with which missing rows are made.
@@ -220,14 +221,15 @@ impl Shared {
                 self.shared.finish(&self.outcome, result);
             }
         }
-        let Job { number, table, unique, per, earlier, timeout, taker, float_state, outcome } = job;
+        let Job { number, table, unique, per, decisions, timeout, taker, float_state, outcome } =
+            job;
         let name = table.name().to_owned();
         let mut end = EndOfGet { shared: self, outcome, result: None, table: name };
         let ahead = Ahead { shared: self, outcome: &end.outcome, number };
         if ahead.is_cancelled() {
             return;
         }
-        let get = || table.get_for_later(unique, per, &earlier, timeout, taker, ahead);
+        let get = || table.get_for_later(unique, per, decisions, timeout, taker, ahead);
         let result = float_state.during(get);
         // The end of the queue interrupts a Get, and the caller learns the cause.
         if !(matches!(result, Err(Error::Interrupted { .. })) && ahead.is_cancelled()) {
@@ -506,7 +508,8 @@ impl Table {
         }
         let row_count = request.row_count();
         let timeout = request.timeout.unwrap_or(self.context().wait_timeout);
-        let Request { keys, unique, per, earlier, .. } = request;
+        let decisions = self.decided(&request);
+        let Request { keys, unique, per, .. } = request;
         let per = LeasedPer::from(per);
         if let LeasedPer::Bag(bags) = &per {
             self.check_bags(keys.len(), &bags.as_bags())?;
@@ -525,7 +528,7 @@ impl Table {
             table: self.clone(),
             unique,
             per,
-            earlier: earlier.to_vec(),
+            decisions,
             timeout,
             taker: this_thread(),
             float_state: FloatState::of_this_thread(),

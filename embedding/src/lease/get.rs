@@ -108,12 +108,12 @@ impl Table {
         waits: Waits<'_>,
     ) -> Result<Option<Lease>> {
         let count = request.row_count();
-        let Request { keys, unique, per, earlier, .. } = request;
+        let decisions = self.decided(&request);
+        let Request { keys, unique, per, .. } = request;
         if let RowPer::Bag(bags) = &per {
             self.check_bags(keys.len(), bags)?;
         }
         self.check_shape("rows", count, rows.len())?;
-        let decisions = self.decided_earlier(unique.keys(), earlier);
         let get =
             |unique, to| self.get_into(unique, per, to, decisions, waits, registry::this_thread());
         match per {
@@ -142,12 +142,11 @@ impl Table {
         &self,
         unique: UniqueKeys,
         per: LeasedPer,
-        earlier: &[u64],
+        decisions: Option<Vec<Decision>>,
         timeout: Duration,
         taker: Arc<Taker>,
         ahead: Ahead<'_>,
     ) -> Result<Lease> {
-        let decisions = self.decided_earlier(unique.keys(), earlier);
         let waits = Waits::Ahead(timeout, ahead);
         let lease = self.get_into(unique, per, GotRows::Nowhere, decisions, waits, taker)?;
         Ok(lease.expect("a Get that waits ends with a lease or an error"))
@@ -168,9 +167,8 @@ impl Table {
         let keys = unique.keys();
         let reached = RowHints::none_of(keys.len());
         let seen = SeenClocks::default();
-        let gated = self.shared.gate.is_some();
         let refused = Vec::new();
-        let mut get = GetRows { layout, keys, rows, reached, seen, gated, decisions, refused };
+        let mut get = GetRows { layout, keys, rows, reached, seen, decisions, refused };
         let Some(entered) = self.acquire(&mut get, waits)? else { return Ok(None) };
         let seen = get.seen;
         let hints = get.reached;

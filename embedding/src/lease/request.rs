@@ -7,6 +7,7 @@ use crate::keys::UniqueKeys;
 use crate::lease::Lease;
 use crate::table::Table;
 use crate::table::bags::{Bags, OwnedBags};
+use crate::table::gate::Decision;
 
 /// What the rows of a request stand for.
 #[derive(Debug, Clone, Copy)]
@@ -151,6 +152,11 @@ impl Table {
     pub fn request<'a>(&self, keys: &'a [u64]) -> Result<Request<'a>> {
         self.context().pool.rouse(keys.len());
         Request::new(keys)
+    }
+
+    /// Returns the decisions of a request about its distinct keys, if they have no row.
+    pub(super) fn decided(&self, request: &Request<'_>) -> Option<Vec<Decision>> {
+        self.decided_earlier(request.unique.keys(), request.earlier)
     }
 
     /// Finds the distinct keys of a batch.

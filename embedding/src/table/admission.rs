@@ -41,16 +41,19 @@ use crate::table::operations::{GetRows, GotRows};
 impl Table {
     /// Returns the decisions for `keys` in a step that has already called Get for the keys
     /// `earlier`. If a key of both lists has no row, the earlier Get refused it, and it stays
-    /// refused. `None` if `earlier` is empty or the table admits every key.
+    /// refused. `None` if the table admits every key.
     pub(crate) fn decided_earlier(&self, keys: &[u64], earlier: &[u64]) -> Option<Vec<Decision>> {
-        if earlier.is_empty() || self.shared.gate.is_none() {
-            return None;
+        self.shared.gate.as_ref()?;
+        let mut decisions = vec![Decision::Open; keys.len()];
+        if !earlier.is_empty() {
+            let earlier: HashSet<u64> = earlier.iter().copied().collect();
+            for (decision, key) in decisions.iter_mut().zip(keys) {
+                if earlier.contains(key) {
+                    *decision = Decision::Refused;
+                }
+            }
         }
-        let earlier: HashSet<u64> = earlier.iter().copied().collect();
-        let decision = |key: &u64| {
-            if earlier.contains(key) { Decision::Refused } else { Decision::Open }
-        };
-        Some(keys.iter().map(decision).collect())
+        Some(decisions)
     }
 
     /// Admits or refuses the keys of `get` at the places `missing`, which have no rows. The
@@ -59,10 +62,10 @@ impl Table {
     /// In that case, and after an error, the clocks that `get` has raised stay raised, and the
     /// caller lowers them.
     pub(crate) fn admit(&self, get: &mut GetRows<'_>, missing: &[u32]) -> Result<Option<u64>> {
-        let Some(gate) = &self.shared.gate else { return Ok(None) };
+        let (Some(gate), Some(decisions)) = (&self.shared.gate, &mut get.decisions) else {
+            return Ok(None);
+        };
         let layout = self.shared.layout();
-        let mut decisions =
-            get.decisions.take().unwrap_or_else(|| vec![Decision::Open; get.keys.len()]);
         let open: Vec<u32> = missing
             .iter()
             .copied()
@@ -77,7 +80,6 @@ impl Table {
             .iter()
             .copied()
             .partition(|&place| decisions[place as usize] == Decision::Admitted);
-        get.decisions = Some(decisions);
         for &place in &refused {
             if let Some(to) = get.rows.at(place as usize, layout.dim) {
                 layout.fill_initial(get.keys[place as usize], to);
@@ -106,7 +108,6 @@ impl Table {
             seen: SeenClocks::default(),
             decisions: None,
             refused: Vec::new(),
-            gated: false,
         };
         let clock = Clock::Acquire { bound: self.staleness_bound() };
         let executed = self.execute(&keys, clock, &mut more);

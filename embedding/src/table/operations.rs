@@ -146,9 +146,8 @@ pub(crate) struct GetRows<'a> {
     /// The addresses in the store of the rows whose clocks this Get has raised.
     pub(crate) reached: RowHints,
     pub(crate) seen: SeenClocks,
-    /// True if only admitted keys get new rows; see the module `admission`.
-    pub(crate) gated: bool,
-    /// The decisions that earlier attempts of this Get have made about keys without a row.
+    /// For each key the decision about it if it has no row; see the module `admission`. Earlier
+    /// attempts of this Get may have made some. `None` if every key gets a row.
     pub(crate) decisions: Option<Vec<Decision>>,
     /// Places of the keys that admission refused, ascending.
     pub(crate) refused: Vec<u32>,
@@ -241,8 +240,7 @@ impl Operation for GetRows<'_> {
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        let admitted = || self.decisions.as_ref().is_some_and(|of| of[i] == Decision::Admitted);
-        if self.gated && !admitted() {
+        if self.decisions.as_ref().is_some_and(|of| of[i] != Decision::Admitted) {
             return false;
         }
         let layout = self.layout;
@@ -263,7 +261,7 @@ impl Divisible for GetRows<'_> {
     type Found = (RowHints, SeenClocks);
 
     fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<GetRows<'_>> {
-        let Self { layout, keys, rows, gated, decisions, .. } = self;
+        let Self { layout, keys, rows, decisions, .. } = self;
         let parts = rows.divide(ranges, layout.dim).into_iter().zip(ranges);
         parts
             .map(|(rows, range)| GetRows {
@@ -272,7 +270,6 @@ impl Divisible for GetRows<'_> {
                 rows,
                 reached: RowHints::none_of(range.len()),
                 seen: SeenClocks::default(),
-                gated: *gated,
                 decisions: decisions.as_ref().map(|of| of[range.clone()].to_vec()),
                 refused: Vec::new(),
             })

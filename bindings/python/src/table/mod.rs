@@ -1,9 +1,9 @@
 //! `Table`: rows by key.
 //!
 //! This file has the class and its properties. The other files of this folder have its other
-//! methods: `training` for a training step, `ahead` for the rows of later batches, `many` for
-//! several tables at once, `reading` for
-//! methods that change nothing, `files` for export and import, `life` for deletion and eviction.
+//! methods: `gets` for rows under a lease, `ahead` for the rows of later batches, `writing` for
+//! puts and gradients, `reading` for methods that change nothing, `files` for export and import,
+//! `life` for deletion and eviction.
 
 use std::sync::Arc;
 
@@ -15,18 +15,17 @@ use crate::cell::{BankCell, TableKey};
 use crate::{scalars, settings, stats};
 
 pub(crate) mod ahead;
-pub(crate) mod bags;
 pub(crate) mod files;
+pub(crate) mod gets;
 mod life;
 mod lookahead;
-pub(crate) mod many;
 pub(crate) mod prefetch;
 mod progress;
 mod reading;
 mod request;
 mod row_count;
 pub(crate) mod scan;
-mod training;
+pub(crate) mod writing;
 
 /// An embedding table: float32 rows of one width by 64-bit key. Made by `Bank.table`.
 ///

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 use super::PyTable;
 use super::prefetch::{PyPrefetch, missing_choice};
+use super::request::GivenBags;
 use super::scan::PyScan;
 use crate::arrays::{Keys, Rows};
 
@@ -39,6 +40,45 @@ impl PyTable {
         let mut rows = Rows::new(py, out, keys.len(), self.key.dim)?;
         let values = rows.as_slice_mut()?;
         self.with(py, |table| table.peek(keys, values, missing).map(drop))?;
+        Ok(rows.into_array())
+    }
+
+    /// Reads rows for evaluation and pools the rows of each bag to one. It takes no lease, inserts
+    /// nothing and never waits for a bound. A key without a row counts with its initial value.
+    ///
+    /// Args:
+    ///     keys, offsets, pooling, weights, out: See `get_bags`.
+    ///
+    /// Returns:
+    ///     float32 `(bags, dim)`.
+    ///
+    /// Raises:
+    ///     UnknownValue: A key without a row is no id of the table's vocabulary.
+    ///     ValueError: Offsets or weights do not fit the keys.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("peek_bags.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("item", dim=1)
+    /// ...     table.put([1, 2], [[3.0], [5.0]])
+    /// ...     table.peek_bags([1, 2], [0, 2, 2], pooling="mean").tolist()
+    /// [[4.0], [0.0]]
+    #[pyo3(signature = (keys, offsets, *, pooling = "sum", weights = None, out = None))]
+    fn peek_bags<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        offsets: &Bound<'py, PyAny>,
+        pooling: &str,
+        weights: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let bags = GivenBags::new(keys.len(), offsets, pooling, weights)?;
+        let bags = bags.as_bags();
+        let mut rows = Rows::new(py, out, bags.len(), self.key.dim)?;
+        let values = rows.as_slice_mut()?;
+        self.with(py, |table| table.peek_bags(keys, bags, values))?;
         Ok(rows.into_array())
     }
 

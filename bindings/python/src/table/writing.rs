@@ -1,4 +1,4 @@
-//! Functions that get rows of several tables in one call, and apply their gradients.
+//! The calls that write rows: puts, and the gradients of one table or of several.
 
 use embank::TableGradients;
 use numpy::PyReadonlyArray2;
@@ -6,71 +6,121 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::PyTable;
-use super::request::{Given, GivenPer, check_bank, take_all};
+use super::request::check_bank;
 use crate::arrays::{self, Keys};
-use crate::cell::BankCell;
+use crate::cell::{BankCell, LeaseId, lease_of_another_table};
 use crate::lease::PyLease;
-use crate::scalars;
 
-/// Reads rows of several tables of one bank for training: `Table.get_distinct` on each, in one
-/// call.
-///
-/// The call releases the GIL once. It takes all leases or no lease. It takes them in an order of
-/// the tables that does not depend on `requests`. So threads that get rows of several tables never
-/// block each other forever.
-///
-/// Args:
-///     requests: Pairs of a table and its keys, integers `(n,)`. No table may occur twice.
-///     earlier: For each request the `earlier` of `get_distinct`, or None. Default: None for all.
-///     timeout: The longest wait in seconds for the rows of all tables together. Default: the
-///         bank's `wait_timeout` for each table.
-///
-/// Returns:
-///     A list of `Lease`, one for each request.
-///
-/// Raises:
-///     StalenessTimeout: A row of one of the tables stayed over its bound; no lease is taken.
-///     SelfBlocked: Only leases of this thread hold a row at its bound; no lease is taken.
-///     UnknownValue: A table has a vocabulary, and a key is no id of it; no lease is taken.
-///     ValueError, TypeError: Keys are not 1-D or not integers, a table occurs twice, or the tables
-///         belong to two banks.
-///
-/// >>> import embank
-/// >>> bank = embank.Bank("many.bank", memory_budget="16MiB")
-/// >>> users, items = bank.table("user", dim=2), bank.table("item", dim=3)
-/// >>> leases = embank.get_many([(users, [7, 7, 9]), (items, [1])])
-/// >>> [lease.rows.shape for lease in leases]
-/// [(2, 2), (1, 3)]
-/// >>> bank.close()
-#[pyfunction]
-#[pyo3(signature = (requests, *, earlier = None, timeout = None))]
-pub(crate) fn get_many<'py>(
-    py: Python<'py>,
-    requests: Vec<(Bound<'py, PyTable>, Bound<'py, PyAny>)>,
-    earlier: Option<Vec<Option<Bound<'py, PyAny>>>>,
-    timeout: Option<f64>,
-) -> PyResult<Vec<PyLease>> {
-    let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
-    let earlier = earlier.unwrap_or_else(|| requests.iter().map(|_| None).collect());
-    if earlier.len() != requests.len() {
-        return Err(PyValueError::new_err(format!(
-            "earlier must have one entry for each of the {} requests, found {}",
-            requests.len(),
-            earlier.len()
-        )));
+impl PyTable {
+    /// The ids of leases of this bank within its cell.
+    pub(crate) fn lease_ids(&self, leases: &[Bound<'_, PyLease>]) -> PyResult<Vec<LeaseId>> {
+        let ids = leases.iter().map(|lease| lease.get().id_in(&self.cell));
+        ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)
     }
-    let Some((first, _)) = requests.first() else { return Ok(Vec::new()) };
-    let cell = first.get().cell.clone();
-    check_bank(&cell, requests.iter().map(|(table, _)| table.get()))?;
-    let requests = requests
-        .iter()
-        .zip(&earlier)
-        .map(|((table, keys), earlier)| {
-            let request = Given::new(table.get(), Keys::new(keys)?, GivenPer::Distinct);
-            Ok(Given { earlier: earlier.as_ref().map(Keys::new).transpose()?, ..request })
+
+    /// Calls the table with keys and one row of values for each key. Errors call the values `name`.
+    fn with_batch(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        (name, values): (&'static str, &Bound<'_, PyAny>),
+        call: fn(&embank::Table, &[u64], &[f32]) -> embank::Result<()>,
+    ) -> PyResult<()> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let values = arrays::values(name, values, keys.len(), self.key.dim)?;
+        let values = values.as_slice()?;
+        self.with(py, |table| call(table, keys, values))
+    }
+}
+
+#[pymethods]
+impl PyTable {
+    /// Writes rows, without a lease.
+    ///
+    /// An existing row keeps its optimizer state. A new row gets the optimizer's initial state.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     rows: float32 `(n, dim)`. If a key occurs more than once, its last row is kept.
+    ///
+    /// Raises:
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no row changes.
+    fn put(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.with_batch(py, keys, ("rows", rows), embank::Table::put)
+    }
+
+    /// Applies gradients with the table's optimizer, without a lease.
+    ///
+    /// A key without a row first gets one with its initial value.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     grads: float32 `(n, dim)`. The gradients of equal keys are summed first.
+    ///
+    /// Raises:
+    ///     ValueError: A gradient is NaN or infinite, or the table has no optimizer; no row
+    ///         changes.
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no row changes.
+    fn apply_gradients(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        grads: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.with_batch(py, keys, ("grads", grads), embank::Table::apply_gradients)
+    }
+
+    /// Takes one step for each row of several leases of this table, and consumes the leases.
+    ///
+    /// Use it for gradients that were summed over several forward passes. The call consumes all
+    /// leases or no lease. Rows that were deleted after their get stay deleted. Keys that no lease
+    /// holds get no row.
+    ///
+    /// Args:
+    ///     leases: `Lease` objects of this table.
+    ///     keys: Integers `(n,)`: the keys of the leases.
+    ///     grads: float32 `(n, dim)`. The gradients of equal keys are summed first.
+    ///
+    /// Raises:
+    ///     ValueError: A lease was consumed before or belongs to another table, or a shape is wrong
+    ///         (the leases stay as they were). A gradient is NaN or infinite, or the table has no
+    ///         optimizer (the call releases the leases).
+    ///     LeaseExpired: A lease has expired; no row changes, and the call releases the other
+    ///         leases.
+    ///     EmbankError: The store failed; the call releases the leases.
+    ///
+    /// >>> import embank
+    /// >>> bank = embank.Bank("together.bank", memory_budget="16MiB")
+    /// >>> table = bank.table(
+    /// ...     "item", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros()
+    /// ... )
+    /// >>> leases = [table.get_distinct([7, 8]), table.get_distinct([7])]
+    /// >>> table.apply_leases(leases, [7, 8, 7], [[1.0], [1.0], [1.0]])
+    /// >>> table.peek([7, 8]).tolist(), table.outstanding(7)
+    /// ([[-1.0], [-1.0]], 0)
+    /// >>> bank.close()
+    fn apply_leases(
+        &self,
+        py: Python<'_>,
+        leases: Vec<Bound<'_, PyLease>>,
+        keys: &Bound<'_, PyAny>,
+        grads: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let grads = arrays::values("grads", grads, keys.len(), self.key.dim)?;
+        let grads = grads.as_slice()?;
+        let ids = self.lease_ids(&leases)?;
+        self.cell.with_leases(py, &[(self.key.handle, ids)], |mut leases| {
+            embank::Lease::apply_together(leases.swap_remove(0), keys, grads)
         })
-        .collect::<PyResult<Vec<_>>>()?;
-    take_all(py, &cell, &requests, timeout)
+    }
 }
 
 /// A table, leases of it, their keys and gradients.
