@@ -20,11 +20,16 @@ use crate::interpreter::Interpreter;
 /// The files that pin the packages of `target/venv`.
 const REQUIREMENTS: [&str; 2] = ["examples/dlrm/requirements.txt", "xtask/requirements.txt"];
 
+/// The files that pin packages of `target/venv` which pip installs without their dependencies.
+const ALONE: [&str; 1] = ["xtask/torchrec-requirements.txt"];
+
 /// A virtual environment in `target`.
 struct Environment {
     folder: &'static str,
     /// The files that pin its packages.
     requirements: &'static [&'static str],
+    /// The files that pin packages which are installed after the others, without dependencies.
+    alone: &'static [&'static str],
     /// What the first installation takes.
     cost: &'static str,
 }
@@ -32,12 +37,14 @@ struct Environment {
 const MAIN: Environment = Environment {
     folder: "target/venv",
     requirements: &REQUIREMENTS,
+    alone: &ALONE,
     cost: "one to three minutes, about 5 GB",
 };
 
 const CLUSTER: Environment = Environment {
     folder: "target/venv-cluster",
     requirements: &["xtask/cluster-requirements.txt"],
+    alone: &[],
     cost: "one minute, about 1.1 GB",
 };
 
@@ -167,7 +174,7 @@ impl Environment {
 
     fn with_packages(&self, root: &Path, python: &Python, prefix: &str) -> Result<()> {
         let mut wanted = String::new();
-        for file in self.requirements {
+        for file in self.requirements.iter().chain(self.alone) {
             let path = root.join(file);
             wanted += &fs::read_to_string(&path)
                 .with_context(|| format!("reading {}", path.display()))?;
@@ -180,11 +187,8 @@ impl Environment {
         }
         stamp.remove()?;
         println!("{prefix}installing {names} (the first time: {}) ...", self.cost);
-        let mut pip = pip(python, root, "install");
-        for file in self.requirements {
-            pip.arg("-r").arg(file);
-        }
-        command::quiet(&mut pip).context("installing Python packages")?;
+        installed(root, python, self.requirements, &[])?;
+        installed(root, python, self.alone, &["--no-deps"])?;
         stamp.write(wanted.as_bytes())
     }
 
@@ -204,7 +208,8 @@ impl Environment {
     }
 }
 
-/// Installs every package of [`REQUIREMENTS`]. Prints one line, which begins with `prefix`.
+/// Installs every package of [`REQUIREMENTS`] and [`ALONE`]. Prints one line, which begins with
+/// `prefix`.
 ///
 /// # Errors
 /// Returns an error with the end of pip's output if pip fails.
@@ -303,6 +308,19 @@ fn pip(python: &Python, root: &Path, action: &str) -> Command {
     pip
 }
 
+/// Installs the packages that the files pin, with these options of pip.
+fn installed(root: &Path, python: &Python, files: &[&str], options: &[&str]) -> Result<()> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let mut pip = pip(python, root, "install");
+    pip.args(options);
+    for file in files {
+        pip.arg("-r").arg(file);
+    }
+    command::quiet(&mut pip).context("installing Python packages")
+}
+
 /// Returns the only file in a folder.
 pub(crate) fn only_file(folder: &Path) -> Result<PathBuf> {
     let entries: Vec<_> = fs::read_dir(folder)
@@ -396,7 +414,7 @@ mod tests {
     /// Makes a root whose requirement files have only comments, so pip fetches nothing.
     fn root_without_requirements() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
-        for file in REQUIREMENTS {
+        for file in REQUIREMENTS.iter().chain(&ALONE) {
             let path = root.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "# nothing\n").unwrap();

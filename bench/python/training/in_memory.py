@@ -8,8 +8,8 @@ the rows. The figure is keys a second over whole steps. Four contenders take equ
   torch sparse Adagrad     torch.nn.Embedding or EmbeddingBag, sparse=True, and torch.optim.Adagrad
   FBGEMM row-wise Adagrad  table-batched embeddings on the CPU, EXACT_ROWWISE_ADAGRAD
 
-FBGEMM takes part where it is installed. The package's own dependencies are not needed:
-target/venv/bin/python -m pip install --no-deps fbgemm-gpu-cpu==1.6.0
+FBGEMM takes part where it is installed. `cargo xtask` installs it in target/venv. Elsewhere:
+python -m pip install --no-deps fbgemm-gpu-cpu==1.6.0 (its own dependencies are not needed)
 
 The cases: 4,096 and 32,768 ids of 16 columns, 4,096 ids of 128 columns, 2,048 bags of 20 keys of
 64 columns (sums); each with uniform keys and with keys by Zipf's law (exponent 1.05). In a round
