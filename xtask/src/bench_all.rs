@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 44] = [
+const MEASUREMENTS: [&[&str]; 45] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -66,6 +66,7 @@ const MEASUREMENTS: [&[&str]; 44] = [
     &["training", "clicks"],
     &["training", "busy"],
     &["training", "distributed"],
+    &["training", "rank-kills"],
     &["soak"],
 ];
 

@@ -32,6 +32,7 @@ RUNS = {
     "training/optimizers.py": "--steps 100",
     "training/pipelined.py": "--model graphsage-disk --nodes 3000 --dim 8 --turns 2",
     "training/quality.py": "--model dlrm distmult --budget-share 8",
+    "training/rank_kills.py": "--kills 2",
     "training/speed.py": "--turns 2",
     "training/staleness.py": "--steps 8 --dim 8 --batch-size 16 --negatives 16",
     "training/training.py": "staleness --model dlrm --steps 8",
@@ -42,6 +43,7 @@ ELSEWHERE = {
     "pipeline/cluster.py": "bindings/python/cluster_tests/test_measurement.py runs it",
     "pipeline/reference.py": "test_pipeline_reference.py and `bench pipeline` run it",
     "store/memory_child.py": "store/memory.py runs it",
+    "training/doomed_rank.py": "training/rank_kills.py runs it",
     "training/in_memory.py": "test_in_memory.py runs it",
     "training/movielens_run.py": "training/quality.py runs it",
 }

@@ -13,6 +13,7 @@ measurement.
   clicks       Criteo-format rows by turns: the cost of training out of core, and Lookahead's gain
   busy         Criteo-format rows beside processes that keep every core busy
   distributed  two ranks on one core each, beside one rank: speed, bytes, and parts of a step
+  rank-kills   ranks under torchrun that are killed: the resumed run must end at the same AUC
 
 `<subcommand> --help` lists the options. Without a subcommand, `clicks` runs.
 """
@@ -36,6 +37,7 @@ PROGRAMS = {
     "clicks": "training/clicks.py",
     "busy": "training/busy.py",
     "distributed": "training/distributed.py",
+    "rank-kills": "training/rank_kills.py",
 }
 
 

@@ -189,7 +189,8 @@ def differences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tupl
     """What `train` returns on each rank, with each way to sum gradients."""
     missing = [name for name in ("torchrec", "fbgemm_gpu") if find_spec(name) is None]
     if missing:
-        why = f"{' and '.join(missing)} not installed: xtask/torchrec-requirements.txt, with --no-deps"
+        names = " and ".join(missing)
+        why = f"no {names}: pip install --no-deps -r xtask/torchrec-requirements.txt"
         if os.environ.get("CI"):
             pytest.fail(f"{why}, and CI is set")
         pytest.skip(why)
