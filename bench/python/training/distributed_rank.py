@@ -72,8 +72,9 @@ class Place:
 class Turn:
     """Some steps of one rank: their seconds and losses, and the seconds of `PARTS`.
 
-    `computed` is the processor time of all threads, and `disturbed` the time that the training
-    thread waited for its core while a thread of another program had it.
+    `computing` has for each step its seconds without those of `PARTS`. `computed` is the processor
+    time of all threads, and `disturbed` the time that the training thread waited for its core while
+    a thread of another program had it.
     """
 
     seconds: float
@@ -81,6 +82,7 @@ class Turn:
     disturbed: float
     losses: list[float]
     parts: dict[str, float]
+    computing: list[float]
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,10 @@ class Clock:
             self.seconds[name] += taken - self._inside.pop()
             if self._inside:
                 self._inside[-1] += taken
+
+    def outside(self) -> float:
+        """A time in seconds that rests inside of the parts. Must be called outside of them."""
+        return time.perf_counter() - sum(self.seconds.values())
 
     def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **named: Any) -> Any:
@@ -236,14 +242,19 @@ class Training:
     def take(self, steps: int) -> Turn:
         before = dict(self.clock.seconds)
         begin = times()
-        losses = [next(self.steps) for _ in range(steps)]
+        losses, ends = [], [self.clock.outside()]
+        for _ in range(steps):
+            losses.append(next(self.steps))
+            ends.append(self.clock.outside())
         seconds, computed, of_thread, waited = (b - a for a, b in zip(begin, times()))
         # While this thread waits for its core, either other threads of the process compute, or
         # other programs.
         disturbed = max(0.0, waited - (computed - of_thread))
         self.taken += steps
         parts = {name: of - before[name] for name, of in self.clock.seconds.items()}
-        return Turn(seconds, computed, disturbed, [float(loss) for loss in losses], parts)
+        computing = [end - begin for begin, end in itertools.pairwise(ends)]
+        losses_of = [float(loss) for loss in losses]
+        return Turn(seconds, computed, disturbed, losses_of, parts, computing)
 
     def disk_reads(self) -> int:
         return sum(self.local.open_table(table.name).stats()["disk_reads"] for table in self.tables)
@@ -289,7 +300,10 @@ class Training:
         return float(np.median(taken))
 
 
-def serve(pipe: Connection, given: argparse.Namespace, name: str, place: Place) -> None:
+def serve(
+    pipe: Connection, given: argparse.Namespace, name: str, place: Place,
+    training_of: type[Training] = Training,
+) -> None:
     """Trains as many steps as `pipe` says and answers with a `Turn`, until it says 0. The last
     answer is an `Outcome`. After an error, the answer is the error's text."""
     try:
@@ -298,7 +312,7 @@ def serve(pipe: Connection, given: argparse.Namespace, name: str, place: Place) 
             store = dist.FileStore(str(place.meeting), place.ranks)
             dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.ranks)
         model, _, disk = name.partition("-")
-        training = Training(Clicks(given, model, bool(disk)), place, given.seed)
+        training = training_of(Clicks(given, model, bool(disk)), place, given.seed)
         pipe.send(None)
         while steps := pipe.recv():
             pipe.send(training.take(steps))
