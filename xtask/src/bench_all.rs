@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 45] = [
+const MEASUREMENTS: [&[&str]; 46] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -67,6 +67,7 @@ const MEASUREMENTS: [&[&str]; 45] = [
     &["training", "busy"],
     &["training", "distributed"],
     &["training", "rank-kills"],
+    &["training", "forecast"],
     &["soak"],
 ];
 

@@ -27,6 +27,7 @@ RUNS = {
     "training/clicks.py": "",
     "training/distributed.py": "--model dlrm --turns 2",
     "training/dtypes.py": "",
+    "training/forecast.py": "--model dlrm --turns 2",
     "training/kills.py": "--kills 1 --exceptions 2 --depth 2",
     "training/lookahead.py": "--model distmult-disk --turns 2",
     "training/optimizers.py": "--steps 100",
@@ -44,6 +45,7 @@ ELSEWHERE = {
     "pipeline/reference.py": "test_pipeline_reference.py and `bench pipeline` run it",
     "store/memory_child.py": "store/memory.py runs it",
     "training/doomed_rank.py": "training/rank_kills.py runs it",
+    "training/forecast_page.py": "test_forecast_page.py runs it",
     "training/in_memory.py": "test_in_memory.py runs it",
     "training/movielens_run.py": "training/quality.py runs it",
 }

@@ -14,6 +14,7 @@ measurement.
   busy         Criteo-format rows beside processes that keep every core busy
   distributed  two ranks on one core each, beside one rank: speed, bytes, and parts of a step
   rank-kills   ranks under torchrun that are killed: the resumed run must end at the same AUC
+  forecast     a simulator of several ranks, beside ranks at three rates of the network
 
 `<subcommand> --help` lists the options. Without a subcommand, `clicks` runs.
 """
@@ -38,6 +39,7 @@ PROGRAMS = {
     "busy": "training/busy.py",
     "distributed": "training/distributed.py",
     "rank-kills": "training/rank_kills.py",
+    "forecast": "training/forecast.py",
 }
 
 
