@@ -210,7 +210,10 @@ class Training:
         self.clock.watch_store()
         self.bytes_before = 0
         if place.ranks > 1:
-            self.model = DistributedDataParallel(self.inner)
+            # The one buffer of the model is constant, so no rank has to send it.
+            self.model = DistributedDataParallel(
+                self.inner, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
             self.clock.watch(self.bank)
             self.bytes_before = self.bank.bytes_sent
         self.optimizer = torch.optim.Adam(self.inner.parameters(), lr=LEARNING_RATE)
@@ -283,8 +286,8 @@ class Training:
         for step in range(self.taken):
             of_batch = batch_keys(self.tables, self.data.batch(self.rows(step)))
             for table, keys in of_batch.items():
-                of_rank = self.bank.route(table, np.unique(keys))
-                count += sum(map(len, of_rank)) - len(of_rank[self.place.rank])
+                counts = table.request(keys).counts
+                count += sum(counts) - counts[self.place.rank]
         return count
 
     def all_reduce_seconds(self) -> float:

@@ -120,8 +120,8 @@ class WatchedTraining(Training):
         keys: dict[Any, Any] = {}
         of_batch: dict[Any, Any] = batch_keys(self.tables, self.data.batch(self.rows(0)))
         for table, asked in of_batch.items():
-            distinct = np.unique(asked)
-            keys[table.local] = distinct[self.bank.route(table, distinct)[self.place.rank]]
+            of = table.request(asked)
+            keys[table.local] = of.keys[of.of_rank[self.place.rank]]
         count = sum(map(len, keys.values()))
 
         def get(repeats: int) -> None:

@@ -74,9 +74,11 @@ mod _embank {
         apply_delta, checkpoint_id, copy_checkpoint, export_delta, list_checkpoints, roll_back,
     };
     #[pymodule_export]
+    use crate::fleet::exchange::{place_rows, route_keys, sum_rows, take_rows};
+    #[pymodule_export]
     use crate::fleet::shard::{PyFleetPlan, PyFleetSet, PyShard, plan_fleet};
     #[pymodule_export]
-    use crate::fleet::{PyShardIdentity, list_shards, route_keys, shard_path};
+    use crate::fleet::{PyShardIdentity, list_shards, shard_path};
     #[pymodule_export]
     use crate::lease::PyLease;
     #[pymodule_export]

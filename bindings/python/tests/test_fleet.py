@@ -14,32 +14,85 @@ from embank._embank import (
     FleetSet,
     Shard,
     list_shards,
+    place_rows,
     plan_fleet,
     route_keys,
     shard_path,
+    sum_rows,
+    take_rows,
 )
 
 
-def test_keys_are_sorted_by_shard() -> None:
-    keys = np.array([0, 1, 7, 2**40, -1], dtype=np.int64)
+def test_keys_are_sorted_by_the_ranks_that_own_them() -> None:
+    keys = np.array([0, 1, 7, 2**40, 7, -1, 0], dtype=np.int64)
     # The buckets of these keys in a table "user" are 4089, 3033, 507, 295 and 579 of 4,096: they
     # are part of the format.
-    order, counts = route_keys("user", keys, 4)
-    assert order.dtype == counts.dtype == np.int64
+    (found,) = route_keys([("user", keys, None)], [0, 1, 2, 3])
+    distinct, inverse, order, counts = found
+    assert distinct.dtype == inverse.dtype == order.dtype == np.int64
+    assert distinct.tolist() == [0, 1, 7, 2**40, -1]
+    assert inverse.tolist() == [0, 1, 2, 3, 2, 4, 0]
     assert order.tolist() == [2, 3, 4, 1, 0]
-    assert counts.tolist() == [3, 0, 1, 1]
-    unsigned = route_keys("user", keys.view(np.uint64), 4)
-    assert unsigned[0].tolist() == order.tolist()
-    empty, none = route_keys("user", np.empty(0, dtype=np.int64), 3)
-    assert empty.tolist() == [] and none.tolist() == [0, 0, 0]
+    assert counts == [3, 0, 1, 1]
+    (unsigned,) = route_keys([("user", keys.view(np.uint64), None)], [0, 1, 2, 3])
+    assert [each.tolist() for each in unsigned[:3]] == [each.tolist() for each in found[:3]]
+    # The rank that serves a shard can change.
+    swapped, whole, none = route_keys(
+        [("user", keys, None), ("user", keys, 2), ("user", [], None)], [3, 2, 0, 1]
+    )
+    assert (swapped[2].tolist(), swapped[3]) == ([0, 1, 2, 3, 4], [1, 1, 3, 0])
+    assert (whole[2].tolist(), whole[3]) == ([0, 1, 2, 3, 4], [0, 5, 0, 0])
+    assert (none[0].tolist(), none[2].tolist(), none[3]) == ([], [], [0, 0, 0, 0])
 
 
-def test_a_number_of_shards_out_of_range_is_refused() -> None:
-    for shards in (0, 4097):
-        with pytest.raises(ValueError, match="shards must be from 1 to 4096"):
-            route_keys("user", [1], shards)
+def test_wrong_arguments_of_routes_are_refused() -> None:
+    with pytest.raises(ValueError, match="shards must be from 1 to 4096"):
+        route_keys([("user", [1], None)], [])
+    with pytest.raises(ValueError, match="shards must be from 1 to 4096"):
+        route_keys([("user", [1], None)], range(4097))
+    for ranks in ([0, 0], [0, 2]):
+        with pytest.raises(ValueError, match="each of the shards 0 to 1 once"):
+            route_keys([("user", [1], None)], ranks)
+    with pytest.raises(ValueError, match="shard"):
+        route_keys([("user", [1], 2)], [0, 1])
     with pytest.raises(TypeError, match="integers"):
-        route_keys("user", [0.5], 2)
+        route_keys([("user", [0.5], None)], [0, 1])
+
+
+def test_rows_are_taken_and_placed() -> None:
+    one, two = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones((2, 1), dtype=np.float32)
+    parts = [(one, np.array([2, 0, 2])), (two, np.array([1])), (one, np.array([], dtype=np.int64))]
+    out = np.zeros(10, dtype=np.float32)
+    take_rows(parts, out)
+    assert out.tolist() == [6, 7, 8, 0, 1, 2, 6, 7, 8, 1]
+    to, place = np.zeros((3, 3), dtype=np.float32), np.array([2, 0])
+    place_rows([(to, place), (two, np.array([0]))], np.array([1, 2, 3, 4, 5, 6, 7], np.float32))
+    assert to.tolist() == [[4, 5, 6], [0, 0, 0], [1, 2, 3]]
+    assert two.tolist() == [[7], [1]]
+    for wrong in (np.array([4]), np.array([-1])):
+        with pytest.raises(ValueError, match="out of range"):
+            take_rows([(one, wrong)], out[:3])
+        with pytest.raises(ValueError, match="out of range"):
+            place_rows([(one, wrong)], out[:3])
+    for length in (2, 4):
+        with pytest.raises(ValueError, match="another length"):
+            take_rows([(one, np.array([1]))], out[:length])
+        with pytest.raises(ValueError, match="another length"):
+            place_rows([(one, np.array([1]))], out[:length])
+
+
+def test_rows_are_added_in_the_order_of_the_ranks() -> None:
+    # Float32 addition of these depends on the order.
+    big, small = np.full((1, 1), 2**24, np.float32), np.full((1, 1), 1, np.float32)
+    first, second = np.array([0]), np.array([1])
+    sums = sum_rows(3, 1, [(big, first), (small, first), (small, first), (small, second)], 2)
+    assert sums.dtype == np.float32
+    assert sums.tolist() == [[2**23], [0.5], [0]]
+    sums = sum_rows(1, 1, [(small, first), (small, first), (big, first)], 1)
+    assert sums.tolist() == [[2**24 + 2]]
+    for wrong in (np.array([3]), np.array([-1]), np.array([0, 1])):
+        with pytest.raises(ValueError, match="out of range"):
+            sum_rows(3, 1, [(big, wrong)], 1)
 
 
 def test_shards_are_found_by_the_names_of_their_directories(tmp_path: Path) -> None:

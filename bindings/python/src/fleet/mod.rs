@@ -3,16 +3,15 @@
 //! The processes of a fleet exchange keys, rows and decisions in Python. These functions and
 //! classes read and write the files of one shard, and decide what all processes decide alike.
 
+pub(crate) mod exchange;
 pub(crate) mod shard;
 
 use std::path::PathBuf;
 
-use embank::fleet::{self, Routing};
-use numpy::{IntoPyArray, PyArray1};
+use embank::fleet;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::arrays::Keys;
 use crate::{errors, scalars};
 
 /// Which shard of which fleet a bank is: the content of its file `SHARD`.
@@ -77,41 +76,4 @@ pub(crate) fn shard_path(directory: PathBuf, shard: &Bound<'_, PyAny>) -> PyResu
     let shard = scalars::unsigned("shard", shard, u64::from(fleet::BUCKETS) - 1)?;
     // At most `BUCKETS` - 1, so it fits.
     Ok(fleet::shard_path(&directory, shard as u32))
-}
-
-/// Sorts a batch of keys by the shards that hold their rows.
-///
-/// A pure function of the table's name, the key and the number of shards.
-///
-/// Args:
-///     table: The table's name.
-///     keys: Integers `(n,)`.
-///     shards: The number of shards, 1 to 4,096.
-///
-/// Returns:
-///     `(order, counts)`, both int64. `order` `(n,)` are the places of the keys, sorted by shard;
-///     places of one shard ascend. `counts` `(shards,)` are the numbers of keys of each shard.
-///
-/// Raises:
-///     ValueError, TypeError: An argument is wrong.
-#[pyfunction]
-#[expect(clippy::type_complexity, reason = "two arrays")]
-pub(crate) fn route_keys<'py>(
-    py: Python<'py>,
-    table: &str,
-    keys: &Bound<'py, PyAny>,
-    shards: &Bound<'py, PyAny>,
-) -> PyResult<(Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>)> {
-    let shards = scalars::unsigned_32("shards", shards)?;
-    let routing = Routing::new(table, shards).map_err(|error| errors::to_python(py, &error))?;
-    let keys = Keys::new(keys)?;
-    let keys = keys.as_slice()?;
-    let routed = py.detach(|| {
-        let routed = routing.route(keys);
-        let signed = |places: Vec<usize>| -> Vec<i64> {
-            places.into_iter().map(|place| place as i64).collect()
-        };
-        (signed(routed.order), signed(routed.counts))
-    });
-    Ok((routed.0.into_pyarray(py), routed.1.into_pyarray(py)))
 }

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 import embank
-from embank._embank import FleetSet, route_keys
+from embank._embank import FleetSet, route_keys, sum_rows
 
 from .errors import ForAll
 from .exchange import Exchange
@@ -27,7 +27,7 @@ from .lease import Held, Request, ShardedLease
 from .opening import View, assign, mismatch, open_shard, view_of
 from .pending import ShardedQueue
 from .protocol import END, Kind
-from .rounds import Rounds
+from .rounds import Found, Rounds
 from .table import ShardedTable, as_int64
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class ShardedBank:
             earlier: Ignored: the owners know which gets wait for their answers.
         """
         self.check_open()
-        asked = _asked(requests)
+        asked = self._asked(requests)
         rounds = self.rounds
         leases: list[Lease] = []
         with rounds.round("gets rows for training"):
@@ -207,7 +207,7 @@ class ShardedBank:
             rounds.change()
             keys = rounds.keys(asked, counts)
 
-            def read() -> list[NDArray[np.float32]]:
+            def read() -> list[Found]:
                 leases.extend(
                     embank.get_many(
                         [(of.table.local, each.keys) for of, each in zip(asked, keys)],
@@ -216,7 +216,7 @@ class ShardedBank:
                         ],
                     )
                 )
-                return [lease.rows[lease.inverse] for lease in leases]
+                return [Found(lease.rows, lease.inverse) for lease in leases]
 
             try:
                 found = rounds.rows(asked, [each.counts for each in keys], read)
@@ -239,7 +239,7 @@ class ShardedBank:
             requests: Tables, each once, with the keys of this rank.
         """
         self.check_open()
-        asked = _asked(requests)
+        asked = self._asked(requests)
         rounds = self.rounds
         with rounds.round("reads rows for evaluation"):
             _, counts = rounds.agree(Kind.PEEK, asked)
@@ -247,7 +247,10 @@ class ShardedBank:
             found = rounds.rows(
                 asked,
                 [each.counts for each in keys],
-                lambda: [of.table.local.peek(each.keys) for of, each in zip(asked, keys)],
+                lambda: [
+                    Found(of.table.local.peek(each.keys), np.arange(len(each.keys)))
+                    for of, each in zip(asked, keys)
+                ],
             )
         return [rows[of.inverse] for of, rows in zip(asked, found)]
 
@@ -270,7 +273,9 @@ class ShardedBank:
         for table, leases, keys, gradients in parts:
             for lease in leases:
                 lease.check()
-            of = self._given(table, leases, keys, np.asarray(gradients, dtype=np.float32))
+            of = self._given(
+                table, leases, keys, np.ascontiguousarray(gradients, dtype=np.float32)
+            )
             given.append(of)
             failure = failure or _refusal(of)
         with self.rounds.round("hands over gradients"):
@@ -292,12 +297,16 @@ class ShardedBank:
             expected = (len(keys), table.dim)
             if gradients.shape == expected:
                 request = table.request(keys.view(np.int64))
-                sums = np.zeros((len(request.keys), table.dim), dtype=np.float32)
-                np.add.at(sums, request.inverse, gradients)
+                sums = sum_rows(len(request.keys), table.dim, [(gradients, request.inverse)], 1)
                 return Given(table, leases, request, False, sums)
         else:
             raise ValueError(f"gradients for several leases of table {table.name!r} need keys")
         raise ValueError(f"gradients of table {table.name!r} must be {expected}, not {gradients.shape}")
+
+    def _asked(self, requests: Sequence[tuple[ShardedTable, ArrayLike]]) -> list[Request]:
+        if len({table.index for table, _ in requests}) < len(requests):
+            raise ValueError("each table may occur once in a call: join its keys")
+        return self.requests(requests)
 
     def put(self, table: ShardedTable, keys: ArrayLike, rows: ArrayLike) -> None:
         """See `ShardedTable.put`."""
@@ -307,7 +316,10 @@ class ShardedBank:
         digest = hashlib.blake2b(flat.tobytes(), digest_size=16)
         digest.update(values.tobytes())
         digest.update(table.name.encode())
-        own = self.route(table, flat)[self._exchange.rank]
+        (of,) = self.requests([(table, flat)])
+        owned = np.zeros(len(of.keys), dtype=np.bool_)
+        owned[of.of_rank[self._exchange.rank]] = True
+        own = owned[of.inverse]
         with self.rounds.round("puts rows"):
             self.rounds.agree(Kind.PUT, what=digest.digest())
             self._sets.change()
@@ -351,15 +363,15 @@ class ShardedBank:
         self.check_open()
         return ShardedQueue(self)
 
-    def route(self, table: ShardedTable, keys: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Returns for each rank the places in `keys` of the keys that it owns. Not collective."""
-        if table.local.shard is None:
-            order, counts = route_keys(table.name, keys, self.shards)
-        else:
-            order, counts = np.arange(len(keys)), np.zeros(self.shards, dtype=np.int64)
-            counts[table.local.shard] = len(keys)
-        of_shard = np.split(order, np.cumsum(counts)[:-1])
-        return [of_shard[shard] for shard in self._shard_of_rank]
+    def requests(self, asked: Sequence[tuple[ShardedTable, ArrayLike]]) -> list[Request]:
+        """Removes repeated keys of each table, and finds the ranks that own their rows. Not
+        collective.
+        """
+        found = route_keys(
+            [(table.name, as_int64(keys), table.local.shard) for table, keys in asked],
+            self._shard_of_rank,
+        )
+        return [Request(table, *of) for (table, _), of in zip(asked, found)]
 
     def settings_changed(self) -> None:
         """Called after a setting of a table has changed on this rank. Not collective."""
@@ -544,13 +556,6 @@ class ShardedBank:
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
         return f"<ShardedBank {str(self.path)!r}, shard {self.shard} of {self.shards}, {state}>"
-
-
-def _asked(requests: Sequence[tuple[ShardedTable, ArrayLike]]) -> list[Request]:
-    asked = [table.request(keys) for table, keys in requests]
-    if len({of.table.index for of in asked}) < len(asked):
-        raise ValueError("each table may occur once in a call: join its keys")
-    return asked
 
 
 def _compare(of_ranks: Sequence[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ A gloo group does not work any more after an error. `Exchange` turns every error
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Optional
 
@@ -71,21 +71,25 @@ class Exchange:
             to_each: For each rank an array; all have one dtype.
             lengths: The length of the array from each rank.
         """
-        joined = np.concatenate(to_each)
+        # This rank's own piece does not go through the group.
         sent_lengths = [len(piece) for piece in to_each]
-        self.bytes_sent += (len(joined) - sent_lengths[self.rank]) * joined.itemsize
-        sent = torch.from_numpy(joined)
-        received = torch.empty(sum(lengths), dtype=sent.dtype)
-        lengths = list(lengths)
+        received_lengths = list(lengths)
+        sent_lengths[self.rank] = received_lengths[self.rank] = 0
+        of_others = [piece for rank, piece in enumerate(to_each) if rank != self.rank]
+        own = to_each[self.rank]
+        sent = torch.from_numpy(joined(of_others, own.dtype))
+        self.bytes_sent += sent.nbytes
+        received = torch.empty(sum(received_lengths), dtype=sent.dtype)
         self._call(
-            lambda: self._group.alltoall_base(received, sent, lengths, sent_lengths)
+            lambda: self._group.alltoall_base(received, sent, received_lengths, sent_lengths)
         )
-        bounds = np.cumsum(lengths)[:-1]
-        return list(np.split(received.numpy(), bounds))
+        found = pieces(received.numpy(), received_lengths)
+        found[self.rank] = own
+        return found
 
     def contents(self, content: bytes) -> list[bytes]:
         """Sends bytes to all ranks. Returns the bytes of all ranks, in their order."""
-        sent = np.frombuffer(content, dtype=np.uint8)
+        sent = np.frombuffer(bytearray(content), dtype=np.uint8)
         lengths = self.headers(np.full((self.size, 1), len(sent), dtype=np.int64))[:, 0]
         found = self.pieces([sent] * self.size, [int(length) for length in lengths])
         return [piece.tobytes() for piece in found]
@@ -111,3 +115,12 @@ def joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     if len(pieces) == 1:
         return pieces[0]
     return np.concatenate(pieces) if pieces else np.zeros(0, dtype=dtype)
+
+
+def pieces(array: NDArray[Any], lengths: Iterable[int]) -> list[NDArray[Any]]:
+    """Returns views of an array, one behind the other, of these lengths."""
+    found, start = [], 0
+    for length in lengths:
+        found.append(array[start : start + length])
+        start += length
+    return found

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embank
+from embank._embank import sum_rows, take_rows
 
-from .exchange import Exchange, joined
+from .exchange import Exchange, joined, pieces
 from .lease import Held, Request, ShardedLease
 from .protocol import EXPLICIT, Header, Kind
 
@@ -62,7 +63,7 @@ def counts_of(given: Given, oldest: int) -> Union[int, list[int]]:
     lease."""
     if given.whole:
         return oldest - given.leases[0].number - 1
-    return [len(places) for places in given.request.of_rank]
+    return given.request.counts
 
 
 def coming(
@@ -110,26 +111,26 @@ def exchanged(
     keys: list[NDArray[np.int64]] = [np.zeros(0, np.int64) for _ in ranks]
     if any(of.flags & EXPLICIT for of in headers):
         with_keys = [of for of in given if not of.whole]
+        by_rank = [pieces(of.request.keys[of.request.order], of.request.counts) for of in with_keys]
         keys = exchange.pieces(
-            [
-                joined([of.request.keys[of.request.of_rank[rank]] for of in with_keys], np.int64)
-                for rank in ranks
-            ],
+            [joined([of[rank] for of in by_rank], np.int64) for rank in ranks],
             [sum(of.rows for of in of_rank if of.lease is None) for of_rank in coming],
         )
-    pieces = exchange.pieces(
-        [
-            joined([of.gradients[of.request.of_rank[rank]].reshape(-1) for of in given], np.float32)
-            for rank in ranks
-        ],
-        [sum(of.rows * of.table.dim for of in of_rank) for of_rank in coming],
+    places = [of.request.of_rank for of in given]
+    to_each = []
+    for rank in ranks:
+        length = sum(of.request.counts[rank] * of.table.dim for of in given)
+        to_each.append(np.empty(length, dtype=np.float32))
+        take_rows([(of.gradients, at[rank]) for of, at in zip(given, places)], to_each[rank])
+    received = exchange.pieces(
+        to_each, [sum(of.rows * of.table.dim for of in of_rank) for of_rank in coming]
     )
     found: dict[int, list[OfRank]] = {}
     for rank, of_rank in enumerate(coming):
         start = key = 0
         for table, lease, count in of_rank:
             end = start + count * table.dim
-            gradients = pieces[rank][start:end].reshape(count, table.dim)
+            gradients = received[rank][start:end].reshape(count, table.dim)
             start = end
             of: Union[int, NDArray[np.uint64]]
             if lease is None:
@@ -165,10 +166,7 @@ def apply(
             if of.request.table.index == index and isinstance(of.of_owner, embank.Lease)
         }
         # `apply_many` refuses a sum that is infinite.
-        with np.errstate(over="ignore"):
-            numbers, keys, sums = _sums(of_table, of_ranks, ranks)
-        if divisor > 1:
-            sums /= np.float32(divisor)
+        numbers, keys, sums = _sums(of_table, of_ranks, ranks, divisor)
         leases: list[Any] = [held[number].of_owner for number in numbers]
         parts.append((held[numbers[0]].request.table.local, leases, keys, sums))
         applied.update(numbers)
@@ -185,9 +183,9 @@ def apply(
 
 
 def _sums(
-    held: Mapping[int, Held], of_ranks: Sequence[OfRank], ranks: int
+    held: Mapping[int, Held], of_ranks: Sequence[OfRank], ranks: int, divisor: int
 ) -> tuple[list[int], Optional[NDArray[np.uint64]], Rows]:
-    """Adds the gradients of one table, of each row in the order of the ranks.
+    """Adds the gradients of one table, of each row in the order of the ranks, and divides the sums.
 
     Returns the leases that the sums belong to, their keys (None for all keys of one lease), and the
     sums.
@@ -198,10 +196,9 @@ def _sums(
     if number is not None and not leases:
         lease: Any = held[number].of_owner
         places = held[number].places()
-        sums = np.zeros((len(lease.keys), dim), dtype=np.float32)
-        for of in of_ranks:
-            # The keys of one rank are distinct.
-            sums[places[of.rank]] += of.gradients
+        # The keys of one rank are distinct.
+        parts = [(of.gradients, places[of.rank]) for of in of_ranks]
+        sums = sum_rows(len(lease.keys), dim, parts, divisor)
         if len(of_ranks) == ranks:
             return [number], None, sums
         touched = np.zeros(len(sums), dtype=np.bool_)
@@ -212,8 +209,7 @@ def _sums(
         held[of.of].keys_of(of.rank) if isinstance(of.of, int) else of.of for of in of_ranks
     ]
     keys, inverse = np.unique(np.concatenate(of_each), return_inverse=True)
-    sums, start = np.zeros((len(keys), dim), dtype=np.float32), 0
-    for of in of_ranks:
-        sums[inverse[start : start + len(of.gradients)]] += of.gradients
-        start += len(of.gradients)
+    of_each_rank = pieces(inverse.reshape(-1), [len(of.gradients) for of in of_ranks])
+    parts = list(zip([of.gradients for of in of_ranks], of_each_rank))
+    sums = sum_rows(len(keys), dim, parts, divisor)
     return list(held), keys, sums

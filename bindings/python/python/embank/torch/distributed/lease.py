@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 import embank
 
+from .exchange import pieces
+
 if TYPE_CHECKING:
     from embank import Lease, Pending
 
@@ -26,8 +28,15 @@ class Request(NamedTuple):
     """
     inverse: NDArray[np.int64]
     """For each key of the call its place in `keys`."""
-    of_rank: list[NDArray[np.int64]]
-    """For each rank the places in `keys` of the keys that it owns."""
+    order: NDArray[np.int64]
+    """The places in `keys`, sorted by the ranks that own the keys. Places of one rank ascend."""
+    counts: list[int]
+    """For each rank the number of keys that it owns."""
+
+    @property
+    def of_rank(self) -> list[NDArray[np.int64]]:
+        """For each rank the places in `keys` of the keys that it owns."""
+        return pieces(self.order, self.counts)
 
 
 class Held(NamedTuple):
@@ -51,7 +60,7 @@ class Held(NamedTuple):
     def places(self) -> list[NDArray[np.int64]]:
         """For each rank the places of its keys in the rows of the lease."""
         lease: Any = self.of_owner
-        return np.split(lease.inverse, np.cumsum(self.counts)[:-1])
+        return pieces(lease.inverse, self.counts)
 
     def keys_of(self, rank: int) -> NDArray[np.uint64]:
         """The keys of a rank that this rank owns, in the order in which the rank sent them."""

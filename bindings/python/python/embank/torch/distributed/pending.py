@@ -19,6 +19,8 @@ import embank
 
 from .lease import Held, Request, ShardedLease
 from .protocol import END, Kind
+from .rounds import Found
+from .table import as_int64
 
 if TYPE_CHECKING:
     from embank import AheadQueue
@@ -37,8 +39,8 @@ class ShardedQueue:
 
     def add(self, table: ShardedTable, keys: ArrayLike) -> ShardedPending:
         """Adds keys to the batch that `send` announces."""
-        self._batch.requests.append(table.request(keys))
-        return ShardedPending(self._batch, len(self._batch.requests) - 1)
+        self._batch.asked.append((table, as_int64(keys)))
+        return ShardedPending(self._batch, len(self._batch.asked) - 1)
 
     def send(self) -> bool:
         """Announces the batch to the owners of its rows. A collective call, if a key was added.
@@ -47,7 +49,7 @@ class ShardedQueue:
             False if another rank has no further batch. Then no rank gets this batch.
         """
         batch = self._batch
-        if not batch.requests:
+        if not batch.asked:
             return True
         self._batch = _BatchAhead(self.bank)
         return batch.announce(self._queue)
@@ -66,7 +68,9 @@ class _BatchAhead:
 
     def __init__(self, bank: ShardedBank) -> None:
         self.bank = bank
+        self.asked: list[tuple[ShardedTable, NDArray[np.int64]]] = []
         self.requests: list[Request] = []
+        """Those of `asked`, from `announce` on."""
         self.numbers: list[int] = []
         self._rows: Optional[Sequence[NDArray[np.float32]]] = None
         self._failure: Optional[Exception] = None
@@ -77,6 +81,7 @@ class _BatchAhead:
         """
         self.bank.check_open()
         rounds = self.bank.rounds
+        self.requests = self.bank.requests(self.asked)
         with rounds.round("draws the next batch of Pipelined"):
             # A rank without a batch does not know the tables of the others.
             headers, counts = rounds.agree(
@@ -122,14 +127,14 @@ class _BatchAhead:
                 self.requests, [of.counts for of in held], lambda: self._read(held)
             )
 
-    def _read(self, held: Sequence[Held]) -> list[NDArray[np.float32]]:
+    def _read(self, held: Sequence[Held]) -> list[Found]:
         found = []
         for number, of in zip(self.numbers, held):
             lease: Any = of.of_owner
             if not isinstance(lease, embank.Lease):
                 lease = lease.wait()
                 self.bank.rounds.replace(number, of._replace(of_owner=lease))
-            found.append(lease.rows[lease.inverse])
+            found.append(Found(lease.rows, lease.inverse))
         return found
 
 

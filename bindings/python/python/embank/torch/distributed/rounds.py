@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Optional
 
 import numpy as np
@@ -23,12 +24,13 @@ import torch
 from numpy.typing import NDArray
 
 import embank
+from embank._embank import place_rows, take_rows
 
 from ..leaf import free_failed_graphs
 from ..sinks import sink_of
 from . import gradients
 from .errors import ForAll, ProtocolMismatch, packed, unpacked
-from .exchange import Exchange, joined
+from .exchange import Exchange, joined, pieces
 from .gradients import Given
 from .lease import Held, Request
 from .protocol import (
@@ -186,72 +188,63 @@ class Rounds:
         """
         of_tables = [of.table.index for of in requests]
         ranks = range(self.exchange.size)
-        pieces = self.exchange.pieces(
-            [joined([of.keys[of.of_rank[rank]] for of in requests], np.int64) for rank in ranks],
-            [int(counts[rank, of_tables].sum()) for rank in ranks],
+        by_rank = [pieces(of.keys[of.order], of.counts) for of in requests]
+        lengths: list[list[int]] = counts[:, of_tables].tolist()
+        received = self.exchange.pieces(
+            [joined([of[rank] for of in by_rank], np.int64) for rank in ranks],
+            [sum(of_rank) for of_rank in lengths],
         )
-        found: list[list[NDArray[np.int64]]] = [[] for _ in requests]
-        for rank, piece in enumerate(pieces):
-            start = 0
-            for at, of_table in enumerate(of_tables):
-                count = int(counts[rank, of_table])
-                found[at].append(piece[start : start + count])
-                start += count
-        return [
-            _Keys(joined(of, np.int64), [len(piece) for piece in of]) for of in found
-        ]
+        by_table = zip(*(pieces(*of_rank) for of_rank in zip(received, lengths)))
+        return [_Keys(joined(of, np.int64), [len(piece) for piece in of]) for of in by_table]
 
     def rows(
         self,
         requests: Sequence[Request],
         keys: Sequence[Sequence[int]],
-        read: Callable[[], Sequence[Rows]],
+        read: Callable[[], Sequence[Found]],
     ) -> list[Rows]:
         """Answers the other ranks with rows, and returns the rows for this rank's requests.
 
         Args:
             requests: The keys of this rank.
             keys: For each request the number of keys from each rank that this rank owns.
-            read: Returns for each request the rows of all these keys, one rank after the other. If
-                it fails, all ranks raise its error.
+            read: Returns for each request the rows of all these keys. If it fails, all ranks raise
+                its error.
         """
+        ranks = range(self.exchange.size)
+
+        def lengths(of_each: Iterable[Sequence[int]]) -> list[int]:
+            """The numbers in the message of each rank, from the number of its rows in each table.
+            """
+            dims = [of.table.dim for of in requests]
+            # The first number is the flag.
+            return [1 + sum(map(mul, dims, counts)) for counts in zip(*of_each)] or [1 for _ in ranks]
+
         failure: Optional[Exception] = None
-        to_each: list[list[Rows]] = [[] for _ in range(self.exchange.size)]
+        answers = [np.empty(length, dtype=np.float32) for length in lengths(keys)]
         try:
-            for rows, counts in zip(read(), keys):
-                start = 0
-                for rank, count in enumerate(counts):
-                    to_each[rank].append(rows[start : start + count].reshape(-1))
-                    start += count
+            by_table = [
+                [(found.rows, places) for places in pieces(found.places, counts)]
+                for found, counts in zip(read(), keys)
+            ]
+            for answer, parts in zip(answers, zip(*by_table)):
+                take_rows(parts, answer[1:])
         except Exception as error:
             failure = error
-            to_each = [
-                [np.zeros(sum(counts[rank] * of.table.dim for of, counts in zip(requests, keys)), np.float32)]
-                for rank in range(self.exchange.size)
-            ]
-        # The first number is the flag.
-        flag = np.full(1, failure is not None, dtype=np.float32)
-        wanted = [[of.of_rank[rank] for of in requests] for rank in range(self.exchange.size)]
-        received = self.exchange.pieces(
-            [np.concatenate([flag, *of]) for of in to_each],
-            [
-                1 + sum(len(places) * of.table.dim for places, of in zip(of_rank, requests))
-                for of_rank in wanted
-            ],
-        )
+            for answer in answers:
+                answer.fill(0)
+        for answer in answers:
+            answer[0] = failure is not None
+        received = self.exchange.pieces(answers, lengths(of.counts for of in requests))
         failed = [bool(piece[0]) for piece in received]
         if any(failed):
             self._fail(failure, failed)
-        found: list[Rows] = [
+        rows: list[Rows] = [
             np.empty((len(of.keys), of.table.dim), dtype=np.float32) for of in requests
         ]
-        for piece, of_rank in zip(received, wanted):
-            start = 1
-            for places, rows in zip(of_rank, found):
-                end = start + len(places) * rows.shape[1]
-                rows[places] = piece[start:end].reshape(-1, rows.shape[1])
-                start = end
-        return found
+        for piece, places in zip(received, zip(*(of.of_rank for of in requests))):
+            place_rows(list(zip(rows, places)), piece[1:])
+        return rows
 
     def check_room(self, count: int) -> None:
         """Raises an error on all ranks if `count` more leases do not fit a header. Must be called
@@ -327,7 +320,7 @@ class Rounds:
         rates = message[:, LENGTH + len(self.tables) :].view(np.float64)
         rates[:] = np.nan
         for of in requests:
-            message[:, LENGTH + of.table.index] = [len(places) for places in of.of_rank]
+            message[:, LENGTH + of.table.index] = of.counts
         for each in given:
             counts = gradients.counts_of(each, self._oldest)
             message[:, LENGTH + each.table.index] = counts
@@ -425,6 +418,14 @@ class Rounds:
         if rank == self.exchange.rank and own is not None:
             raise ForAll(own)
         raise ForAll(unpacked(texts[rank], f"shard {self._shard_of_rank[rank]} (rank {rank})"))
+
+
+class Found(NamedTuple):
+    """The rows of a table for the keys of all ranks that one owner has."""
+
+    rows: Rows
+    places: NDArray[np.int64]
+    """For each key its place in `rows`, one rank after the other."""
 
 
 class _Keys(NamedTuple):

@@ -159,15 +159,8 @@ class ShardedTable:
 
     def request(self, keys: ArrayLike) -> Request:
         """Removes repeated keys, and finds the ranks that own their rows."""
-        flat = as_int64(keys)
-        _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
-        is_first = np.zeros(len(flat), dtype=np.bool_)
-        is_first[first] = True
-        # For each key of the call that comes first, its place among these keys.
-        places = np.cumsum(is_first) - 1
-        distinct = flat[is_first]
-        of_rank = self.bank.route(self, distinct)
-        return Request(self, distinct, places[first][inverse.reshape(-1)], of_rank)
+        (request,) = self.bank.requests([(self, keys)])
+        return request
 
     def get(self, *arguments: Any, **named: Any) -> NoReturn:
         """Raises `ValueError`: use `get_distinct`."""
