@@ -474,3 +474,27 @@ def test_a_collection_equals_torchs_or_refuses(bank: embank.Bank, seed: int) -> 
         wanted_loss.backward()
         for name in "ab":
             expect_rows(benches[name], leaves[id(benches[name])], common, (seed, options, calls))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bags_of_one_key_sum_their_gradients_in_the_order_of_the_batch(
+    bank: embank.Bank, mode: str
+) -> None:
+    table = bank.table("item", dim=DIM, optimizer=embank.SGD(lr=1.0))
+    module = embank.torch.EmbeddingBag(table, mode=mode)
+    step = embank.torch.SparseOptimizer(module)
+    torch.manual_seed(3)
+    keys = torch.randint(0, 7, (300, 1))
+    distinct = np.array(list(dict.fromkeys(keys.reshape(-1).tolist())))
+    places = np.array([distinct.tolist().index(int(key)) for key in keys])
+    # A gradient with gaps, as `torch.stack` gives it to its arguments, and one without strides.
+    for gradient in (torch.randn(300, 5, DIM)[:, 1], torch.full((1, 1), 0.1).expand(300, DIM)):
+        output = module(keys)
+        assert np.array_equal(output.detach().numpy(), table.peek(distinct)[places])
+        output.backward(gradient)
+        sums = np.zeros((len(distinct), DIM), dtype=np.float32)
+        np.add.at(sums, places, gradient.numpy())
+        (rows,) = step.parameters()
+        assert rows.grad is not None and np.array_equal(rows.grad.numpy(), sums)
+        step.zero_grad()
+        del output

@@ -10,13 +10,16 @@ looked up, counted in a mean, and trained.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Optional
+from typing import Any, Callable, Literal, NamedTuple, Optional
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from embank._embank import sum_rows
 
 from .keys import as_integers, padding_key
 
@@ -46,12 +49,16 @@ class BagOptions(NamedTuple):
 class Bags:
     """The keys of one feature, and how the rows of a bag are reduced to one."""
 
-    def __init__(self, keys: Tensor, bounds: Tensor, weights: Optional[Tensor], mode: Mode) -> None:
+    def __init__(
+        self, keys: Tensor, bounds: Tensor, weights: Optional[Tensor], mode: Mode, is_row: bool
+    ) -> None:
         self.keys = keys
         """int64 `(n,)`; each key is in one bag."""
         self._bounds = bounds
         self._weights = weights
         self._mode = mode
+        # Whether each bag is known to have one key, without a weight.
+        self._is_row = is_row
 
     @classmethod
     def of(
@@ -81,7 +88,8 @@ class Bags:
             skipped_before = F.pad((~kept).cumsum(0), (1, 0))
             keys, bounds = keys[kept], bounds - skipped_before[bounds]
             weights = None if weights is None else weights[kept]
-        return cls(keys, bounds, weights, options.mode)
+        is_row = input.dim() == 2 and input.shape[1] == 1 and padding is None and weights is None
+        return cls(keys, bounds, weights, options.mode, is_row)
 
     @property
     def count(self) -> int:
@@ -106,11 +114,42 @@ class Bags:
 
     def reduced(self, rows: Tensor, places: Tensor) -> Tensor:
         """Returns one row for each bag, from the places of its keys in `rows`."""
+        if self._is_row and _sums_rows(rows):
+            apply: Callable[..., Tensor] = _RowsOfKeys.apply
+            return apply(rows, places)
         # torch does not get the end of the last bag, because its kernels differ in what they do
         # with it. All keys lie before it.
         return F.embedding_bag(
             places, rows, self._bounds[:-1], mode=self._mode, per_sample_weights=self._weights
         )
+
+
+class _RowsOfKeys(torch.autograd.Function):
+    """The rows of keys: what each mode gives for bags of one key.
+
+    The backward pass of `embedding_bag` sorts the keys, which takes several times as long as the
+    sums. This one adds the gradients of equal keys in their order.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
+        ctx.places, ctx.count = places, len(rows)
+        return rows.index_select(0, places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        parts = [(gradient.contiguous().numpy(), ctx.places.numpy())]
+        return torch.from_numpy(sum_rows(ctx.count, gradient.shape[1], parts, 1)), None
+
+
+def _sums_rows(rows: Tensor) -> bool:
+    """Whether `_RowsOfKeys` takes these rows."""
+    return rows.device.type == "cpu" and rows.dtype == torch.float32 and not is_compiling()
+
+
+# Only newer versions of torch have `is_compiling`.
+is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 
 
 def joined_request(requests: Sequence[BagRequest]) -> Optional[BagRequest]:

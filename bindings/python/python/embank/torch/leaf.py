@@ -652,6 +652,3 @@ _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lamb
 _transforms: Callable[[], bool] = getattr(
     torch._C, "_are_functorch_transforms_active", lambda: False
 )
-
-# Only newer versions of torch have `is_compiling`.
-is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)

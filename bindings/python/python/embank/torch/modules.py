@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from . import in_hand
-from .bags import BagOptions, Bags, Mode, check_mode
+from .bags import BagOptions, Bags, Mode, check_mode, is_compiling
 from .fills import filling
 from .keys import as_integers, as_keys, padding_key
 from .leaf import (
-    Norm, Rows, got, is_compiling, leased_bags, leased_output, leased_rows, peeked_rows,
+    Norm, Rows, got, leased_bags, leased_output, leased_rows, peeked_rows,
     refuse_recording,
 )  # fmt: skip
 from .many import is_sharded
