@@ -10,6 +10,9 @@
 //! The coordinator knows which sets are complete: a set with an answer of `commit` is complete. If
 //! a worker was told to commit and did not answer, the set may be complete. No other outcome is
 //! right, whatever the moment of the kill was.
+//!
+//! At random the coordinator lets the fleet go back to an earlier set. If workers are killed
+//! meanwhile, the next opening must be at that set or at a later one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +22,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use embank::fleet::{FleetPlan, Routing, Shard, ShardView, Taken, shard_path};
+use embank::fleet::{FleetPlan, Routing, Shard, ShardView, Taken, list_sets, shard_path};
 use embank::{Bank, BankOptions, Missing, TableConfig};
 use fastrand::Rng;
 
@@ -31,8 +34,10 @@ const KEYS_A_STEP: u64 = 40;
 /// Longest delay of a kill after a command was sent, in microseconds. A checkpoint of these small
 /// banks takes a few milliseconds.
 const DELAY_US: u64 = 6_000;
-/// A fleet with one set to open at shows every checkpoint that goes too early.
-const SETS_KEPT: usize = 1;
+/// The largest number of sets that a fleet keeps. Each start of the workers draws a number from 1.
+/// A fleet with one set to open at shows every checkpoint that goes too early, and a fleet with two
+/// can go back.
+const SETS_KEPT_MAX: usize = 2;
 
 fn options() -> BankOptions {
     BankOptions { memory_budget_bytes: 1 << 20, checkpoints_kept: 1, ..BankOptions::default() }
@@ -116,11 +121,17 @@ impl Worker {
         Ok(())
     }
 
-    fn settle(&mut self, record: Option<&[u8]>, views: &[ShardView]) -> Result<u64> {
-        let plan = FleetPlan::of(views)?;
+    /// Settles at the set `back`, or at the newest complete one.
+    fn settle(
+        &mut self,
+        back: Option<u64>,
+        record: Option<&[u8]>,
+        views: &[ShardView],
+    ) -> Result<u64> {
+        let plan = plan_of(views, back)?;
         let bank = self.bank.take().context("the bank did not open again")?;
-        let back = self.part.settle(&bank, &plan, record)?;
-        self.bank = match back {
+        let checkpoint = self.part.settle(&bank, &plan, record)?;
+        self.bank = match checkpoint {
             None => Some(bank),
             Some(checkpoint) => {
                 let path = bank.path().to_owned();
@@ -146,11 +157,13 @@ impl Worker {
             "view" => hex(&self.part.view()?.to_bytes()),
             "record" => hex(&self.part.record(number()?)?),
             "settle" => {
+                let back = words.next().context("a set")?;
+                let back = if back == "-" { None } else { Some(back.parse()?) };
                 let record = words.next().context("a record")?;
                 let record = if record == "-" { None } else { Some(unhex(record)?) };
                 let views = words.map(|view| Ok(ShardView::from_bytes(&unhex(view)?)?));
                 let views = views.collect::<Result<Vec<_>>>()?;
-                self.settle(record.as_deref(), &views)?.to_string()
+                self.settle(back, record.as_deref(), &views)?.to_string()
             }
             "run" => {
                 self.run(number()?, number()?)?;
@@ -177,13 +190,21 @@ impl Worker {
     }
 }
 
-/// Runs a worker with shard `shard` of `shards` of the fleet in `dir`, until its input ends.
+fn plan_of(views: &[ShardView], back: Option<u64>) -> Result<FleetPlan> {
+    Ok(match back {
+        Some(set) => FleetPlan::at(views, set)?,
+        None => FleetPlan::of(views)?,
+    })
+}
+
+/// Runs a worker with shard `shard` of `shards` of the fleet in `dir`, until its input ends. The
+/// shard keeps the newest `sets_kept` sets.
 ///
 /// # Errors
 /// Returns any error of the fleet, and the first row that differs from the steps'.
-pub fn work(dir: &Path, shard: u32, shards: u32, seed: u64) -> Result<()> {
+pub fn work(dir: &Path, shard: u32, shards: u32, seed: u64, sets_kept: usize) -> Result<()> {
     let bank = Bank::open(shard_path(dir, shard), options())?;
-    let part = Shard::open(&bank, shard, shards, SETS_KEPT)?;
+    let part = Shard::open(&bank, shard, shards, sets_kept)?;
     let mut worker = Worker { bank: Some(bank), part, routing: Routing::new(TABLE, shards)?, seed };
     let mut output = std::io::stdout();
     // The loop ends with the coordinator's end of the pipe.
@@ -286,6 +307,14 @@ pub struct Kill {
     pub unanswered: bool,
     /// The number of sets that became complete since the last kill.
     pub sets: u64,
+    /// True if the opening went, or was about to go, to an earlier set than the newest.
+    pub back: bool,
+}
+
+impl Kill {
+    fn new(moment: Moment) -> Self {
+        Kill { moment, lacking: 0, unanswered: false, sets: 0, back: false }
+    }
 }
 
 /// Starts the workers of a fleet, kills them, and checks where the fleet opens.
@@ -296,10 +325,14 @@ pub struct Coordinator {
     shards: u32,
     seed: u64,
     random: Rng,
-    /// The steps in the newest set that a worker has completed. `None` before the first set.
-    complete: Option<u64>,
-    /// The steps in a set that a worker was told to commit, without an answer.
-    unanswered: Option<u64>,
+    /// The steps in each set that a worker has completed, by number, without those after a set
+    /// that the fleet went back to. The fleet may keep only the newest of them.
+    sets: BTreeMap<u64, u64>,
+    /// Number and steps of a set that a worker was told to commit, without an answer.
+    unanswered: Option<(u64, u64)>,
+    /// The set that an interrupted opening went back to. The newest set that all shards hold may be
+    /// any from this one on.
+    back: Option<u64>,
     kills: u64,
 }
 
@@ -320,10 +353,16 @@ impl Coordinator {
             shards,
             seed,
             random: Rng::with_seed(seed),
-            complete: None,
+            sets: BTreeMap::new(),
             unanswered: None,
+            back: None,
             kills: 0,
         }
+    }
+
+    /// Expects the rows that the steps of another seed make.
+    pub fn expect_steps_of(&mut self, seed: u64) {
+        self.seed = seed;
     }
 
     /// Starts the workers, kills them at a planned moment, and opens the fleet again.
@@ -351,8 +390,7 @@ impl Coordinator {
     }
 
     fn round(&mut self, plan: &Plan, rounds: u8) -> Result<Kill> {
-        let before = self.complete;
-        let mut kill = Kill { moment: plan.moment, lacking: 0, unanswered: false, sets: 0 };
+        let mut kill = Kill::new(plan.moment);
         let mut workers = self.start()?;
         let Some(mut steps) = self.open(&mut workers, Some(plan), &mut kill)? else {
             return Ok(kill);
@@ -370,8 +408,6 @@ impl Coordinator {
                 break;
             }
         }
-        drop(workers);
-        ensure!(self.complete >= before, "went back");
         Ok(kill)
     }
 
@@ -394,25 +430,28 @@ impl Coordinator {
             ));
         }
         // From here on, the set may be complete. The answer of one worker shows that it is.
-        self.unanswered = Some(steps);
+        let number = self.sets.last_key_value().map_or(0, |(newest, _)| newest + 1);
+        self.unanswered = Some((number, steps));
         let command = format!("commit {steps} {}", taken.join(" "));
         let plan = plan.filter(|plan| plan.moment == Moment::Commit);
         let answers = send(workers, &command, plan)?;
-        if answers.iter().any(Option::is_some) {
-            self.complete = Some(steps);
+        for answer in answers.into_iter().flatten() {
+            ensure!(answer == number.to_string(), "set {answer} was taken, not {number}");
+            self.sets.insert(number, steps);
             self.unanswered = None;
-            kill.sets += 1;
         }
+        kill.sets += u64::from(self.unanswered.is_none());
         Ok(plan.is_none())
     }
 
-    fn start(&self) -> Result<Vec<Process>> {
+    fn start(&mut self) -> Result<Vec<Process>> {
+        let kept = self.random.usize(1..=SETS_KEPT_MAX).to_string();
         let start = |shard: u32| {
             let mut child = Command::new(&self.program)
                 .arg("fleet-worker")
                 .arg(&self.dir)
                 .args(["--shard", &shard.to_string(), "--shards", &self.shards.to_string()])
-                .args(["--seed", &self.seed.to_string()])
+                .args(["--seed", &self.seed.to_string(), "--sets-kept", &kept])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()?;
@@ -435,8 +474,11 @@ impl Coordinator {
             return Ok(None);
         };
         let decoded = views.iter().map(|view| Ok(ShardView::from_bytes(&unhex(view)?)?));
-        let fleet = FleetPlan::of(&decoded.collect::<Result<Vec<_>>>()?)?;
-        ensure!(fleet.passed_over.is_empty(), "passed over {:?}", fleet.passed_over);
+        let decoded = decoded.collect::<Result<Vec<_>>>()?;
+        self.find_newest(&decoded, kill)?;
+        let back = if plan.is_some() { self.choose_earlier(&decoded)? } else { None };
+        kill.back = back.is_some();
+        let fleet = plan_of(&decoded, back)?;
         let mut record = "-".to_owned();
         if let Some(set) = fleet.newest.as_ref().filter(|set| !set.lacking.is_empty()) {
             kill.lacking = set.lacking.len();
@@ -444,26 +486,69 @@ impl Coordinator {
             holder.send(&format!("record {}", set.number));
             record = holder.read()?.context("the record")?;
         }
-        let command = format!("settle {record} {}", views.join(" "));
+        let at = back.map_or("-".to_owned(), |set| set.to_string());
+        let command = format!("settle {at} {record} {}", views.join(" "));
+        if back.is_some() {
+            // From here on, a shard may have let go of later sets.
+            self.back = back;
+        }
         let Outcome::All(answers) = self.all(workers, Moment::Settle, &command, plan)? else {
             return Ok(None);
         };
         ensure!(answers.iter().all(|steps| *steps == answers[0]), "not at one step: {answers:?}");
         let steps: u64 = answers[0].parse()?;
-        if fleet.newest.is_none() {
-            ensure!(self.complete.is_none(), "the complete set is gone");
+        self.back = None;
+        let Some(set) = fleet.newest else {
             return Ok(self.set(workers, 0, None, kill)?.then_some(0));
-        }
-        let found = Some(steps);
-        ensure!(
-            found == self.complete || found == self.unanswered,
-            "at {steps} steps; complete: {:?}, unanswered: {:?}",
-            self.complete,
-            self.unanswered
-        );
-        kill.unanswered = found == self.unanswered;
-        (self.complete, self.unanswered) = (found, None);
+        };
+        ensure!(self.sets.get(&set.number) == Some(&steps), "set {} at {steps} steps", set.number);
+        self.sets.retain(|&number, _| number <= set.number);
         Ok(Some(steps))
+    }
+
+    /// Checks which set is the newest complete one. Forgets the sets after it.
+    fn find_newest(&mut self, views: &[ShardView], kill: &mut Kill) -> Result<()> {
+        let fleet = FleetPlan::of(views)?;
+        // While a fleet goes back, some shards have sets that others have removed.
+        ensure!(
+            fleet.passed_over.is_empty() || self.back.is_some(),
+            "passed over {:?}",
+            fleet.passed_over
+        );
+        let Some(newest) = fleet.newest else {
+            ensure!(self.sets.is_empty(), "the complete set is gone");
+            return Ok(());
+        };
+        let last = self.sets.last_key_value().map(|(&number, _)| number);
+        if let Some((number, steps)) = self.unanswered.take()
+            && number == newest.number
+        {
+            kill.unanswered = true;
+            self.sets.insert(number, steps);
+        } else {
+            let from = self.back.or(last);
+            ensure!(
+                self.sets.contains_key(&newest.number) && Some(newest.number) >= from,
+                "at set {}; complete: {:?}, on the way back to {:?}",
+                newest.number,
+                self.sets,
+                self.back
+            );
+        }
+        self.sets.retain(|&number, _| number <= newest.number);
+        self.back = self.back.map(|_| newest.number);
+        Ok(())
+    }
+
+    /// Chooses at random an earlier complete set to go back to.
+    fn choose_earlier(&mut self, views: &[ShardView]) -> Result<Option<u64>> {
+        let complete = list_sets(views)?.into_iter().filter(|set| set.incomplete.is_none());
+        let complete: Vec<u64> = complete.map(|set| set.number).collect();
+        let Some((_, earlier)) = complete.split_last() else { return Ok(None) };
+        if earlier.is_empty() || self.random.u8(..3) > 0 {
+            return Ok(None);
+        }
+        Ok(Some(earlier[self.random.usize(..earlier.len())]))
     }
 
     /// Sends a command to all workers, and reads their answers. If `plan` plans a kill in `moment`,
@@ -489,7 +574,7 @@ impl Coordinator {
     /// # Errors
     /// Returns an error if the fleet does not open at the newest complete set.
     pub fn check(&mut self) -> Result<u64> {
-        let mut kill = Kill { moment: Moment::View, lacking: 0, unanswered: false, sets: 0 };
+        let mut kill = Kill::new(Moment::View);
         let mut workers = self.start()?;
         let steps = self.open(&mut workers, None, &mut kill)?;
         steps.context("the workers ended by themselves")

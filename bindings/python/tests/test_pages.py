@@ -29,6 +29,7 @@ from test_serve import serving
 import embank
 import embank.pipeline
 import embank.torch
+from embank.torch.distributed import ShardedBank
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -270,6 +271,20 @@ def saved_by_torch(names: Names, stack: ExitStack) -> Names:
     return {"dcp": SimpleNamespace(save=ignore, load=ignore), "model": model}
 
 
+def saved_by_one_rank(names: Names, stack: ExitStack) -> Names:
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    store = dist.FileStore("ranks", 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    stack.callback(dist.destroy_process_group)
+    with ShardedBank("clicks.banks", memory_budget="16MiB") as bank:
+        bank.checkpoint()
+        dcp.save({"bank": bank}, checkpoint_id="dcp/7")
+        bank.checkpoint()
+    return {"dcp": dcp, "ShardedBank": ShardedBank}
+
+
 SETTINGS = {
     ("distributed.md", "Several ranks: torch.distributed"): Setting(
         rank,
@@ -278,6 +293,9 @@ SETTINGS = {
         },
     ),
     ("distributed.md", "Sets"): Setting(saved_by_torch),
+    ("distributed.md", "Resuming from a DCP file"): Setting(
+        saved_by_one_rank, {"timeout=60.0)": "timeout=60.0)\nbank.close()"}
+    ),
     ("export.md", "Export and import"): Setting(two_tables),
     ("life.md", "Eviction"): Setting(tracked_table),
     ("pipeline.md", "On Ray and Spark"): Setting(engines),

@@ -25,7 +25,7 @@ from sharded_banks import error_of, opened  # noqa: E402
 from test_serve import command  # noqa: E402
 
 import embank  # noqa: E402
-from embank.torch.distributed import ShardedBank  # noqa: E402
+from embank.torch.distributed import ShardedBank, set_of  # noqa: E402
 
 SAVED_AT = 10
 STEPS = 50
@@ -93,12 +93,22 @@ class Run:
         gc.collect()
 
 
+def named_set(directory: Path) -> int:
+    """The number of the set that a DCP checkpoint names."""
+    import torch.distributed.checkpoint as dcp
+
+    state = {"bank": {"reference": torch.zeros(512, dtype=torch.uint8)}}
+    dcp.load(state, checkpoint_id=directory)
+    return set_of(state["bank"])
+
+
 def train(
-    rank: int, directory: Path, begin: int, end: int, dies: bool = False
+    rank: int, directory: Path, begin: int, end: int, dies: bool = False, goes_back: bool = False
 ) -> tuple[list[float], Tensors, models.Export]:
     """Trains from step `begin`, where it loads, to step `end`. Saves at step 10."""
     # Other weights at first: the loaded ones count.
-    run = Run(opened(directory / "fleet"), seed=begin)
+    number = named_set(directory / "dcp") if goes_back else None
+    run = Run(opened(directory / "fleet", set=number), seed=begin)
     if begin > 0:
         run.load(directory / "dcp")
     losses = []
@@ -145,6 +155,39 @@ def test_a_dcp_checkpoint_continues_bit_for_bit(crashed: Path, tmp_path: Path) -
     resumed = ranks.run(2, tmp_path, train, crashed, SAVED_AT, end)
     for (losses, tensors, export), (later, found, exported) in zip(whole, resumed):
         assert len(later) == STEPS and later == losses[SAVED_AT:]
+        assert_equal(found, tensors)
+        assert models.differences(exported, export) == []
+
+
+def take_a_set_alone(rank: int, directory: Path) -> None:
+    """Trains three steps, and ends after the set and before the DCP file."""
+    run = Run(opened(directory / "fleet"), seed=3)
+    run.load(directory / "dcp")
+    for batch in list(models.batches(SAVED_AT + 3, 2, rank))[SAVED_AT:]:
+        run.step(batch)
+    run.bank.checkpoint()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def load_newer(rank: int, directory: Path) -> str:
+    run = Run(opened(directory / "fleet"), seed=3)
+    error = error_of(lambda: run.load(directory / "dcp"))
+    run.close()
+    return error
+
+
+def test_a_fleet_goes_back_to_the_set_of_a_dcp_checkpoint(
+    saved: Path, crashed: Path, tmp_path: Path
+) -> None:
+    expected = Path(shutil.copytree(saved, tmp_path / "expected"))
+    assert ranks.run(2, tmp_path, take_a_set_alone, crashed) == [None, None]
+    for text in ranks.run(2, tmp_path, load_newer, crashed):
+        assert "refers to set 1, and the bank is at set 2" in text and "set=1" in text
+    end = SAVED_AT + 10
+    straight = ranks.run(2, tmp_path, train, expected, SAVED_AT, end)
+    again = ranks.run(2, tmp_path, train, crashed, SAVED_AT, end, False, True)
+    for (losses, tensors, export), (later, found, exported) in zip(straight, again):
+        assert len(later) == 10 and later == losses
         assert_equal(found, tensors)
         assert models.differences(exported, export) == []
 

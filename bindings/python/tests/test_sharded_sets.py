@@ -24,7 +24,7 @@ from test_serve import command  # noqa: E402
 
 import embank  # noqa: E402
 import embank.torch  # noqa: E402
-from embank.torch.distributed import ShardedTable  # noqa: E402
+from embank.torch.distributed import ShardedTable, set_of  # noqa: E402
 
 KEYS = np.arange(40)
 
@@ -268,6 +268,102 @@ def test_all_ranks_know_that_rows_have_changed(tmp_path: Path) -> None:
     assert first[0] == [False, True, False, True, False, True, False, False] and first[2] == 0
 
 
+def take_three(rank: int, directory: Path) -> list[int]:
+    with opened(directory, sets_kept=3) as bank:
+        table = items(bank)
+        taken = []
+        for value in (1.0, 2.0, 3.0):
+            write(table, value)
+            taken.append(embank.torch.save(bank, value=value, rank=rank))
+        return taken
+
+
+def go_back(rank: int, directory: Path) -> list[Any]:
+    """Goes back to set 1, and takes another set 2."""
+    with opened(directory, set=np.int64(1)) as bank:
+        table = items(bank)
+        assert bank.recovered is not None
+        resumed = embank.torch.resume(bank)
+        assert resumed is not None
+        found: list[Any] = [bank.recovered.number, resumed["value"], resumed["rank"], values(table)]
+        found += [[of.number for of in bank.sets()], bank.changed_since_checkpoint]
+        lease = table.get_distinct([1])
+        lease.apply(np.full((1, 2), -8.0, dtype=np.float32))
+        return [*found, bank.checkpoint(b"again")]
+
+
+def test_a_fleet_goes_back_to_an_earlier_set(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    assert ranks.run(2, tmp_path, take_three, fleet) == [[1, 2, 3]] * 2
+    for rank, found in enumerate(ranks.run(2, tmp_path, go_back, fleet)):
+        assert found == [1, 1.0, rank, [1.0], [1], False, 2]
+    # Set 3 is gone for good.
+    assert ranks.run(2, tmp_path, state_after, fleet) == [([1.0, 9.0], b"again")] * 2
+
+
+def refuse_sets(rank: int, directory: Path) -> list[str]:
+    fleet, new = directory / "fleet", directory / "new"
+    found = [
+        error_of(lambda: opened(fleet, set=7)),
+        error_of(lambda: opened(fleet, set=1 + rank)),
+        error_of(lambda: opened(fleet, set="2")),
+        error_of(lambda: opened(fleet, set=-1)),
+        error_of(lambda: opened(new, set=0)),
+    ]
+    assert not new.exists()
+    with opened(fleet) as bank:
+        found.append(error_of(lambda: bank.roll_back(2)))
+        assert values(items(bank)) == [3.0]
+    return found
+
+
+def test_a_set_that_is_not_kept_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    ranks.run(2, tmp_path, take_three, tmp_path / "fleet")
+    for found in ranks.run(2, tmp_path, refuse_sets, tmp_path):
+        assert found[0].startswith("ValueError") and "one of [1, 2, 3], not 7" in found[0]
+        expected = "set must be the same on all ranks: rank 0 has 1, rank 1 2"
+        assert found[1] == f"ValueError: {expected}"
+        assert found[2].startswith("TypeError")
+        assert found[3].startswith("ValueError")
+        assert found[4].startswith("ValueError") and "there is no set 0" in found[4]
+        assert found[5].startswith("AttributeError") and "set=" in found[5]
+
+
+def die_while_going_back(rank: int, directory: Path) -> None:
+    """Goes back to set 1. The process of rank 1 ends before its shard has done so."""
+    from embank._embank import Shard
+    from embank.torch.distributed import opening
+
+    class Dies:
+        """A shard whose process ends before it settles."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self._inner = Shard(*arguments, **options)
+
+        def settle(self, *arguments: Any) -> None:
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._inner.settle(*arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    setattr(opening, "Shard", Dies)
+    error = error_of(lambda: opened(directory, set=1))
+    assert rank == 0 and error.startswith("PeerLost"), error
+
+
+def test_a_rank_that_dies_while_the_fleet_goes_back_leaves_all_shards_at_one_set(
+    tmp_path: Path,
+) -> None:
+    fleet = tmp_path / "fleet"
+    ranks.run(2, tmp_path, take_three, fleet)
+    assert ranks.run(2, tmp_path, die_while_going_back, fleet) == [None, None]
+    first, second = ranks.run(2, tmp_path, state_after, fleet)
+    # Rank 0 has removed its checkpoints of later sets, so set 1 is the newest complete one.
+    assert first[0] == second[0] == [1.0]
+
+
 def resume_after_training(rank: int, directory: Path) -> list[str]:
     with opened(directory) as bank:
         table = items(bank)
@@ -309,7 +405,21 @@ def states(rank: int, directory: Path) -> dict[str, str]:
         bank.checkpoint()
         found["older"] = error_of(lambda: bank.load_state_dict(state))
         found["model older"] = error_of(lambda: model.load_state_dict(of_model))
+        found["no set"] = error_of(lambda: set_of(changed))
+        found["no table"] = error_of(lambda: set_of(torch.nn.Linear(1, 1).state_dict()))
         torch.save((state, of_model), directory.parent / "state.pt")
+    assert set_of(state) == set_of(of_model) == 2
+    with opened(directory, set=set_of(state)) as bank:
+        model = embank.torch.Embedding(items(bank))
+        bank.load_state_dict(state)
+        model.load_state_dict(of_model)
+        write(items(bank), 3.0)
+        bank.checkpoint()
+        later = bank.state_dict()
+    with opened(directory, set=2) as bank:
+        write(items(bank), 4.0)
+        bank.checkpoint()
+        found["same number"] = error_of(lambda: bank.load_state_dict(later))
     return found
 
 
@@ -329,6 +439,11 @@ def test_states_name_a_set(tmp_path: Path) -> None:
         assert "rows have changed since set 2" in found["later"]
         assert "refers to set 2, and the bank is at set 3" in found["older"]
         assert "refers to set 2, and the bank is at set 3" in found["model older"]
+        assert "ShardedBank(..., set=2)" in found["older"] and "set=2" in found["model older"]
+        assert "names no set: rows had changed" in found["no set"]
+        assert "has no sharded tables" in found["no table"]
+        assert "refers to set 3, and the bank is at another set 3" in found["same number"]
+        assert "set=3" not in found["same number"]
     for text in ranks.run(3, tmp_path, other_shards, tmp_path / "fleet"):
         assert text.startswith("ShardMismatch") and "2 shards" in text
         assert "embank reshard" in text and "--shards 3" in text

@@ -43,6 +43,8 @@ pub(crate) struct WorkerArgs {
     shards: u32,
     #[arg(long)]
     seed: u64,
+    #[arg(long)]
+    sets_kept: usize,
 }
 
 /// Runs a worker until the coordinator kills it.
@@ -50,7 +52,7 @@ pub(crate) struct WorkerArgs {
 /// # Errors
 /// Returns any error of the fleet.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<()> {
-    work(&args.dir, args.shard, args.shards, args.seed)
+    work(&args.dir, args.shard, args.shards, args.seed, args.sets_kept)
 }
 
 /// Runs the subcommand.
@@ -104,6 +106,10 @@ fn rows(kills: &[Kill]) -> Vec<Row> {
     rows.push(Row::new("openings with a record on some shards only", lacking, ""));
     let unanswered = count(|kill| kill.unanswered);
     rows.push(Row::new("openings at a set that no process had confirmed", unanswered, ""));
+    let back = count(|kill| kill.back);
+    rows.push(Row::new("openings that went back to an earlier set", back, ""));
+    let killed_back = count(|kill| kill.back && kill.moment == Moment::Settle);
+    rows.push(Row::new("kills while the fleet went back", killed_back, ""));
     rows.push(Row::new("kills after which something was wrong", 0.0, ""));
     rows
 }

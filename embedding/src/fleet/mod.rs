@@ -59,6 +59,18 @@
 //! alone: an error. A checkpoint that can't be read is an error too. If it counted as missing, the
 //! opening would remove the newest set.
 //!
+//! # Going back
+//!
+//! A fleet opens at an earlier complete set `n` on demand (`FleetPlan::at`). Every shard settles at
+//! set `n` as it does at the newest set: it makes the record and the pin of set `n` durable, then
+//! removes the records of later sets, and then rolls back. No shard takes a checkpoint before all
+//! shards have settled.
+//!
+//! After a crash in between, set `n` is complete, because every shard holds its checkpoint and some
+//! shard has its record. A later set is complete only if no shard has removed its checkpoint. So
+//! the fleet then opens at set `n` or at a later set, with all shards at one step. To go back to
+//! set `n` for sure, the caller asks for it again.
+//!
 //! - `routing`: which shard holds the row of a key.
 //! - `identity`: the file `SHARD`.
 //! - `record`: the record of a set.

@@ -17,13 +17,14 @@ use crate::fleet::view::{RecordView, ShardView};
 pub struct FleetPlan {
     /// The fleet's id.
     pub fleet: FleetId,
-    /// The newest complete set. `None` for a new fleet, which has no rows.
+    /// The set that the fleet opens at: the newest complete one, or the one that was asked for.
+    /// Opening the fleet removes all newer sets. `None` for a new fleet, which has no rows.
     pub newest: Option<CompleteSet>,
-    /// Why newer sets are not complete, the newest first. Opening the fleet removes them.
+    /// Why newer sets are not complete, the newest first. Empty if a set was asked for.
     pub passed_over: Vec<String>,
 }
 
-/// The newest complete set of a fleet.
+/// A complete set of a fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompleteSet {
@@ -68,26 +69,13 @@ impl FleetPlan {
         let fleet = fleet_of(&views, views.iter().any(|view| !view.records.is_empty()))?;
         let sets = sets_of(&views)?;
         let mut passed_over = Vec::new();
-        for (&number, found) in sets.iter().rev() {
+        for found in sets.values().rev() {
             refuse_other_checkpoint(&views, found)?;
             match why_incomplete(&views, found) {
                 Some(why) => passed_over.push(why),
                 None => {
-                    let has_it = |view: &&&ShardView| {
-                        view.records.iter().any(|record| record.number == number)
-                    };
-                    let newest = CompleteSet {
-                        number,
-                        id: found.id,
-                        checkpoints: found.checkpoints.clone(),
-                        holder: views.iter().find(has_it).map_or(0, |view| view.shard),
-                        lacking: views
-                            .iter()
-                            .filter(|view| !has_it(view))
-                            .map(|view| view.shard)
-                            .collect(),
-                    };
-                    return Ok(FleetPlan { fleet, newest: Some(newest), passed_over });
+                    let newest = Some(CompleteSet::of(&views, found));
+                    return Ok(FleetPlan { fleet, newest, passed_over });
                 }
             }
         }
@@ -106,6 +94,49 @@ impl FleetPlan {
                    otherwise restore the shard's directory, or begin again in a new one"
                 .into(),
         })
+    }
+
+    /// Finds the complete set `set` from the views of all shards, in any order, to go back to it.
+    /// What is wrong with newer sets does not matter, because opening the fleet removes them.
+    ///
+    /// # Errors
+    /// [`InvalidOption`](crate::StoreError::InvalidOption) if there is no such set, or if it is not
+    /// complete. The text names the complete sets. Otherwise the errors of [`of`](Self::of).
+    pub fn at(views: &[ShardView], set: u64) -> Result<Self> {
+        let whole = whole_fleet(views)?;
+        let fleet = fleet_of(&whole, whole.iter().any(|view| !view.records.is_empty()))?;
+        let up_to: Vec<ShardView> = whole.iter().map(|view| view.up_to(set)).collect();
+        let up_to: Vec<&ShardView> = up_to.iter().collect();
+        if let Some(found) = sets_of(&up_to)?.get(&set) {
+            refuse_other_checkpoint(&whole, found)?;
+            if why_incomplete(&whole, found).is_none() {
+                let newest = Some(CompleteSet::of(&whole, found));
+                return Ok(FleetPlan { fleet, newest, passed_over: Vec::new() });
+            }
+        }
+        let listed = list_sets(views)?;
+        let is_complete = |of: &&ListedSet| of.incomplete.is_none();
+        let complete: Vec<u64> = listed.iter().filter(is_complete).map(|of| of.number).collect();
+        let why = listed.into_iter().find(|of| of.number == set).and_then(|of| of.incomplete);
+        let why = why.unwrap_or_else(|| "the fleet does not keep it".into());
+        let what =
+            format!("must be a complete set of the fleet, one of {complete:?}, not {set}: {why}");
+        Err(Error::option("set", what))
+    }
+}
+
+impl CompleteSet {
+    fn of(views: &[&ShardView], set: &RecordView) -> Self {
+        let has_it =
+            |view: &ShardView| view.records.iter().any(|record| record.number == set.number);
+        let (with, without): (Vec<&ShardView>, _) = views.iter().partition(|view| has_it(view));
+        CompleteSet {
+            number: set.number,
+            id: set.id,
+            checkpoints: set.checkpoints.clone(),
+            holder: with.first().map_or(0, |view| view.shard),
+            lacking: without.iter().map(|view| view.shard).collect(),
+        }
     }
 }
 
@@ -230,8 +261,8 @@ fn refuse_other_checkpoint(views: &[&ShardView], set: &RecordView) -> Result<()>
                 found: format!("checkpoint {} with id {:016x}", held.number, held.id),
                 expected: format!("id {:016x}, as set {} names", named.id, set.number),
                 cure: format!(
-                    "restore the shard's directory. To go back to an older set for good, remove sets/{:010} on every \
-                     shard",
+                    "restore the shard's directory, or go back to a set before set {} for good (FleetPlan::at; \
+                     ShardedBank(set=...) in Python)",
                     set.number
                 ),
             });
@@ -322,6 +353,38 @@ mod tests {
     }
 
     #[test]
+    fn a_fleet_goes_back_to_a_complete_set_that_it_keeps() {
+        let (old, new) = (set(3, [4, 5]), set(4, [6, 7]));
+        let a = view(0, &[4, 6], &[old.clone(), new.clone()]);
+        let b = view(1, &[5, 7], std::slice::from_ref(&new));
+        let plan = FleetPlan::at(&[b.clone(), a.clone()], 3).unwrap();
+        let found = plan.newest.unwrap();
+        assert_eq!((found.number, found.holder, found.lacking), (3, 0, vec![1]));
+        assert_eq!((found.checkpoints, plan.passed_over), (vec![held(4), held(5)], vec![]));
+        assert_eq!(
+            FleetPlan::at(&[a.clone(), b.clone()], 4).unwrap(),
+            FleetPlan::of(&[a.clone(), b.clone()]).unwrap()
+        );
+        for unknown in [2, 5] {
+            let text = FleetPlan::at(&[a.clone(), b.clone()], unknown).unwrap_err().to_string();
+            assert!(text.contains(&format!("one of [3, 4], not {unknown}")), "{text}");
+        }
+        // A newer set that is not complete, or whose records differ, does not matter.
+        let other = RecordView { digest: 99, ..new };
+        let lacks = view(1, &[5], &[other]);
+        assert!(FleetPlan::of(&[a.clone(), lacks.clone()]).is_err());
+        assert_eq!(FleetPlan::at(&[a.clone(), lacks], 3).unwrap().newest.unwrap().number, 3);
+        let lacks = view(1, &[5], std::slice::from_ref(&old));
+        let text = FleetPlan::at(&[a.clone(), lacks], 4).unwrap_err().to_string();
+        assert!(text.contains("one of [3], not 4: set 4: shard 1 lacks checkpoint 7"), "{text}");
+        // The checkpoint of the set itself must be the one that it names.
+        let mut replaced = view(1, &[5], &[old]);
+        replaced.checkpoints[0].id = 5;
+        let text = FleetPlan::at(&[a, replaced], 3).unwrap_err().to_string();
+        assert!(text.contains("checkpoint 5 with id"), "{text}");
+    }
+
+    #[test]
     fn no_complete_set_is_an_error_if_there_are_rows() {
         let text = refusal(&[view(0, &[4], &[set(3, [4, 5])]), view(1, &[], &[])]);
         assert!(text.contains("set 3: shard 1 lacks checkpoint 5"), "{text}");
@@ -373,7 +436,7 @@ mod tests {
         replaced.checkpoints[0].id = 5;
         let text = refusal(&[view(0, &[4], &[good]), replaced]);
         assert!(text.contains("checkpoint 5 with id 0000000000000005"), "{text}");
-        assert!(text.contains("remove sets/0000000003"), "{text}");
+        assert!(text.contains("a set before set 3"), "{text}");
     }
 
     #[test]

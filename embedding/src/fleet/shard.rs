@@ -261,7 +261,7 @@ impl Shard {
         // 1. The set becomes findable and stays, on this shard alone.
         self.pending = Some(record.clone());
         self.finish_pending(bank)?;
-        // 2. Sets that are not complete go.
+        // 2. Later sets go: those that are not complete, or all of them if the fleet goes back.
         let numbers = record::numbers(&self.path)?;
         let above: Vec<u64> = numbers.into_iter().filter(|&set| set > record.number).collect();
         record::remove(&self.path, &above)?;

@@ -188,6 +188,13 @@ impl ShardView {
         self.fleet
     }
 
+    /// Returns the view without the records of sets after set `set`.
+    pub(super) fn up_to(&self, set: u64) -> Self {
+        let mut view = self.clone();
+        view.records.retain(|record| record.number <= set);
+        view
+    }
+
     /// True if the shard has the checkpoint.
     pub(super) fn holds(&self, checkpoint: HeldCheckpoint) -> bool {
         self.checkpoints.contains(&checkpoint)

@@ -6,6 +6,8 @@ use std::path::Path;
 use embank::fleet::{FleetPlan, Routing, SetRecord, Shard, ShardView, Taken, shard_path};
 use embank::{Bank, BankOptions, Missing, Result, TableConfig};
 
+use embank_kv::{Store, StoreOptions};
+
 use crate::common::small_options;
 
 pub(crate) const SHARDS: u32 = 3;
@@ -19,8 +21,13 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) fn open(dir: &Path) -> Result<Self> {
+        Self::open_at(dir, None)
+    }
+
+    /// Opens the fleet at the set `set`, or at its newest complete one.
+    pub(crate) fn open_at(dir: &Path, set: Option<u64>) -> Result<Self> {
         let shards = look(dir, SHARDS)?;
-        let plan = plan(&shards)?;
+        let plan = plan_at(&shards, set)?;
         let newest = plan.newest.as_ref();
         let record = newest.map(|set| shards[set.holder as usize].1.record(set.number));
         let record = record.transpose()?;
@@ -106,9 +113,17 @@ pub(crate) fn look(dir: &Path, shards: u32) -> Result<Vec<(Bank, Shard)>> {
 }
 
 pub(crate) fn plan(shards: &[(Bank, Shard)]) -> Result<FleetPlan> {
+    plan_at(shards, None)
+}
+
+pub(crate) fn plan_at(shards: &[(Bank, Shard)], set: Option<u64>) -> Result<FleetPlan> {
     // The views go through bytes, as between processes.
     let view = |(_, shard): &(Bank, Shard)| ShardView::from_bytes(&shard.view()?.to_bytes());
-    FleetPlan::of(&shards.iter().map(view).collect::<Result<Vec<_>>>()?)
+    let views = shards.iter().map(view).collect::<Result<Vec<_>>>()?;
+    match set {
+        Some(set) => FleetPlan::at(&views, set),
+        None => FleetPlan::of(&views),
+    }
 }
 
 /// Settles one shard at the plan's set.
@@ -137,6 +152,16 @@ pub(crate) fn sets(dir: &Path, shard: u32) -> Vec<String> {
         folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// Takes a checkpoint of one shard alone.
+pub(crate) fn checkpoint_alone(bank: &Path) -> u64 {
+    let options = StoreOptions {
+        memory_budget_bytes: options().memory_budget_bytes,
+        checkpoints_kept: 1,
+        ..StoreOptions::default()
+    };
+    Store::open(bank, &options).unwrap().checkpoint(b"alone").unwrap()
 }
 
 /// Moves a shard's directory away, so that its bank refuses to write; `put_back` moves it back.

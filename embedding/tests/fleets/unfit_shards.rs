@@ -6,7 +6,7 @@ use std::path::Path;
 use embank::fleet::{FleetId, FleetPlan, Shard, shard_path};
 use embank::{Bank, Error, StoreError, TableConfig};
 
-use crate::fleet::{Fleet, SHARDS, checkpoints, look, options, plan, refusal, sets, two_sets};
+use crate::fleet::{Fleet, SHARDS, checkpoint_alone, look, options, plan, refusal, sets, two_sets};
 
 #[test]
 fn a_shard_of_another_time_is_refused() {
@@ -20,8 +20,8 @@ fn a_shard_of_another_time_is_refused() {
     Bank::roll_back(&path, back).unwrap();
     let bank = Bank::open(&path, options()).unwrap();
     bank.pin(back).unwrap();
-    bank.checkpoint(b"alone").unwrap();
     drop(bank);
+    checkpoint_alone(&path);
     let text = refusal(dir.path());
     assert!(text.contains("shard-00000: found checkpoint") && text.contains("set 2"), "{text}");
     assert!(text.contains("restore the shard's directory"), "{text}");

@@ -123,7 +123,7 @@ impl PyShard {
         Ok(PyBytes::new(py, &record))
     }
 
-    /// Brings the shard to the newest complete set, and takes the bank back if it is ahead.
+    /// Brings the shard to the plan's set, and takes the bank back if it is ahead.
     ///
     /// Makes the fleet's identity durable in a new fleet. The call can be repeated after an error.
     ///
@@ -272,8 +272,8 @@ impl PyFleetPlan {
         PyBytes::new(py, &self.0.fleet.0)
     }
 
-    /// The number of the newest complete set. None for a new fleet: then every process takes set 0
-    /// after `settle`.
+    /// The number of the set that the fleet opens at. None for a new fleet: then every process
+    /// takes set 0 after `settle`.
     #[getter]
     fn set(&self) -> Option<u64> {
         self.0.newest.as_ref().map(|set| set.number)
@@ -291,7 +291,8 @@ impl PyFleetPlan {
         self.0.newest.as_ref().map_or(Vec::new(), |set| set.lacking.clone())
     }
 
-    /// Why newer sets are not complete, the newest first. `settle` removes them.
+    /// Why newer sets are not complete, the newest first. `settle` removes them. Empty if a set was
+    /// asked for.
     #[getter]
     fn passed_over(&self) -> Vec<String> {
         self.0.passed_over.clone()
@@ -302,6 +303,7 @@ impl PyFleetPlan {
 ///
 /// Args:
 ///     views: The result of `Shard.view` of every process, in any order.
+///     set: The number of a set to go back to. Default: the newest complete set.
 ///
 /// Returns:
 ///     A `FleetPlan` for `Shard.settle`. Equal views give equal plans.
@@ -309,13 +311,22 @@ impl PyFleetPlan {
 /// Raises:
 ///     ShardMismatch: The shards are not those of one whole fleet. The text names the shard that
 ///         does not fit, and the cure.
-///     ValueError: The bytes are no views.
+///     ValueError: The bytes are no views, or `set` is no complete set; the text names those.
 #[pyfunction]
-pub(crate) fn plan_fleet(py: Python<'_>, views: Vec<Vec<u8>>) -> PyResult<PyFleetPlan> {
+#[pyo3(signature = (views, set = None))]
+pub(crate) fn plan_fleet(
+    py: Python<'_>,
+    views: Vec<Vec<u8>>,
+    set: Option<&Bound<'_, PyAny>>,
+) -> PyResult<PyFleetPlan> {
+    let set = set.map(|set| scalars::unsigned("set", set, u64::MAX)).transpose()?;
     let plan = || {
         let views: Vec<ShardView> =
             views.iter().map(|bytes| ShardView::from_bytes(bytes)).collect::<Result<_, _>>()?;
-        FleetPlan::of(&views)
+        match set {
+            Some(set) => FleetPlan::at(&views, set),
+            None => FleetPlan::of(&views),
+        }
     };
     plan().map(PyFleetPlan).map_err(|error| errors::to_python(py, &error))
 }

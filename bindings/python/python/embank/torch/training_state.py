@@ -307,10 +307,12 @@ def resume(
     try:
         state = _decoded(recovered.blob)
     except ValueError as error:
+        way_back = "bank.roll_back(number), or with a bank that is closed, embank.roll_back(path, number)"
+        if not isinstance(bank, embank.Bank):
+            way_back = "close the bank, and open it with ShardedBank(..., set=number)"
         raise ValueError(
             f"checkpoint {recovered.checkpoint} of {bank.path} was not made by embank.torch.save: {error}; read "
-            "bank.recovered.blob yourself, or go back to a checkpoint that save made: bank.roll_back(number), or with a "
-            "bank that is closed, embank.roll_back(path, number)"
+            f"bank.recovered.blob yourself, or go back to a checkpoint that save made: {way_back}"
         ) from None
     states, values, generators = state["states"], state["values"], state["random"]
     if strict and parts.keys() != states.keys():

@@ -8,7 +8,7 @@ training program changes.
 from .bank import ShardedBank
 from .errors import PeerLost, ProtocolMismatch
 from .lease import ShardedLease
-from .fleet import RecoveredSet
+from .fleet import RecoveredSet, set_of
 from .table import ShardedTable
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "ShardedBank",
     "ShardedLease",
     "ShardedTable",
+    "set_of",
 ]

@@ -65,12 +65,16 @@ class ShardedBank:
             than the longest time between two calls, such as the writing of a large file by one
             rank.
         sets_kept: The number of newest sets that the shards keep.
+        set: The number of a kept set to go back to, the same on all ranks. All later sets are
+            removed for good, as `Bank.roll_back` removes later checkpoints, and the next
+            `checkpoint` gets the number after it. Default: the newest complete set.
         options: The options of `embank.Bank` for each shard, such as `memory_budget`, which counts
             for each rank.
 
     Raises:
         ShardMismatch: The ranks do not find the shards of one fleet, or another number of them.
-        ValueError: The ranks pass different options, or an option does not work over shards.
+        ValueError: The ranks pass different options, or an option does not work over shards. Or
+            `set` is no complete set: the text names those that are kept, and nothing has changed.
         embank.EmbankError: A shard can't be opened. All ranks raise the error of the first one.
     """
 
@@ -83,6 +87,7 @@ class ShardedBank:
         gradients: Literal["mean", "sum"] = "mean",
         timeout: float = 600.0,
         sets_kept: int = 2,
+        set: Optional[int] = None,
         **options: Any,
     ) -> None:
         self._closed_by: Optional[str] = "its opening failed"
@@ -97,7 +102,7 @@ class ShardedBank:
             folder = Path(directory)
             contents = on_all(
                 exchange,
-                lambda: view_of(folder, shards, gradients, timeout, options).encoded(),
+                lambda: view_of(folder, shards, gradients, timeout, set, options).encoded(),
             )
             views = [View.decoded(content) for content in contents]
             # Depends on the views alone, so all ranks raise its error.
@@ -110,6 +115,7 @@ class ShardedBank:
                 self.shard,
                 of.is_new,
                 sets_kept,
+                set,
                 {"wait_timeout": min(60.0, timeout / 2), **options},
             )
         except ForAll as for_all:
@@ -526,6 +532,10 @@ class ShardedBank:
 
     def __getattr__(self, name: str) -> Any:
         """Raises `AttributeError`. The message says what to use instead of a method of `Bank`."""
+        if name == "roll_back":
+            raise AttributeError(
+                "a ShardedBank has no roll_back: close it, and open it with set=, the number of an earlier set"
+            )
         if hasattr(embank.Bank, name):
             raise AttributeError(
                 f"a ShardedBank has no {name}: bank.local.{name} is that of this rank's shard; take checkpoints of all "

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from embank._embank import FleetSet, Shard, plan_fleet
 
-from ..reference import taken_at
+from ..reference import EXTRA_STATE, decoded, taken_at
 from .errors import ForAll, packed, unpacked
 from .exchange import Exchange
 
@@ -74,13 +74,13 @@ def on_all(exchange: Exchange, make: Callable[[], bytes]) -> list[bytes]:
     return [of[1:] for of in contents]
 
 
-def settle(exchange: Exchange, shard: Shard) -> Sequence[str]:
-    """Brings all shards to the newest complete set. A new fleet takes its first set. Returns what
-    is wrong with newer sets that are not complete.
+def settle(exchange: Exchange, shard: Shard, set_number: Optional[int]) -> Sequence[str]:
+    """Brings all shards to the newest complete set, or to the set `set_number`. A new fleet takes
+    its first set. Returns what is wrong with newer sets that are not complete.
     """
     views = on_all(exchange, shard.view)
-    # Depends on the views alone, so all ranks raise its error.
-    plan = plan_fleet(views)
+    # Depends on the views and on a number that is the same on all ranks, so all raise its error.
+    plan = plan_fleet(views, set_number)
     record: Optional[bytes] = None
     if plan.lacking:
         assert plan.set is not None and plan.holder is not None
@@ -179,9 +179,16 @@ class Sets:
                 "bank.checkpoint() before state_dict()"
             )
         if newest is None or newest.id != expected:
+            kept = self.shard.sets()
+            if any(of.id == expected for of in kept):
+                cure = f"close the bank, and go back with ShardedBank(..., set={number}), which gives up all later sets"
+            else:
+                cure = "open a bank that is at that set"
+            other = "another " if newest is not None and newest.number == number else ""
             return (
-                f"it refers to set {number}, and the bank is at {'no set' if newest is None else f'set {newest.number}'} "
-                f"(it keeps {[of.number for of in self.shard.sets()]}); open a bank that is at that set"
+                f"it refers to set {number}, and the bank is at "
+                f"{'no set' if newest is None else f'{other}set {newest.number}'} "
+                f"(it keeps {[of.number for of in kept]}); {cure}"
             )
         if self.changed(local):
             return f"rows have changed since set {number}; load it before training"
@@ -267,3 +274,39 @@ def read_reference(found: object) -> dict[str, Any]:
         "this state was not made by ShardedBank.state_dict(): load it with the names under which it was saved, such as "
         'dcp.load({"bank": bank, ...})'
     )
+
+
+def set_of(state_dict: Mapping[str, Any]) -> int:
+    """Returns the number of the set that a state dict names, for `ShardedBank(set=...)`.
+
+    Needs no open bank. Not collective.
+
+    Args:
+        state_dict: The result of `ShardedBank.state_dict()`, or of `state_dict()` of a model over
+            sharded tables, such as a file has.
+
+    Raises:
+        ValueError: The state dict names no set, because it has no sharded tables, or rows had
+            changed since the last set when it was made. Or it names sets of two fleets.
+    """
+    if "reference" in state_dict:
+        found = [read_reference(state_dict["reference"])]
+    else:
+        states = [decoded(of) for key, of in state_dict.items() if key.endswith(EXTRA_STATE)]
+        entries = [of for state in states if state is not None for of in state["tables"]]
+        found = [of for of in entries if "shards" in of]
+    if not found:
+        raise ValueError(
+            "this state dict has no sharded tables: give set_of the result of ShardedBank.state_dict() or model.state_dict()"
+        )
+    if any(of["changed"] or of["checkpoint"] is None for of in found):
+        raise ValueError(
+            "this state dict names no set: rows had changed since the last one when it was made; call bank.checkpoint() "
+            "right before state_dict()"
+        )
+    numbers = {of["bank"]: int(of["checkpoint"]) for of in found}
+    if len(numbers) > 1:
+        raise ValueError(
+            f"this state dict names sets of several fleets: {numbers}; give each ShardedBank the number of its own"
+        )
+    return next(iter(numbers.values()))

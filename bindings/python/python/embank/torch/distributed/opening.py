@@ -10,6 +10,7 @@ A rank may find several shards, because the ranks of one machine can share a dir
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _REFUSED = {
     "lease_timeout": "the owners end the leases of lost ranks when they close; use timeout=",
     "read_only": "the ranks of a fleet train; open one shard with embank.Bank(path, read_only=True) to read it",
-    "checkpoint": "a fleet opens at its newest complete set",
+    "checkpoint": "a fleet opens at a set; use set=",
     "checkpoints_kept": "the shards keep the checkpoints of the newest sets; use sets_kept=",
 }
 
@@ -83,6 +84,7 @@ def view_of(
     shards: Optional[int],
     gradients: str,
     timeout: float,
+    set_number: Optional[int],
     options: Mapping[str, Any],
 ) -> View:
     """Returns what this rank brings to the opening.
@@ -101,7 +103,11 @@ def view_of(
             f"wait_timeout is {wait_timeout} and timeout {timeout} seconds: the other ranks would count this rank as lost "
             "while it waits for a row; use a larger timeout"
         )
-    return View.of(directory, {"gradients": gradients, "timeout": timeout}, shards)
+    if set_number is not None:
+        set_number = operator.index(set_number)
+    return View.of(
+        directory, {"gradients": gradients, "timeout": timeout, "set": set_number}, shards
+    )
 
 
 class Assignment(NamedTuple):
@@ -235,15 +241,21 @@ def open_shard(
     number: int,
     is_new: bool,
     sets_kept: int,
+    set_number: Optional[int],
     options: Mapping[str, Any],
 ) -> tuple[Bank, Shard]:
-    """Opens a shard on each rank, at the newest complete set."""
+    """Opens a shard on each rank, at the newest complete set, or at the set `set_number`."""
     banks: list[Bank] = []
     shards: list[Shard] = []
 
     def opened() -> bytes:
         if is_new and not options.get("create", True):
             raise ValueError(f"no rank finds a fleet, {directory} has none, and create is False")
+        if is_new and set_number is not None:
+            raise ValueError(
+                f"no rank finds a fleet, {directory} has none, so there is no set {set_number}: give the directory of the "
+                "fleet, or leave set out"
+            )
         path = shard_path(directory, number)
         path.mkdir(parents=True, exist_ok=True)
         banks.append(embank.Bank(path, checkpoints_kept=1, **{**options, "create": is_new}))
@@ -252,7 +264,7 @@ def open_shard(
 
     try:
         on_all(exchange, opened)
-        passed_over = settle(exchange, shards[0])
+        passed_over = settle(exchange, shards[0], set_number)
 
         def warned() -> bytes:
             if exchange.rank == 0:
