@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use embank::fleet::refuse_shard;
 use embank_kv::inspect::summary;
 use embank_kv::{CompactionOptions, Error, Store, StoreOptions};
 use serde::Serialize;
@@ -44,8 +45,9 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Returns an error if the bank cannot be opened, read or written.
+/// Returns an error if the bank cannot be opened, read or written, or if it is a shard of a fleet.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
+    refuse_shard(&args.dir)?;
     let before = summary(&args.dir)?;
     let Some(newest) = before.checkpoints.last() else {
         bail!("{} has no checkpoint: there is nothing to compact", args.dir.display());

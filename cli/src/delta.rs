@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use embank::fleet::refuse_shard;
 use embank_kv::{Delta, Store};
 use serde::Serialize;
 
@@ -67,9 +68,10 @@ pub(crate) fn export(args: &ExportArgs) -> Result<Ending> {
 /// Runs `apply-delta`.
 ///
 /// # Errors
-/// Returns an error if the delta is damaged or does not follow the bank's checkpoint, or if a file
-/// cannot be read or written.
+/// Returns an error if the delta is damaged or does not follow the bank's checkpoint, if a file
+/// cannot be read or written, or if the bank is a shard of a fleet.
 pub(crate) fn apply(args: &ApplyArgs) -> Result<Ending> {
+    refuse_shard(&args.dir)?;
     let bar = Bar::new("applying");
     let mut show = |progress| bar.show(progress);
     let made = Store::apply_delta(&args.dir, &args.file, args.keep, &mut show)?;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ArgGroup;
+use embank::fleet::refuse_shard;
 use embank::{Bank, BankOptions, Evicted, Eviction, Table, Tracking};
 use embank_kv::OutputFile;
 use embank_kv::inspect::summary;
@@ -84,8 +85,11 @@ struct Report {
 /// # Errors
 /// Returns an error if the bank cannot be read or written, if the table is missing, or if the table
 /// lacks the data for a condition. Also returns an error if the file of keys exists or cannot be
-/// written.
+/// written, or if the bank is a shard of a fleet.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
+    if !args.dry_run {
+        refuse_shard(&args.dir)?;
+    }
     // The bank keeps as many checkpoints as it has now, and at least 2. So the new checkpoint
     // removes at most the oldest one.
     let kept = summary(&args.dir)?.checkpoints.len().max(2);

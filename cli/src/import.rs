@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use embank::fleet::refuse_shard;
 use embank::{Bank, BankOptions, ImportOptions, Table, TableConfig, exported_config};
 use embank_kv::inspect::summary;
 use serde::Serialize;
@@ -74,8 +75,9 @@ struct Report {
 ///
 /// # Errors
 /// Returns an error if a file or the bank cannot be read, if a file does not fit the table, or if
-/// the table is missing.
+/// the table is missing. Also returns an error if the bank is a shard of a fleet.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
+    refuse_shard(&args.dir)?;
     // The bank keeps as many checkpoints as it has now, and at least 2. So the new checkpoint
     // removes at most the oldest one.
     let kept = match summary(&args.dir) {

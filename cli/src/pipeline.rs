@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
+use embank::fleet::refuse_shard;
 use embank::{Bank, BankOptions};
 use embank_kv::inspect::summary;
 use embank_pipeline::{
@@ -357,6 +358,7 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
 }
 
 fn open_bank(dir: &Path, memory_budget: Option<u64>, create: bool) -> Result<Bank> {
+    refuse_shard(dir)?;
     // The bank keeps as many checkpoints as it has now, and at least 2. So the checkpoint of the
     // run removes at most the oldest one.
     let kept = if dir.join("BANK").exists() { summary(dir)?.checkpoints.len().max(2) } else { 2 };

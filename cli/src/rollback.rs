@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use embank::fleet::refuse_shard;
 use embank_kv::Store;
 use embank_kv::inspect::summary;
 use serde::Serialize;
@@ -34,9 +35,10 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Returns an error if the bank is in use, if the checkpoint is missing or damaged, or if `--yes`
-/// is missing.
+/// Returns an error if the bank is in use or a shard of a fleet, if the checkpoint is missing or
+/// damaged, or if `--yes` is missing.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
+    refuse_shard(&args.dir)?;
     if !args.yes {
         let numbers = summary(&args.dir)?.checkpoints.into_iter().map(|of| of.number);
         let newer: Vec<u64> = numbers.filter(|&number| number > args.checkpoint).collect();

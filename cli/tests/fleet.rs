@@ -151,6 +151,53 @@ fn verify_checks_all_shards_and_the_sets() {
     assert_eq!(report["shards"][1]["bank"]["clean"], Value::Bool(false));
 }
 
+/// The fleet's next opening would lose what such a command has done.
+#[test]
+fn a_command_that_would_change_one_shard_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    fleet(dir.path());
+    let shard = shard_path(dir.path(), 1);
+    let path = shard.to_str().unwrap();
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (spec, rows, out) = (file("spec.json"), file("rows.tsv"), file("out"));
+    fs::write(&spec, embank(&["pipeline", "criteo"]).stdout).unwrap();
+    fs::write(&rows, format!("1{}{}\n", "\t1".repeat(13), "\ta".repeat(26))).unwrap();
+    let checkpoints = || json(&["checkpoints", path]).0;
+    let before = checkpoints();
+    for arguments in [
+        &["evict", path, "user", "--norm-below", "9"][..],
+        &["import", path, "user", &rows],
+        &["compact", path],
+        &["rollback", path, "2", "--yes"],
+        &["rollback", path, "2"],
+        &["apply-delta", path, &file("delta")],
+        &["pipeline", "run", &spec, &rows, "--out", &out, "--bank", path],
+    ] {
+        let output = embank(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output));
+        for expected in ["found shard 1 of 2 of fleet", "open the whole fleet (ShardedBank"] {
+            assert!(text(&output).contains(expected), "{arguments:?}: {}", text(&output));
+        }
+    }
+    assert_eq!(checkpoints(), before);
+    assert!(!Path::new(&out).exists());
+    // These commands change nothing, or make a bank of its own.
+    for arguments in [
+        &["evict", path, "user", "--norm-below", "9", "--dry-run"][..],
+        &["dump", path, "user"],
+        &["stat", path],
+        &["verify", path],
+        &["export", path, "user", &file("user.npy")],
+        &["export-delta", path, &file("delta"), "--from", "2"],
+        &["copy", path, &file("copy")],
+        &["compact", &file("copy")],
+        &["repair", path, &file("repaired")],
+    ] {
+        let output = embank(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+    }
+}
+
 #[test]
 fn reshard_makes_a_fleet_of_another_size() {
     let dir = tempfile::tempdir().unwrap();

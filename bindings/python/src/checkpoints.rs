@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
+use embank::fleet::refuse_shard;
 use embank::{Bank, StateId};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -109,6 +110,7 @@ pub(crate) fn checkpoint_id(
 /// Raises:
 ///     ValueError: There is no bank, or no such checkpoint.
 ///     Locked: The bank is open.
+///     ShardMismatch: The bank is a shard of a fleet. `ShardedBank(set=...)` goes back.
 ///     EmbankError: A process reads a newer checkpoint.
 ///     Damaged, StoreIOError: The checkpoint does not verify. Nothing has changed.
 ///
@@ -124,7 +126,11 @@ pub(crate) fn roll_back(
     checkpoint: &Bound<'_, PyAny>,
 ) -> PyResult<Vec<u64>> {
     let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
-    py.detach(|| Bank::roll_back(path, checkpoint)).map_err(|e| errors::to_python(py, &e))
+    let back = || {
+        refuse_shard(&path)?;
+        Bank::roll_back(&path, checkpoint)
+    };
+    py.detach(back).map_err(|e| errors::to_python(py, &e))
 }
 
 /// Copies a checkpoint to another directory, which is then a bank of its own.
@@ -232,6 +238,7 @@ pub(crate) fn export_delta(
 /// Raises:
 ///     DeltaMismatch: The delta follows another checkpoint, was applied before, or comes from
 ///         another history: the copy, or the bank after a roll back, has changed on its own.
+///     ShardMismatch: The bank is a shard of a fleet, and so no copy.
 ///     ValueError: There is no bank.
 ///     Locked: The copy is open for writing.
 ///     Damaged, StoreIOError: The delta is damaged, or a file can't be read or written.

@@ -313,6 +313,8 @@ def refuse_sets(rank: int, directory: Path) -> list[str]:
     assert not new.exists()
     with opened(fleet) as bank:
         found.append(error_of(lambda: bank.roll_back(2)))
+        found.append(error_of(lambda: bank.local.roll_back(2)))
+        found.append(error_of(lambda: bank.local.checkpoint()))
         assert values(items(bank)) == [3.0]
     return found
 
@@ -327,6 +329,8 @@ def test_a_set_that_is_not_kept_is_refused_and_nothing_changes(tmp_path: Path) -
         assert found[3].startswith("ValueError")
         assert found[4].startswith("ValueError") and "there is no set 0" in found[4]
         assert found[5].startswith("AttributeError") and "set=" in found[5]
+        for text in found[6:]:
+            assert text.startswith("ShardMismatch") and "open the whole fleet" in text
 
 
 def die_while_going_back(rank: int, directory: Path) -> None:
@@ -363,6 +367,30 @@ def test_a_rank_that_dies_while_the_fleet_goes_back_leaves_all_shards_at_one_set
     # Rank 0 has removed its checkpoints of later sets, so set 1 is the newest complete one.
     assert first[0] == second[0] == [1.0]
 
+
+def test_a_shard_takes_no_checkpoint_alone(tmp_path: Path) -> None:
+    ranks.run(2, tmp_path, take_three, tmp_path)
+    path = tmp_path / "shard-00001"
+    before = embank.list_checkpoints(path)
+    with embank.Bank(path, memory_budget="16MiB") as bank:
+        bank.open_table("item").put(KEYS, np.full((len(KEYS), 2), 9.0, dtype=np.float32))
+        with pytest.raises(embank.ShardMismatch, match="shard 1 of 2 of fleet"):
+            bank.checkpoint()
+        with pytest.raises(embank.ShardMismatch, match="open the whole fleet"):
+            embank.torch.save(bank, step=1)
+        with pytest.raises(embank.ShardMismatch, match="ShardedBank"):
+            bank.roll_back(2)
+    with pytest.raises(embank.ShardMismatch, match="ShardedBank"):
+        embank.roll_back(path, 2)
+    with pytest.raises(embank.ShardMismatch, match="ShardedBank"):
+        embank.apply_delta(path, tmp_path / "delta")
+    assert embank.list_checkpoints(path) == before
+    # A reading bank, and a copy, are as before.
+    with embank.Bank(path, memory_budget="16MiB", read_only=True) as bank:
+        assert bank.open_table("item").peek(KEYS).max() == 3.0
+    embank.copy_checkpoint(path, tmp_path / "copy")
+    with embank.Bank(tmp_path / "copy", memory_budget="16MiB") as bank:
+        bank.checkpoint()
 
 def resume_after_training(rank: int, directory: Path) -> list[str]:
     with opened(directory) as bank:

@@ -8,6 +8,7 @@ use embank_kv::{Copied, Delta, Store};
 
 use crate::bank::Bank;
 use crate::error::Result;
+use crate::fleet::refuse_shard;
 
 impl Bank {
     /// Lists the kept checkpoints of the bank in `path` whose metadata can be read, oldest first.
@@ -72,6 +73,10 @@ impl Bank {
 
     /// Takes the bank in `path` back to an older checkpoint permanently. No process may have the
     /// bank open for writing. Returns the numbers of the newer checkpoints, which are removed.
+    ///
+    /// A shard of a [fleet](crate::fleet) goes back only when the fleet opens
+    /// ([`FleetPlan::at`](crate::fleet::FleetPlan::at)). If one shard goes back alone, the fleet
+    /// opens at a set that all shards have.
     ///
     /// # Errors
     /// The bank or checkpoint does not exist, the bank is open, a process reads a newer checkpoint,
@@ -161,9 +166,10 @@ impl Bank {
     ///
     /// # Errors
     /// [`DeltaMismatch`](crate::StoreError::DeltaMismatch) if the delta does not follow the bank's
-    /// newest checkpoint. The call also fails if the bank is open, if the delta is damaged, or if a
-    /// read or write fails. After an error the bank stays at its checkpoint. Only if the last sync
-    /// failed, it may be at the new checkpoint.
+    /// newest checkpoint. [`Error::ShardMismatch`](crate::Error::ShardMismatch) if the bank is a
+    /// shard of a [fleet](crate::fleet). The call also fails if the bank is open, if the delta is
+    /// damaged, or if a read or write fails. After an error the bank stays at its checkpoint. Only
+    /// if the last sync failed, it may be at the new checkpoint.
     ///
     /// # Examples
     /// See [`export_delta`](Self::export_delta).
@@ -172,6 +178,7 @@ impl Bank {
         file: impl AsRef<Path>,
         checkpoints_kept: usize,
     ) -> Result<Delta> {
+        refuse_shard(path.as_ref())?;
         Ok(Store::apply_delta(path.as_ref(), file.as_ref(), checkpoints_kept, &mut |_| ())?)
     }
 }

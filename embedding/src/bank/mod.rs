@@ -22,6 +22,7 @@ use embank_kv::{
 use crate::bank::tables::{Tables, read_tables, refuse_other_numberings};
 use crate::context::{Budget, Context};
 use crate::error::{Error, Result};
+use crate::fleet::refuse_shard;
 use crate::lease::ahead::AheadQueue;
 use crate::lookahead::{self, Lookahead};
 use crate::options::BankOptions;
@@ -255,8 +256,16 @@ impl Bank {
     /// this checkpoint or a newer one. A checkpoint does not contain staleness clocks.
     ///
     /// # Errors
-    /// A failure of the store. The previous checkpoint stays valid.
+    /// [`Error::ShardMismatch`](crate::Error::ShardMismatch) if the bank is a shard of a
+    /// [fleet](crate::fleet): only a set has checkpoints of shards. A failure of the store. The
+    /// previous checkpoint stays valid.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
+        refuse_shard(self.path())?;
+        self.checkpoint_of_shard(blob)
+    }
+
+    /// Takes a checkpoint for a set of the fleet that the bank belongs to.
+    pub(crate) fn checkpoint_of_shard(&self, blob: &[u8]) -> Result<u64> {
         Ok(self.context().store.checkpoint(blob)?)
     }
 

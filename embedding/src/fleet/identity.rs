@@ -155,6 +155,30 @@ impl ShardIdentity {
     }
 }
 
+/// Checks that the bank in `bank` is no shard of a fleet, and may change by itself.
+///
+/// A fleet opens at its newest set. Every shard then goes back to its checkpoint of the set, so a
+/// checkpoint that one shard has taken alone is lost. [`Bank::checkpoint`](crate::Bank::checkpoint)
+/// makes this check. A program that works for long before its checkpoint makes it first.
+///
+/// # Errors
+/// [`Error::ShardMismatch`], which names the fleet and the cure.
+/// [`Damaged`](crate::StoreError::Damaged) if the file `SHARD` does not verify. Also a failed read.
+pub fn refuse_shard(bank: &Path) -> Result<()> {
+    let Some(ShardIdentity { fleet, shard, shards }) = ShardIdentity::read(bank)? else {
+        return Ok(());
+    };
+    Err(Error::ShardMismatch {
+        path: bank.to_owned(),
+        found: format!("shard {shard} of {shards} of fleet {fleet}"),
+        expected: "a bank that is no shard".into(),
+        cure: "the fleet opens at its newest set, so a change of one shard alone is lost: open the whole fleet \
+               (ShardedBank in Python), change its shards there, and call its checkpoint(). ShardedBank(set=N) goes \
+               back to an earlier set"
+            .into(),
+    })
+}
+
 fn dir_name(shard: u32) -> String {
     format!("{DIR_PREFIX}{shard:0DIR_DIGITS$}")
 }

@@ -57,7 +57,8 @@
 //! rolled a shard back, or restored a directory. Opening passes over such a set and says so. A
 //! checkpoint with the set's number and another id means that a shard was replaced, or trained
 //! alone: an error. A checkpoint that can't be read is an error too. If it counted as missing, the
-//! opening would remove the newest set.
+//! opening would remove the newest set. `Bank::checkpoint` and the commands refuse to change a
+//! shard alone (`refuse_shard`).
 //!
 //! # Going back
 //!
@@ -88,7 +89,7 @@ mod routing;
 mod shard;
 mod view;
 
-pub use identity::{FleetId, ShardIdentity, list_shards, shard_numbers, shard_path};
+pub use identity::{FleetId, ShardIdentity, list_shards, refuse_shard, shard_numbers, shard_path};
 pub use plan::{CompleteSet, FleetPlan, ListedSet, list_sets};
 pub use record::{HeldCheckpoint, SetRecord};
 pub use reshard::{Resharded, reshard};

@@ -321,7 +321,7 @@ impl Shard {
         self.finish_pending(bank)?;
         let set = self.newest.map_or(0, |newest| newest + 1);
         let blob = format!("set {set} of fleet {}", identity.fleet);
-        let number = bank.checkpoint(blob.as_bytes())?;
+        let number = bank.checkpoint_of_shard(blob.as_bytes())?;
         let there = Bank::checkpoints(&self.path)?;
         let Some(found) = there.iter().find(|of| of.number == number) else {
             return Err(StoreError::ChangedMeanwhile(format!(

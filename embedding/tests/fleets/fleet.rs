@@ -154,7 +154,8 @@ pub(crate) fn sets(dir: &Path, shard: u32) -> Vec<String> {
     names
 }
 
-/// Takes a checkpoint of one shard alone.
+/// Takes a checkpoint of one shard alone, which `Bank::checkpoint` refuses. The store below it
+/// knows no fleets.
 pub(crate) fn checkpoint_alone(bank: &Path) -> u64 {
     let options = StoreOptions {
         memory_budget_bytes: options().memory_budget_bytes,

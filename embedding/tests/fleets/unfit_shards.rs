@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use embank::fleet::{FleetId, FleetPlan, Shard, shard_path};
+use embank::fleet::{FleetId, FleetPlan, Shard, refuse_shard, shard_path};
 use embank::{Bank, Error, StoreError, TableConfig};
 
-use crate::fleet::{Fleet, SHARDS, checkpoint_alone, look, options, plan, refusal, sets, two_sets};
+use crate::fleet::{
+    Fleet, SHARDS, checkpoint_alone, checkpoints, look, options, plan, refusal, sets, two_sets,
+};
 
 #[test]
 fn a_shard_of_another_time_is_refused() {
@@ -215,6 +217,32 @@ fn two_processes_do_not_open_one_shard_and_a_copy_is_no_shard() {
     let error = Shard::open(&copy, 0, SHARDS, 2).unwrap_err().to_string();
     assert!(error.contains("no file SHARD"), "{error}");
     drop(fleet);
+}
+
+/// The fleet's next opening would lose the checkpoint without a word.
+#[test]
+fn a_shard_takes_no_checkpoint_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = shard_path(dir.path(), 1);
+    let fleet = two_sets(dir.path());
+    let text = fleet.shards[1].0.checkpoint(b"alone").unwrap_err().to_string();
+    assert!(text.contains("shard-00001: found shard 1 of 3 of fleet"), "{text}");
+    assert!(text.contains("open the whole fleet"), "{text}");
+    drop(fleet);
+    let before = checkpoints(dir.path(), 1);
+    let bank = Bank::open(&path, options()).unwrap();
+    bank.checkpoint(b"alone").unwrap_err();
+    drop(bank);
+    assert!(
+        Bank::apply_delta(&path, dir.path().join("delta"), 2)
+            .is_err_and(|error| matches!(error, Error::ShardMismatch { .. }))
+    );
+    assert_eq!(checkpoints(dir.path(), 1), before);
+    // A copy of a shard is a bank of its own.
+    let copy = dir.path().join("copy");
+    Bank::copy_checkpoint(&path, None, &copy).unwrap();
+    refuse_shard(&copy).unwrap();
+    Bank::open(&copy, options()).unwrap().checkpoint(b"alone").unwrap();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Methods that take, pin and restore the checkpoints of an open bank.
 
 use embank::StoreError;
+use embank::fleet::refuse_shard;
 use pyo3::prelude::*;
 
 use super::recovered::PyRecovered;
@@ -144,6 +145,7 @@ impl PyBank {
     /// Raises:
     ///     ValueError: There is no such checkpoint; nothing has changed.
     ///     ReadOnly: The bank was opened with `read_only`; nothing has changed.
+    ///     ShardMismatch: The bank is a shard of a fleet; nothing has changed.
     ///     EmbankError: Another process reads a newer checkpoint. After this error and other
     ///         failures of the store the bank is open at its newest checkpoint.
     ///
@@ -158,6 +160,8 @@ impl PyBank {
     /// [2] [[1.]] b'epoch 1'
     fn roll_back(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
+        // The shards of the next set would be at different steps.
+        refuse_shard(self.cell.path()).map_err(|error| errors::to_python(py, &error))?;
         self.roll_back_to(py, checkpoint)
     }
 
@@ -210,6 +214,8 @@ impl PyBank {
     /// Raises:
     ///     StoreIOError: Writing failed, for example because the disk is full. The previous
     ///         checkpoint is good.
+    ///     ShardMismatch: The bank is a shard of a fleet, which takes checkpoints of all shards
+    ///         together (`embank.torch.distributed.ShardedBank.checkpoint`).
     ///     PoisonedError: An earlier write failed.
     #[pyo3(signature = (blob = None))]
     pub(crate) fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
