@@ -31,7 +31,7 @@ from workloads import Clicks, family
 
 import embank
 import embank.torch
-from embank.torch.distributed import ShardedBank, ShardedTable
+from embank.torch.distributed import ShardedBank
 
 family("dlrm")
 
@@ -165,7 +165,7 @@ class Clock:
             (rounds, "round", timed_round),
             (bank, "get_many", self.timed("bank", bank.get_many)),
             (bank, "apply_many", self.timed("bank", bank.apply_many)),
-            (ShardedTable, "request", self.timed("bank", ShardedTable.request)),
+            (bank, "requests", self.timed("bank", bank.requests)),
         ):
             setattr(at, name, call)
 
