@@ -38,7 +38,7 @@ FRAME = 1514 / 1448
 """The bytes of a full Ethernet frame with headers of TCP and IPv4, and those of its payload."""
 KEY_BYTES, FLOAT_BYTES = 8, 4
 DRAWN_BATCHES = 2
-"""The number of batches that are drawn for each rank. Their counts of keys hardly differ."""
+"""The number of batches that are drawn for each rank. Their counts of keys are about equal."""
 WARM_UP_STEPS = 5
 STEPS = 200
 
@@ -79,8 +79,8 @@ class Keys:
 
 @lru_cache(maxsize=2)
 def frequencies(keys: Keys) -> tuple[list[Floats], Floats]:
-    """Returns for each table the expected share of the samples that have each key, and the shares of
-    all tables in ascending order."""
+    """Returns for each table the expected share of the samples that have each key, and the shares
+    of all tables in ascending order."""
     found = []
     for size in keys.sizes:
         bounds = np.arange(1, size + 2, dtype=np.float64) ** (1 - keys.skew)
@@ -290,8 +290,8 @@ class Links:
 
 
 def worked(begin: Floats, work: Floats, cores: Sequence[int] | None) -> Floats:
-    """Returns the time at which each rank has done its work. `cores` has the core of each rank; None
-    gives each rank its own. Ranks with work on one core at one time share it equally."""
+    """Returns the time at which each rank has done its work. `cores` has the core of each rank;
+    None gives each rank its own. Ranks with work on one core at one time share it equally."""
     if cores is None:
         return begin + work
     ends = begin + work

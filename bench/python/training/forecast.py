@@ -35,7 +35,7 @@ import forecast_page
 import limited_loopback
 import measure
 import numpy as np
-from distributed_rank import Place
+from distributed_rank import Outcome, Place
 from figures import Figure, mebibytes
 from fleet_simulator import Keys, Network, Parts, draw, rows_in_memory, step_seconds
 from forecast_rank import Watched, WatchedTraining
@@ -100,8 +100,13 @@ class Case:
         return median(self.run.part_seconds(name))
 
     def computing(self) -> list[float]:
-        """The seconds of each step outside of the parts, rank by rank."""
-        return [seconds for turn in self.run.steady() for one in turn for seconds in one.computing]
+        """The seconds of each step outside of the parts, rank by rank, in the half of the turns that
+        other programs have disturbed least. One long disturbance would be drawn in many steps."""
+        turns = sorted(
+            self.run.steady(), key=lambda turn: max(one.disturbed / one.seconds for one in turn)
+        )
+        half = turns[: -(-len(turns) // 2)]
+        return [seconds for turn in half for one in turn for seconds in one.computing]
 
     @property
     def disturbed(self) -> bool:
@@ -155,9 +160,11 @@ def checked(name: str, given: argparse.Namespace, limited: bool) -> list[Measure
     checks = [Check.of(case, parts, invalid) for case in cases if case is not roomy]
     if given.page:
         add_parts(name, parts, checks)
-    remote = fmean(of.remote_keys / of.steps for of in watched)
     return [
-        *(row for check in checks for row in check.rows(name)), *details(name, parts, remote)
+        *(row for check in checks for row in check.rows(name)),
+        *counts(name, parts, [outcomes[1], outcomes[3]]),
+        *(computed(f"{name}: {case.name}", case.run) for case in cases),
+        *times(name, parts),
     ]
 
 
@@ -190,9 +197,9 @@ def parts_of(
     outcomes of `two`."""
     reads = fmean(of.disk_reads / of.steps for of in watched)
     in_memory = rows_in_memory(keys, 2, reads)
-    counts = draw(keys, 2, in_memory, 0)
-    repeats = float((counts.asked.sum(axis=0) - counts.distinct).mean())
-    distinct = float(counts.distinct.mean())
+    drawn = draw(keys, 2, in_memory, 0)
+    repeats = float((drawn.asked.sum(axis=0) - drawn.distinct).mean())
+    distinct = float(drawn.distinct.mean())
 
     def mean(field: str) -> float:
         return fmean(getattr(of, field) for of in watched)
@@ -265,25 +272,43 @@ class Check:
         ]
 
 
-def details(name: str, parts: Parts, remote: float) -> list[Measured]:
-    counts = draw(parts.keys, 2, parts.in_memory, 0)
-    drawn = float(np.mean([counts.asked[0, 1], counts.asked[1, 0]]))
-    times = {
+def counts(name: str, parts: Parts, fleets: Sequence[Sequence[Outcome]]) -> list[Measured]:
+    """The counts of a rank's step, beside the drawn ones."""
+    rows = []
+    for outcomes in fleets:
+        ranks = len(outcomes)
+        drawn = draw(parts.keys, ranks, parts.in_memory, 0)
+        remote = float(drawn.asked.sum() - np.trace(drawn.asked)) / ranks
+        for what, of_rank, expected in (
+            ("distinct keys of other ranks", [of.remote_keys / of.steps for of in outcomes], remote),
+            ("rows from disk", [of.disk_reads / of.steps for of in outcomes], drawn.cold.mean()),
+        ):
+            figure = Figure(f"{name}: {ranks} ranks, {what} a step", fmean(of_rank), "", "drawn",
+                            float(expected))
+            rows.append(Measured(figure))
+    return rows
+
+
+def computed(name: str, run: Run) -> Measured:
+    middle, spread = median_and_quartiles([1e3 * each for each in run.computed_seconds()])
+    return Measured(Figure(f"{name}, processor time of a rank's step", middle, "ms"), spread)
+
+
+def times(name: str, parts: Parts) -> list[Measured]:
+    shard = parts.own_shard(draw(parts.keys, 2, parts.in_memory, 0)).mean()
+    of_step = {
         "computing of two ranks": np.mean(parts.computing), "exchange": parts.exchange,
-        "own shard of two ranks": parts.own_shard(counts).mean(),
-        "message without content": parts.message, "round of a ring": parts.ring_round,
-        "further rank": parts.peer,
+        "own shard of two ranks": shard, "message without content": parts.message,
+        "round of a ring": parts.ring_round, "further rank": parts.peer,
     }
-    each = {
+    of_one = {
         "byte of a message": parts.message_byte, "key again in the own shard": parts.repeated,
         "distinct key in the own shard": parts.distinct, "row from disk": parts.disk_read,
     }
     return [
-        Measured(Figure(f"{name}: distinct keys of the other rank in a batch", remote, "", "drawn",
-                        drawn)),
-        *(Measured(Figure(f"{name}: {what}", 1e3 * seconds, "ms"))
-          for what, seconds in times.items()),
-        *(Measured(Figure(f"{name}: {what}", 1e6 * seconds, "us")) for what, seconds in each.items()),
+        Measured(Figure(f"{name}: {what}", scale * float(seconds), unit))
+        for of, scale, unit in ((of_step, 1e3, "ms"), (of_one, 1e6, "us"))
+        for what, seconds in of.items()
     ]
 
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=bench/python/ground python bench/python/training/forecast_page.py
 
-`forecast.py --page` measures the parts of a step anew and then calls `write`.
+`forecast.py --page` measures the parts of a step again and then calls `write`.
 """
 
 from __future__ import annotations
@@ -297,13 +297,14 @@ MODEL_TEXT = """\
   rank.
 - **Own shard.** A time for each distinct key, for each further rank that asks for it, and for each
   row from disk. The hottest rows are in memory, as many as explain the measured reads of two ranks;
-  all others come from disk.
+  all others come from disk. Ranks that share a core also share a disk.
 - **Messages.** Five to all ranks in a step. A message costs a fixed time, processor time for its
   bytes, and a latency of 25 us each way, twice: gloo sends bytes after the receiver is ready.
   Each link carries its bytes one after the other, with headers of TCP, both directions at once.
 - **Dense gradients.** A ring for each bucket of DDP, beside the rest of the backward pass.
 - **Further ranks.** Processor time that every rank spends for each other one, such as the calls for
-  its messages. It is measured as the difference of 8 ranks and 2, and taken as linear.
+  its messages. It is measured as the difference of 8 ranks and 2 on two cores, and taken as
+  linear. With many ranks, this is the least certain part.
 """
 CHECK_TEXT = """\
 The parts come from one rank, and from two ranks without a limit. So the rows without a limit only
@@ -314,6 +315,7 @@ LEFT_OUT_TEXT = """\
 What the simulator leaves out:
 
 - GPUs, NCCL, and several ranks that share the link of a machine.
+- A disk for each rank: the two measured ranks share one.
 - Switches with less than full bandwidth, lost packets, and many senders to one receiver at once.
 - Reading ahead (`Pipelined` with a depth above 0), checkpoints, and the loading of data.
 - What the largest delay of hundreds of machines is. The slowest of 256 ranks is the slowest of a

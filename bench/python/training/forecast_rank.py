@@ -93,7 +93,7 @@ class WatchedTraining(Training):
     def shares(self) -> dict[str, Any]:
         """Returns the shares of a step's computing before its events: medians of the last steps."""
         names = [event[0] for event in self.of_steps[-1]]
-        # DistributedDataParallel forms its buckets anew after its first step.
+        # DistributedDataParallel forms its buckets again after its first step.
         steps = [
             step for step in self.of_steps[-STEPS_KEPT:] if [event[0] for event in step] == names
         ]
