@@ -100,8 +100,9 @@ class Case:
         return median(self.run.part_seconds(name))
 
     def computing(self) -> list[float]:
-        """The seconds of each step outside of the parts, rank by rank, in the half of the turns that
-        other programs have disturbed least. One long disturbance would be drawn in many steps."""
+        """The seconds of each step outside of the parts, rank by rank, in the half of the turns
+        that other programs have disturbed least. One long disturbance would be drawn in many steps.
+        """
         turns = sorted(
             self.run.steady(), key=lambda turn: max(one.disturbed / one.seconds for one in turn)
         )
