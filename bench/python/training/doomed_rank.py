@@ -57,7 +57,8 @@ class Rank:
         self.lines = os.open(
             diary / f"calls-{self.number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND
         )
-        self.save("process", [os.getpid(), os.getppid()])
+        self.torchrun = os.getppid()
+        self.save("process", [os.getpid(), self.torchrun])
 
     def save(self, name: str, content: object) -> None:
         path = self.diary / f"{name}-{self.number}"
@@ -83,8 +84,11 @@ class Rank:
         self.write("killed")
         if doom.all:
             others = [json.loads(path.read_text())[0] for path in self.diary.glob("process-*")]
-            # Without torchrun first, it would end the other ranks in its own way.
-            for process in [os.getppid(), *others]:
+            # If torchrun did not end first, it would end the other ranks in its own way. A rank
+            # that has outlived torchrun has another parent.
+            if os.getppid() == self.torchrun:
+                os.kill(self.torchrun, signal.SIGKILL)
+            for process in others:
                 if process != os.getpid():
                     os.kill(process, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)

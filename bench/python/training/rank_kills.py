@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -212,7 +213,7 @@ def checked(given: argparse.Namespace, kills: int, folder: Path) -> list[Measure
         opened = run.opened()
         # Set 0 is that of the new fleet, before the first step. The last set is that of the last.
         step = min(max(0, opened[0]) * SAVE_EVERY, calls[0]["step"])
-        begins = f"begins at step {step}" in output.splitlines()
+        begins = re.search(rf"begins at step {step}\b", output) is not None
         well = run.right and begins and len(opened) == given.ranks
         equal = {(of["auc"], of["scores"]) for of in run.outcomes()} == reached
         print(

@@ -16,8 +16,13 @@ import pytest
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
-# An engine that waits for ever must not hold up the tests.
-faulthandler.dump_traceback_later(900, exit=True)
+
+@pytest.fixture(autouse=True)
+def time_limit() -> Iterator[None]:
+    """Ends the tests if one of them waits for ever for an engine."""
+    faulthandler.dump_traceback_later(900, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 def left_out(why: str) -> None:

@@ -498,3 +498,14 @@ def test_bags_of_one_key_sum_their_gradients_in_the_order_of_the_batch(
         assert rows.grad is not None and np.array_equal(rows.grad.numpy(), sums)
         step.zero_grad()
         del output
+
+
+def test_a_second_backward_pass_of_bags_of_one_key_is_refused(bank: embank.Bank) -> None:
+    table = bank.table("item", dim=DIM, optimizer=embank.SGD(lr=1.0))
+    module = embank.torch.EmbeddingBag(table)
+    step = embank.torch.SparseOptimizer(module)
+    loss = module(torch.tensor([[1], [2], [1]])).sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    step.zero_grad()

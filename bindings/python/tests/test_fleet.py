@@ -95,6 +95,19 @@ def test_rows_are_added_in_the_order_of_the_ranks() -> None:
             sum_rows(3, 1, [(big, wrong)], 1)
 
 
+def test_rows_in_the_order_of_fortran_are_refused() -> None:
+    places = np.array([0, 1])
+    rows = np.asfortranarray(np.ones((2, 3), dtype=np.float32))
+    values = np.zeros(6, dtype=np.float32)
+    for call in (
+        lambda: take_rows([(rows, places)], values),
+        lambda: place_rows([(rows, places)], values),
+        lambda: sum_rows(2, 3, [(rows, places)], 1),
+    ):
+        with pytest.raises(ValueError, match="C-contiguous"):
+            call()
+
+
 def test_shards_are_found_by_the_names_of_their_directories(tmp_path: Path) -> None:
     assert list_shards(tmp_path / "none") == []
     for name in ("shard-00002", "shard-00000", "shard-2"):

@@ -134,6 +134,26 @@ impl OfTable {
 
 /// Rows `(n, dim)`, and places in them.
 type Places<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<i64>>);
+type BorrowedPlaces<'py> = (PyReadonlyArray2<'py, f32>, PyReadonlyArray1<'py, i64>);
+
+fn borrowed<'py>(parts: &[Places<'py>]) -> PyResult<Vec<BorrowedPlaces<'py>>> {
+    parts
+        .iter()
+        .map(|(rows, places)| {
+            check_order(rows)?;
+            Ok((rows.try_readonly()?, places.try_readonly()?))
+        })
+        .collect()
+}
+
+/// Fails unless the values of a row are side by side. `as_slice` also takes arrays in Fortran's
+/// order.
+fn check_order(rows: &Bound<'_, PyArray2<f32>>) -> PyResult<()> {
+    match rows.is_c_contiguous() {
+        true => Ok(()),
+        false => Err(PyValueError::new_err("rows must be C-contiguous")),
+    }
+}
 
 /// Copies rows of several arrays one behind the other.
 ///
@@ -144,17 +164,15 @@ type Places<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<i64>>);
 ///         others.
 ///
 /// Raises:
-///     ValueError: A place is out of range, or `out` has another length.
+///     ValueError: A place is out of range, `out` has another length, or rows are not
+///         C-contiguous.
 #[pyfunction]
 pub(crate) fn take_rows(
     py: Python<'_>,
     parts: Vec<Places<'_>>,
     out: &Bound<'_, PyArray1<f32>>,
 ) -> PyResult<()> {
-    let parts = parts
-        .iter()
-        .map(|(rows, places)| Ok((rows.try_readonly()?, places.try_readonly()?)))
-        .collect::<PyResult<Vec<(PyReadonlyArray2<'_, f32>, PyReadonlyArray1<'_, i64>)>>>()?;
+    let parts = borrowed(&parts)?;
     let slices = parts
         .iter()
         .map(|(rows, places)| Ok((rows.as_slice()?, rows.shape()[1], places.as_slice()?)))
@@ -183,7 +201,8 @@ pub(crate) fn take_rows(
 ///     values: The float32 array `(k,)` with the values of all these rows and no others.
 ///
 /// Raises:
-///     ValueError: A place is out of range, or `values` has another length.
+///     ValueError: A place is out of range, `values` has another length, or rows are not
+///         C-contiguous.
 #[pyfunction]
 pub(crate) fn place_rows(
     py: Python<'_>,
@@ -192,7 +211,10 @@ pub(crate) fn place_rows(
 ) -> PyResult<()> {
     let mut parts = parts
         .iter()
-        .map(|(rows, places)| Ok((rows.try_readwrite()?, places.try_readonly()?)))
+        .map(|(rows, places)| {
+            check_order(rows)?;
+            Ok((rows.try_readwrite()?, places.try_readonly()?))
+        })
         .collect::<PyResult<Vec<(PyReadwriteArray2<'_, f32>, PyReadonlyArray1<'_, i64>)>>>()?;
     let slices = parts
         .iter_mut()
@@ -231,7 +253,8 @@ pub(crate) fn place_rows(
 ///     The sums, float32 `(count, dim)`. A sum without a row is 0.
 ///
 /// Raises:
-///     ValueError: A place is out of range, or rows have another width or number than places.
+///     ValueError: A place is out of range, rows have another width or number than places, or they
+///         are not C-contiguous.
 #[pyfunction]
 pub(crate) fn sum_rows<'py>(
     py: Python<'py>,
@@ -240,10 +263,7 @@ pub(crate) fn sum_rows<'py>(
     parts: Vec<Places<'py>>,
     divisor: f32,
 ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-    let parts = parts
-        .iter()
-        .map(|(rows, places)| Ok((rows.try_readonly()?, places.try_readonly()?)))
-        .collect::<PyResult<Vec<(PyReadonlyArray2<'_, f32>, PyReadonlyArray1<'_, i64>)>>>()?;
+    let parts = borrowed(&parts)?;
     let slices = parts
         .iter()
         .map(|(rows, places)| Ok((rows.as_slice()?, places.as_slice()?)))

@@ -133,13 +133,15 @@ class _RowsOfKeys(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
-        ctx.places, ctx.count = places, len(rows)
+        ctx.save_for_backward(places)
+        ctx.count = len(rows)
         return rows.index_select(0, places)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        parts = [(gradient.contiguous().numpy(), ctx.places.numpy())]
+        (places,) = ctx.saved_tensors
+        parts = [(gradient.resolve_neg().contiguous().numpy(), places.numpy())]
         return torch.from_numpy(sum_rows(ctx.count, gradient.shape[1], parts, 1)), None
 
 

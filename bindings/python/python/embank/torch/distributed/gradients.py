@@ -157,7 +157,6 @@ def apply(
         The error of the store.
     """
     parts = []
-    applied: set[int] = set()
     for index, of_ranks in by_table.items():
         # A get ahead that no rank has waited for is no lease yet.
         of_table = {
@@ -169,7 +168,6 @@ def apply(
         numbers, keys, sums = _sums(of_table, of_ranks, ranks, divisor)
         leases: list[Any] = [held[number].of_owner for number in numbers]
         parts.append((held[numbers[0]].request.table.local, leases, keys, sums))
-        applied.update(numbers)
     try:
         if parts:
             embank.apply_many(parts)

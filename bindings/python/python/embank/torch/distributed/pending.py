@@ -38,7 +38,7 @@ class ShardedQueue:
         self._batch = _BatchAhead(bank)
 
     def add(self, table: ShardedTable, keys: ArrayLike) -> ShardedPending:
-        """Adds keys to the batch that `send` announces."""
+        """Adds keys to the batch that `send` announces. The array must not change before."""
         self._batch.asked.append((table, as_int64(keys)))
         return ShardedPending(self._batch, len(self._batch.asked) - 1)
 
