@@ -115,7 +115,8 @@ typedef enum embank_status {
   EMBANK_STATUS_FORKED = 24,
   // A panic: a mistake in Embank. Open the bank again from its last checkpoint.
   EMBANK_STATUS_INTERNAL = 25,
-  // A failure that has no number of its own; see the message.
+  // A failure that has no number of its own; see the message. Also the refusal to change one
+  // shard of a fleet alone.
   EMBANK_STATUS_OTHER = 26,
   // The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. The
   // call changed no row.
@@ -1529,7 +1530,8 @@ enum embank_status embank_list_checkpoints(const char *path,
                                            size_t *count);
 
 // Takes the bank in `path` back to an older checkpoint, and removes all newer checkpoints. This
-// can't be undone. No process may have the bank open for writing.
+// can't be undone. No process may have the bank open for writing. Returns EMBANK_STATUS_OTHER for
+// a shard of a fleet: the whole fleet goes back together.
 enum embank_status embank_roll_back(const char *path, uint64_t checkpoint);
 
 // Copies a checkpoint of the bank in `path` to the directory `to`, which is then an independent

@@ -3,6 +3,7 @@
 use std::ffi::c_char;
 
 use embank::Bank;
+use embank::fleet::refuse_shard;
 
 use crate::memory::{Lent, Place, path as path_of};
 use crate::status::{call, embank_status};
@@ -35,12 +36,15 @@ pub unsafe extern "C" fn embank_list_checkpoints(
 }
 
 /// Takes the bank in `path` back to an older checkpoint, and removes all newer checkpoints. This
-/// can't be undone. No process may have the bank open for writing.
+/// can't be undone. No process may have the bank open for writing. Returns EMBANK_STATUS_OTHER for
+/// a shard of a fleet: the whole fleet goes back together.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_roll_back(path: *const c_char, checkpoint: u64) -> embank_status {
     // SAFETY: by the rules of embank.h, `path` is null or valid until the call returns.
     call(|| unsafe {
-        Bank::roll_back(path_of("path", path)?, checkpoint)?;
+        let path = path_of("path", path)?;
+        refuse_shard(path)?;
+        Bank::roll_back(path, checkpoint)?;
         Ok(())
     })
 }

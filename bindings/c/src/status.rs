@@ -69,7 +69,8 @@ pub enum embank_status {
     Forked = 24,
     /// A panic: a mistake in Embank. Open the bank again from its last checkpoint.
     Internal = 25,
-    /// A failure that has no number of its own; see the message.
+    /// A failure that has no number of its own; see the message. Also the refusal to change one
+    /// shard of a fleet alone.
     Other = 26,
     /// The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. The
     /// call changed no row.

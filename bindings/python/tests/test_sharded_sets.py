@@ -315,6 +315,8 @@ def refuse_sets(rank: int, directory: Path) -> list[str]:
         found.append(error_of(lambda: bank.roll_back(2)))
         found.append(error_of(lambda: bank.local.roll_back(2)))
         found.append(error_of(lambda: bank.local.checkpoint()))
+        newest = embank.list_checkpoints(bank.path)[-1]["number"]
+        found.append(error_of(lambda: bank.local.unpin(newest)))
         assert values(items(bank)) == [3.0]
     return found
 
@@ -330,7 +332,7 @@ def test_a_set_that_is_not_kept_is_refused_and_nothing_changes(tmp_path: Path) -
         assert found[4].startswith("ValueError") and "there is no set 0" in found[4]
         assert found[5].startswith("AttributeError") and "set=" in found[5]
         for text in found[6:]:
-            assert text.startswith("ShardMismatch") and "open the whole fleet" in text
+            assert text.startswith("ShardMismatch") and "call the ShardedBank's checkpoint()" in text
 
 
 def die_while_going_back(rank: int, directory: Path) -> None:
@@ -391,6 +393,7 @@ def test_a_shard_takes_no_checkpoint_alone(tmp_path: Path) -> None:
     embank.copy_checkpoint(path, tmp_path / "copy")
     with embank.Bank(tmp_path / "copy", memory_budget="16MiB") as bank:
         bank.checkpoint()
+
 
 def resume_after_training(rank: int, directory: Path) -> list[str]:
     with opened(directory) as bank:

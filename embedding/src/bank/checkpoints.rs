@@ -66,8 +66,15 @@ impl Bank {
     /// the next checkpoint removes it.
     ///
     /// # Errors
-    /// The errors of [`pin`](Self::pin).
+    /// The errors of [`pin`](Self::pin). [`Error::ShardMismatch`](crate::Error::ShardMismatch) if
+    /// the bank is a shard of a [fleet](crate::fleet), whose sets are kept by pins.
     pub fn unpin(&self, checkpoint: u64) -> Result<()> {
+        self.refuse_shard()?;
+        self.unpin_of_shard(checkpoint)
+    }
+
+    /// Undoes the pin of a set's checkpoint.
+    pub(crate) fn unpin_of_shard(&self, checkpoint: u64) -> Result<()> {
         Ok(self.context().store.unpin(checkpoint)?)
     }
 

@@ -9,8 +9,8 @@ pub(crate) mod vocabularies;
 use std::cmp::Reverse;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use embank_kv::locks::Mutex;
@@ -22,7 +22,7 @@ use embank_kv::{
 use crate::bank::tables::{Tables, read_tables, refuse_other_numberings};
 use crate::context::{Budget, Context};
 use crate::error::{Error, Result};
-use crate::fleet::refuse_shard;
+use crate::fleet::ShardIdentity;
 use crate::lease::ahead::AheadQueue;
 use crate::lookahead::{self, Lookahead};
 use crate::options::BankOptions;
@@ -76,6 +76,9 @@ pub(crate) struct BankShared {
     /// Staleness counts of tables that were dropped.
     pub(crate) staleness_of_dropped: Mutex<StalenessHistogram>,
     memory_budget_warning: Option<String>,
+    /// Which shard of a fleet the bank is. Empty for other banks, and for read-only banks. Read at
+    /// the opening, because `checkpoint` may run when no file descriptor is free.
+    shard: OnceLock<ShardIdentity>,
 }
 
 impl Bank {
@@ -85,11 +88,32 @@ impl Bank {
     /// # Errors
     /// Errors of the store: [`Locked`](crate::StoreError::Locked) if another process has the bank
     /// open for writing, [`BudgetTooSmall`](crate::StoreError::BudgetTooSmall),
-    /// [`Damaged`](crate::StoreError::Damaged), and
+    /// [`Damaged`](crate::StoreError::Damaged), also of the file `SHARD`, and
     /// [`InvalidOption`](crate::StoreError::InvalidOption) if an option is out of range. Also
     /// [`NotABank`](crate::StoreError::NotABank) and [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {
-        Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
+        let bank =
+            Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))?;
+        if let Some(identity) = ShardIdentity::read(bank.path())? {
+            bank.became_shard(identity);
+        }
+        Ok(bank)
+    }
+
+    /// Notes that the bank is a shard, from its opening or from the moment when its file `SHARD` is
+    /// made.
+    pub(crate) fn became_shard(&self, identity: ShardIdentity) {
+        // A bank becomes a shard once.
+        let _ = self.shared.shard.set(identity);
+    }
+
+    /// Checks that this bank, which is open for writing, is no shard of a fleet, and may change by
+    /// itself. Reads no file.
+    ///
+    /// # Errors
+    /// [`Error::ShardMismatch`]: see [`fleet::refuse_shard`](crate::fleet::refuse_shard).
+    pub fn refuse_shard(&self) -> Result<()> {
+        self.shared.shard.get().map_or(Ok(()), |identity| Err(identity.refusal(self.path())))
     }
 
     /// Opens the bank in the directory `path` read-only, at checkpoint `checkpoint`. `None` means
@@ -199,6 +223,7 @@ impl Bank {
             tables,
             staleness_of_dropped: Mutex::default(),
             memory_budget_warning,
+            shard: OnceLock::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -260,7 +285,7 @@ impl Bank {
     /// [fleet](crate::fleet): only a set has checkpoints of shards. A failure of the store. The
     /// previous checkpoint stays valid.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
-        refuse_shard(self.path())?;
+        self.refuse_shard()?;
         self.checkpoint_of_shard(blob)
     }
 

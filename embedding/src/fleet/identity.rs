@@ -131,6 +131,20 @@ impl ShardIdentity {
         Self::new(fleet, shard, shards).map_err(|error| error.to_string())
     }
 
+    /// Returns the error for a change of the bank in `bank`, which has this identity, alone.
+    pub(crate) fn refusal(&self, bank: &Path) -> Error {
+        let ShardIdentity { fleet, shard, shards } = self;
+        Error::ShardMismatch {
+            path: bank.to_owned(),
+            found: format!("shard {shard} of {shards} of fleet {fleet}"),
+            expected: "a bank that is no shard".into(),
+            cure: "call the ShardedBank's checkpoint(), which takes a set of all shards, or open the whole fleet \
+                   (ShardedBank in Python) and change its shards there: the fleet opens at its newest set, so a \
+                   change of one shard alone is lost. ShardedBank(set=N) goes back to an earlier set"
+                .into(),
+        }
+    }
+
     /// Checks that the bank in `bank`, which has this identity, is shard `shard` of `shards`.
     ///
     /// # Errors
@@ -165,18 +179,7 @@ impl ShardIdentity {
 /// [`Error::ShardMismatch`], which names the fleet and the cure.
 /// [`Damaged`](crate::StoreError::Damaged) if the file `SHARD` does not verify. Also a failed read.
 pub fn refuse_shard(bank: &Path) -> Result<()> {
-    let Some(ShardIdentity { fleet, shard, shards }) = ShardIdentity::read(bank)? else {
-        return Ok(());
-    };
-    Err(Error::ShardMismatch {
-        path: bank.to_owned(),
-        found: format!("shard {shard} of {shards} of fleet {fleet}"),
-        expected: "a bank that is no shard".into(),
-        cure: "the fleet opens at its newest set, so a change of one shard alone is lost: open the whole fleet \
-               (ShardedBank in Python), change its shards there, and call its checkpoint(). ShardedBank(set=N) goes \
-               back to an earlier set"
-            .into(),
-    })
+    ShardIdentity::read(bank)?.map_or(Ok(()), |identity| Err(identity.refusal(bank)))
 }
 
 fn dir_name(shard: u32) -> String {

@@ -57,8 +57,8 @@
 //! rolled a shard back, or restored a directory. Opening passes over such a set and says so. A
 //! checkpoint with the set's number and another id means that a shard was replaced, or trained
 //! alone: an error. A checkpoint that can't be read is an error too. If it counted as missing, the
-//! opening would remove the newest set. `Bank::checkpoint` and the commands refuse to change a
-//! shard alone (`refuse_shard`).
+//! opening would remove the newest set. `Bank::checkpoint`, `Bank::unpin` and the commands refuse
+//! to change a shard alone (`refuse_shard`).
 //!
 //! # Going back
 //!

@@ -251,6 +251,7 @@ impl Shard {
         if self.identity.is_none() {
             let identity = ShardIdentity::new(plan.fleet, self.shard, self.shards)?;
             identity.create(&self.path)?;
+            bank.became_shard(identity);
             self.identity = Some(identity);
         }
         let Some(record) = record else {
@@ -415,7 +416,7 @@ impl Shard {
             // The pin goes before the record. After a crash in between, the record still leads the
             // next call to the checkpoint.
             if is_held {
-                bank.unpin(named.number)?;
+                bank.unpin_of_shard(named.number)?;
             }
             outdated.push(number);
         }

@@ -154,15 +154,19 @@ pub(crate) fn sets(dir: &Path, shard: u32) -> Vec<String> {
     names
 }
 
-/// Takes a checkpoint of one shard alone, which `Bank::checkpoint` refuses. The store below it
-/// knows no fleets.
+/// Takes a checkpoint of one shard alone, which `Bank::checkpoint` refuses.
 pub(crate) fn checkpoint_alone(bank: &Path) -> u64 {
+    store(bank).checkpoint(b"alone").unwrap()
+}
+
+/// Opens the store below a bank, which knows no fleets.
+pub(crate) fn store(bank: &Path) -> Store {
     let options = StoreOptions {
         memory_budget_bytes: options().memory_budget_bytes,
         checkpoints_kept: 1,
         ..StoreOptions::default()
     };
-    Store::open(bank, &options).unwrap().checkpoint(b"alone").unwrap()
+    Store::open(bank, &options).unwrap()
 }
 
 /// Moves a shard's directory away, so that its bank refuses to write; `put_back` moves it back.

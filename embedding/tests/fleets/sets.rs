@@ -1,10 +1,10 @@
 //! Sets of a fleet: crashes at each step of the set protocol, failed checkpoints, outdated sets.
 
+use embank::Result;
 use embank::fleet::{ShardIdentity, ShardView, Taken, list_sets, shard_path};
-use embank::{Bank, Result};
 
 use crate::fleet::{
-    Fleet, SHARDS, checkpoint_alone, checkpoints, look, options, plan, put_back, sets, settle,
+    Fleet, SHARDS, checkpoint_alone, checkpoints, look, plan, put_back, sets, settle, store,
     take_away, two_sets,
 };
 
@@ -179,10 +179,9 @@ fn the_newest_sets_stay_and_older_ones_go() {
     }
     drop(fleet);
     // A record whose checkpoint is gone leads nowhere, and goes when the shard opens.
-    let bank = Bank::open(shard_path(dir.path(), 1), options()).unwrap();
-    bank.unpin(taken[3].checkpoints[1].number).unwrap();
-    bank.pin(taken[4].checkpoints[1].number).unwrap();
-    drop(bank);
+    let store = store(&shard_path(dir.path(), 1));
+    store.unpin(taken[3].checkpoints[1].number).unwrap();
+    drop(store);
     checkpoint_alone(&shard_path(dir.path(), 1));
     let fleet = Fleet::open(dir.path()).unwrap();
     assert_eq!(fleet.value(), Some(5.0));

@@ -228,10 +228,15 @@ fn a_shard_takes_no_checkpoint_alone() {
     let text = fleet.shards[1].0.checkpoint(b"alone").unwrap_err().to_string();
     assert!(text.contains("shard-00001: found shard 1 of 3 of fleet"), "{text}");
     assert!(text.contains("open the whole fleet"), "{text}");
+    let newest = *checkpoints(dir.path(), 1).last().unwrap();
+    fleet.shards[1].0.unpin(newest).unwrap_err();
     drop(fleet);
     let before = checkpoints(dir.path(), 1);
     let bank = Bank::open(&path, options()).unwrap();
     bank.checkpoint(b"alone").unwrap_err();
+    // Without its pin, the newest set would go with the next checkpoint.
+    let error = bank.unpin(newest).unwrap_err();
+    assert!(matches!(error, Error::ShardMismatch { .. }), "{error}");
     drop(bank);
     assert!(
         Bank::apply_delta(&path, dir.path().join("delta"), 2)
@@ -243,6 +248,18 @@ fn a_shard_takes_no_checkpoint_alone() {
     Bank::copy_checkpoint(&path, None, &copy).unwrap();
     refuse_shard(&copy).unwrap();
     Bank::open(&copy, options()).unwrap().checkpoint(b"alone").unwrap();
+}
+
+/// A checkpoint may run when other threads have all file descriptors, so it opens no file `SHARD`.
+#[test]
+fn an_open_bank_does_not_read_the_file_of_a_shard() {
+    let dir = tempfile::tempdir().unwrap();
+    let bank = Bank::open(dir.path(), options()).unwrap();
+    fs::write(dir.path().join("SHARD"), "no file of a shard").unwrap();
+    bank.checkpoint(b"").unwrap();
+    drop(bank);
+    let text = Bank::open(dir.path(), options()).unwrap_err().to_string();
+    assert!(text.contains("/SHARD") && text.contains("restore the file"), "{text}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Methods that take, pin and restore the checkpoints of an open bank.
 
 use embank::StoreError;
-use embank::fleet::refuse_shard;
 use pyo3::prelude::*;
 
 use super::recovered::PyRecovered;
@@ -118,6 +117,7 @@ impl PyBank {
     ///
     /// Raises:
     ///     ValueError, ReadOnly: See `pin`.
+    ///     ShardMismatch: The bank is a shard of a fleet, whose sets are kept by pins.
     fn unpin(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<()> {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
         self.cell.with_bank(py, |bank| bank.unpin(checkpoint))
@@ -161,7 +161,7 @@ impl PyBank {
     fn roll_back(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
         // The shards of the next set would be at different steps.
-        refuse_shard(self.cell.path()).map_err(|error| errors::to_python(py, &error))?;
+        self.cell.with_bank(py, embank::Bank::refuse_shard)?;
         self.roll_back_to(py, checkpoint)
     }
 

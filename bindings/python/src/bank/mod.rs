@@ -154,6 +154,7 @@ impl PyBank {
     ///         because a run, or a feed with `save_each_batch=False`, is under way.
     ///     ReadOnly: `checkpoint` on a bank that was opened with `read_only`.
     ///     ValueError: `checkpoint` on a bank that is closed.
+    ///     ShardMismatch: `checkpoint` on a shard of a fleet; the bank is still open.
     ///     StoreIOError, PoisonedError, PipelineError: The checkpoint failed; the bank is still
     ///         open.
     ///

@@ -410,6 +410,7 @@ impl PyPipeline {
     ///
     /// Raises:
     ///     ValueError: The pipeline has no bank.
+    ///     ShardMismatch: The bank is a shard of a fleet: see `Bank.checkpoint`.
     #[pyo3(signature = (blob=None))]
     fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
         let bank = self.bank.as_ref().ok_or_else(|| {

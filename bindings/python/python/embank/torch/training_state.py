@@ -89,6 +89,7 @@ def save(bank: AnyBank, *, random_state: bool = True, **parts: Any) -> int:
         TypeError: `resume` could not read a value back.
         ValueError: A part has tables of another bank, or rows changed while the states were
             collected.
+        embank.ShardMismatch: `bank` is one shard of a fleet: pass the `ShardedBank`.
         embank.StoreIOError: Writing failed. The last checkpoint is intact.
 
     >>> import embank, embank.torch, torch
