@@ -35,9 +35,9 @@ const KEYS_A_STEP: u64 = 40;
 /// banks takes a few milliseconds.
 const DELAY_US: u64 = 6_000;
 /// The largest number of sets that a fleet keeps. Each start of the workers draws a number from 1.
-/// A fleet with one set to open at shows every checkpoint that goes too early, and a fleet with two
-/// can go back.
-const SETS_KEPT_MAX: usize = 2;
+/// A fleet with one set to open at shows every checkpoint that goes too early, and a fleet with
+/// more can go back.
+const SETS_KEPT_MAX: usize = 3;
 
 fn options() -> BankOptions {
     BankOptions { memory_budget_bytes: 1 << 20, checkpoints_kept: 1, ..BankOptions::default() }
@@ -129,6 +129,7 @@ impl Worker {
         views: &[ShardView],
     ) -> Result<u64> {
         let plan = plan_of(views, back)?;
+        self.part.check(&plan)?;
         let bank = self.bank.take().context("the bank did not open again")?;
         let checkpoint = self.part.settle(&bank, &plan, record)?;
         self.bank = match checkpoint {
@@ -142,10 +143,27 @@ impl Worker {
                 Some(bank)
             }
         };
+        self.check_pins()?;
         let Some(set) = self.part.recovered() else { return Ok(0) };
         let steps = u64::from_le_bytes(set.blob[..].try_into().context("the set's blob")?);
         self.check(steps)?;
         Ok(steps)
+    }
+
+    /// Checks that the pinned checkpoints are those that the records name. Any other pin would keep
+    /// disk space for ever.
+    fn check_pins(&self) -> Result<()> {
+        let shard = self.part.shard();
+        let there = Bank::checkpoints(self.part.path())?;
+        let pinned: Vec<u64> = there.iter().filter(|of| of.pinned).map(|of| of.number).collect();
+        let sets = self.part.sets()?;
+        let named: Vec<u64> =
+            sets.iter().map(|set| set.checkpoints[shard as usize].number).collect();
+        ensure!(
+            pinned == named,
+            "shard {shard}: {pinned:?} are pinned, and records name {named:?}"
+        );
+        Ok(())
     }
 
     /// Does what a line asks for, and returns the answer.
@@ -294,6 +312,9 @@ struct Plan {
     victims: Vec<usize>,
     /// The time from the command to the kill. `None`: the kill comes after the answers.
     delay: Option<Duration>,
+    /// Which of the earlier complete sets the opening goes back to, the newest of them at 0 and
+    /// counted around. `None`: it opens at the newest set.
+    back: Option<usize>,
 }
 
 /// The result of one kill.
@@ -370,9 +391,10 @@ impl Coordinator {
     /// # Errors
     /// Returns an error with the number of the kill and what was wrong.
     pub fn kill(&mut self) -> Result<Kill> {
-        let number = self.kills;
-        self.kills += 1;
         let shards = self.shards as usize;
+        // The numbers of a kill depend on the seed and the kill's number alone. The moment at which
+        // an earlier kill came decides how many numbers it drew.
+        self.random = Rng::with_seed(self.seed ^ self.kills.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         let random = &mut self.random;
         let mut victims: Vec<usize> = (0..shards).filter(|_| random.bool()).collect();
         if victims.is_empty() {
@@ -383,15 +405,56 @@ impl Coordinator {
             sent: random.usize(1..=shards),
             victims,
             delay: (random.u8(..3) > 0).then(|| Duration::from_micros(random.u64(..DELAY_US))),
+            back: (random.u8(..3) == 0).then(|| random.usize(..SETS_KEPT_MAX)),
         };
         let rounds = random.u8(..3);
-        self.round(&plan, rounds)
+        let kept = random.usize(1..=SETS_KEPT_MAX);
+        self.planned(&plan, rounds, kept)
+    }
+
+    /// Kills the workers after the first shard has written the record of a set, and the others have
+    /// not.
+    ///
+    /// # Errors
+    /// As [`kill`](Self::kill).
+    pub fn kill_after_first_commit(&mut self) -> Result<Kill> {
+        let moment = Moment::Commit;
+        let plan = Plan { moment, sent: 1, victims: Vec::new(), delay: None, back: None };
+        self.planned(&plan, 0, SETS_KEPT_MAX)
+    }
+
+    /// Takes two sets. Then kills the workers of the next opening after the first shard has gone
+    /// back to the earlier set, and the others have not.
+    ///
+    /// # Errors
+    /// As [`kill`](Self::kill).
+    pub fn kill_after_first_back(&mut self) -> Result<Kill> {
+        let mut kill = Kill::new(Moment::Settle);
+        let mut workers = self.start(SETS_KEPT_MAX)?;
+        let opened = self.open(&mut workers, None, &mut kill)?;
+        let mut steps = opened.context("the workers ended by themselves")?;
+        while kill.sets < 2 {
+            self.all(&mut workers, Moment::Run, &format!("run {} {}", steps + 1, steps + 2), None)?;
+            steps += 1;
+            self.set(&mut workers, steps, None, &mut kill)?;
+        }
+        drop(workers);
+        let moment = Moment::Settle;
+        let plan = Plan { moment, sent: 1, victims: Vec::new(), delay: None, back: Some(0) };
+        let killed = self.planned(&plan, 0, SETS_KEPT_MAX)?;
+        Ok(Kill { lacking: kill.lacking, sets: kill.sets, ..killed })
+    }
+
+    fn planned(&mut self, plan: &Plan, rounds: u8, kept: usize) -> Result<Kill> {
+        let number = self.kills;
+        self.kills += 1;
+        self.round(plan, rounds, kept)
             .with_context(|| format!("kill {number} ({plan:?}, seed {})", self.seed))
     }
 
-    fn round(&mut self, plan: &Plan, rounds: u8) -> Result<Kill> {
+    fn round(&mut self, plan: &Plan, rounds: u8, kept: usize) -> Result<Kill> {
         let mut kill = Kill::new(plan.moment);
-        let mut workers = self.start()?;
+        let mut workers = self.start(kept)?;
         let Some(mut steps) = self.open(&mut workers, Some(plan), &mut kill)? else {
             return Ok(kill);
         };
@@ -444,8 +507,8 @@ impl Coordinator {
         Ok(plan.is_none())
     }
 
-    fn start(&mut self) -> Result<Vec<Process>> {
-        let kept = self.random.usize(1..=SETS_KEPT_MAX).to_string();
+    fn start(&self, kept: usize) -> Result<Vec<Process>> {
+        let kept = kept.to_string();
         let start = |shard: u32| {
             let mut child = Command::new(&self.program)
                 .arg("fleet-worker")
@@ -476,7 +539,10 @@ impl Coordinator {
         let decoded = views.iter().map(|view| Ok(ShardView::from_bytes(&unhex(view)?)?));
         let decoded = decoded.collect::<Result<Vec<_>>>()?;
         self.find_newest(&decoded, kill)?;
-        let back = if plan.is_some() { self.choose_earlier(&decoded)? } else { None };
+        let back = match plan.and_then(|plan| plan.back) {
+            Some(earlier) => earlier_set(&decoded, earlier)?,
+            None => None,
+        };
         kill.back = back.is_some();
         let fleet = plan_of(&decoded, back)?;
         let mut record = "-".to_owned();
@@ -540,17 +606,6 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Chooses at random an earlier complete set to go back to.
-    fn choose_earlier(&mut self, views: &[ShardView]) -> Result<Option<u64>> {
-        let complete = list_sets(views)?.into_iter().filter(|set| set.incomplete.is_none());
-        let complete: Vec<u64> = complete.map(|set| set.number).collect();
-        let Some((_, earlier)) = complete.split_last() else { return Ok(None) };
-        if earlier.is_empty() || self.random.u8(..3) > 0 {
-            return Ok(None);
-        }
-        Ok(Some(earlier[self.random.usize(..earlier.len())]))
-    }
-
     /// Sends a command to all workers, and reads their answers. If `plan` plans a kill in `moment`,
     /// kills workers meanwhile.
     fn all(
@@ -575,10 +630,19 @@ impl Coordinator {
     /// Returns an error if the fleet does not open at the newest complete set.
     pub fn check(&mut self) -> Result<u64> {
         let mut kill = Kill::new(Moment::View);
-        let mut workers = self.start()?;
+        let mut workers = self.start(2)?;
         let steps = self.open(&mut workers, None, &mut kill)?;
         steps.context("the workers ended by themselves")
     }
+}
+
+/// Returns the earlier complete set at `at`, the newest of them at 0 and counted around. `None` if
+/// no set is earlier than the newest.
+fn earlier_set(views: &[ShardView], at: usize) -> Result<Option<u64>> {
+    let complete = list_sets(views)?.into_iter().filter(|set| set.incomplete.is_none());
+    let complete: Vec<u64> = complete.map(|set| set.number).collect();
+    let earlier = complete.split_last().map_or(&[][..], |(_, earlier)| earlier);
+    Ok(earlier.iter().rev().nth(at % earlier.len().max(1)).copied())
 }
 
 /// Sends a command and reads the answers, with `None` for workers that were killed before they

@@ -335,6 +335,24 @@ def test_a_set_that_is_not_kept_is_refused_and_nothing_changes(tmp_path: Path) -
             assert text.startswith("ShardMismatch") and "call the ShardedBank's checkpoint()" in text
 
 
+def can_not_go_back(rank: int, directory: Path) -> str:
+    return error_of(lambda: opened(directory, set=1))
+
+
+def test_a_reader_of_one_shard_keeps_all_shards_from_going_back(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    ranks.run(2, tmp_path, take_three, fleet)
+    with embank.Bank(fleet / "shard-00001", memory_budget="16MiB", read_only=True):
+        first, second = ranks.run(2, tmp_path, can_not_go_back, fleet)
+    assert "is being read" in first and "is being read" in second
+    assert ranks.run(2, tmp_path, numbers_and_values, fleet) == [([2, 3], [3.0])] * 2
+
+
+def numbers_and_values(rank: int, directory: Path) -> tuple[list[int], list[float]]:
+    with opened(directory) as bank:
+        return [of.number for of in bank.sets()], values(items(bank))
+
+
 def die_while_going_back(rank: int, directory: Path) -> None:
     """Goes back to set 1. The process of rank 1 ends before its shard has done so."""
     from embank._embank import Shard

@@ -46,31 +46,35 @@
 //! **Records that reached only some shards.** The set is complete all the same. When the fleet is
 //! opened, every shard that lacks the record writes it (`Shard::settle`), before it takes a new
 //! checkpoint and before it unpins an older one. Settling is repeated after a crash: it writes the
-//! record and the pin first, then removes records of sets that are not complete, then rolls back. A
+//! record and the pin first, then rolls back, then removes records of sets that are not complete. A
 //! shard that is ahead takes no set.
 //!
 //! **New fleets.** A set always exists before there are rows: the processes take set 0 as soon as
 //! they have made the fleet. A process that is killed before leaves a fleet without rows, which the
 //! next opening makes to its end.
 //!
-//! **What the protocol never leaves.** A record whose checkpoint is missing means that a person
-//! rolled a shard back, or restored a directory. Opening passes over such a set and says so. A
-//! checkpoint with the set's number and another id means that a shard was replaced, or trained
-//! alone: an error. A checkpoint that can't be read is an error too. If it counted as missing, the
-//! opening would remove the newest set. `Bank::checkpoint`, `Bank::unpin` and the commands refuse
-//! to change a shard alone (`refuse_shard`).
+//! **What is passed over, and what is an error.** A record whose checkpoint is missing means that a
+//! person rolled a shard back or restored a directory, or that a process ended while the fleet went
+//! back. Opening passes over such a set and says so. A checkpoint with the set's number and another
+//! id means that a shard was replaced, or trained alone: an error. A checkpoint that can't be read
+//! is an error too. If it counted as missing, the opening would remove the newest set.
+//! `Bank::checkpoint`, `Bank::unpin` and the commands refuse to change a shard alone
+//! (`refuse_shard`).
 //!
 //! # Going back
 //!
-//! A fleet opens at an earlier complete set `n` on demand (`FleetPlan::at`). Every shard settles at
-//! set `n` as it does at the newest set: it makes the record and the pin of set `n` durable, then
-//! removes the records of later sets, and then rolls back. No shard takes a checkpoint before all
-//! shards have settled.
+//! A fleet opens at an earlier complete set `n` on demand (`FleetPlan::at`). First every shard
+//! checks that it can go back, and no shard changes before all checks have succeeded
+//! (`Shard::check`). One shard that can't go back, while others have removed their later
+//! checkpoints, would leave no complete set. Then every shard settles at set `n` as it does at the
+//! newest set: it makes the record and the pin of set `n` durable, then rolls back, and then
+//! removes the records of later sets. No shard takes a checkpoint before all shards have settled.
 //!
 //! After a crash in between, set `n` is complete, because every shard holds its checkpoint and some
-//! shard has its record. A later set is complete only if no shard has removed its checkpoint. So
-//! the fleet then opens at set `n` or at a later set, with all shards at one step. To go back to
-//! set `n` for sure, the caller asks for it again.
+//! shard has its record. A later set is complete if no shard has removed its checkpoint, because a
+//! shard keeps the records until then. So the fleet then opens at the newest set whose checkpoint
+//! every shard still holds, with all shards at one step. To go back to set `n` for sure, the caller
+//! asks for it again. A record goes after its checkpoint, so no pinned checkpoint lacks a record.
 //!
 //! - `routing`: which shard holds the row of a key.
 //! - `identity`: the file `SHARD`.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use embank_kv::metadata;
+use embank_kv::{Store, metadata};
 
 use crate::bank::Bank;
 use crate::error::{Error, Result, StoreError};
@@ -20,7 +20,8 @@ use crate::fleet::view::{ShardView, no_message, readable_checkpoints};
 ///
 /// The calls come in this order, in all processes of the fleet:
 /// 1. [`open`](Self::open) and [`view`](Self::view). The processes exchange the views.
-/// 2. [`FleetPlan::of`] all views, then [`settle`](Self::settle) until it returns `None`. The
+/// 2. [`FleetPlan::of`] all views, then [`check`](Self::check). The processes tell each other that
+///    all checks have succeeded. Then [`settle`](Self::settle) until it returns `None`. The
 ///    processes tell each other that they have settled. If the plan has no set, they take set 0.
 /// 3. For each set: [`take`](Self::take). The processes exchange the results. If all of them have
 ///    one, [`commit`](Self::commit); otherwise [`abandon`](Self::abandon).
@@ -35,6 +36,7 @@ use crate::fleet::view::{ShardView, no_message, readable_checkpoints};
 /// let bank = Bank::open(&path, BankOptions { checkpoints_kept: 1, ..Default::default() })?;
 /// let mut shard = Shard::open(&bank, 0, 1, 2)?; // a fleet of one shard
 /// let plan = FleetPlan::of(&[shard.view()?])?;
+/// shard.check(&plan)?;
 /// assert_eq!(shard.settle(&bank, &plan, None)?, None);
 /// let taken = shard.take(&bank)?;
 /// let set = shard.commit(&bank, &[taken], b"step 0")?;
@@ -220,15 +222,37 @@ impl Shard {
         }
     }
 
-    /// Brings the shard to the newest complete set of `plan`. `record` is the set's record, from
-    /// the plan's holder, for a shard that lacks it.
+    /// Checks that the shard can come to the set of `plan`, and changes nothing. The bank may be
+    /// open.
+    ///
+    /// The processes tell each other the results before the first of them settles. A shard that
+    /// can't go back would otherwise fail after others have removed the checkpoints of later sets.
+    ///
+    /// # Errors
+    /// [`Error::ShardMismatch`] if the plan belongs to another fleet. If the shard is ahead of the
+    /// set, also the errors of [`Bank::roll_back`] but `Locked`: the set's checkpoint is damaged,
+    /// or a process reads a newer one.
+    pub fn check(&self, plan: &FleetPlan) -> Result<()> {
+        self.check_fleet(plan, None)?;
+        let Some(newest) = &plan.newest else { return Ok(()) };
+        let Some(at) = newest.checkpoints.get(self.shard as usize) else {
+            return Err(self.without_record(newest.number));
+        };
+        let there = readable_checkpoints(&self.path)?;
+        if there.last().is_some_and(|last| (last.number, last.id) == (at.number, at.id)) {
+            return Ok(());
+        }
+        Ok(Store::check_roll_back(&self.path, at.number)?)
+    }
+
+    /// Brings the shard to the set of `plan`. `record` is the set's record, from the plan's holder,
+    /// for a shard that lacks it.
     ///
     /// Makes the shard's identity durable in a new fleet. Otherwise writes the set's record if this
-    /// shard lacks it, pins the set's checkpoint, and removes the records of newer and of outdated
-    /// sets.
-    ///
-    /// Returns `None` if the bank is at the set's checkpoint. Otherwise returns that checkpoint:
-    /// the caller closes the bank, rolls it back ([`Bank::roll_back`]), opens it, and calls again.
+    /// shard lacks it, and pins the set's checkpoint. If the bank is at this checkpoint, removes
+    /// the records of newer and of outdated sets, and returns `None`. Otherwise returns the
+    /// checkpoint: the caller closes the bank, rolls it back ([`Bank::roll_back`]), opens it, and
+    /// calls again.
     ///
     /// # Errors
     /// [`Error::ShardMismatch`] if the shard lacks the record and `record` is `None` or another
@@ -260,19 +284,23 @@ impl Shard {
         };
         let at = record.checkpoints[self.shard as usize].number;
         // 1. The set becomes findable and stays, on this shard alone.
-        self.pending = Some(record.clone());
-        self.finish_pending(bank)?;
-        // 2. Later sets go: those that are not complete, or all of them if the fleet goes back.
-        let numbers = record::numbers(&self.path)?;
-        let above: Vec<u64> = numbers.into_iter().filter(|&set| set > record.number).collect();
-        record::remove(&self.path, &above)?;
-        // 3. The caller takes the bank back. A crash before that repeats all steps.
-        self.newest = Some(record.number);
+        self.keep(bank, &record)?;
+        let number = record.number;
+        self.newest = Some(number);
         self.recovered = Some(record);
+        // 2. The caller takes the bank back. Later sets lose their checkpoints before their
+        // records. So a roll back that fails before its first removal loses no set, and a pinned
+        // checkpoint always has a record.
         let is_there = bank.recovered().is_some_and(|opened| opened.checkpoint == at);
         if !is_there || there.last().is_some_and(|newest| newest.number != at) {
             return Ok(Some(at));
         }
+        // 3. The records of later sets go, and the outdated sets. A crash before that repeats all
+        // steps.
+        let numbers = record::numbers(&self.path)?;
+        let above: Vec<u64> = numbers.into_iter().filter(|&set| set > number).collect();
+        record::remove(&self.path, &above)?;
+        self.retire(bank, number)?;
         self.phase = Phase::Ready;
         Ok(None)
     }
@@ -390,11 +418,16 @@ impl Shard {
     /// outdated sets.
     fn finish_pending(&mut self, bank: &Bank) -> Result<()> {
         let Some(record) = &self.pending else { return Ok(()) };
-        bank.pin(record.checkpoints[self.shard as usize].number)?;
-        record.write(&self.path)?;
+        self.keep(bank, record)?;
         let newest = record.number;
         self.pending = None;
         self.retire(bank, newest)
+    }
+
+    /// Makes the pin and the record of a complete set durable on this shard.
+    fn keep(&self, bank: &Bank, record: &SetRecord) -> Result<()> {
+        bank.pin(record.checkpoints[self.shard as usize].number)?;
+        record.write(&self.path)
     }
 
     /// Unpins the checkpoints of outdated sets, and removes their records. A set is outdated if
@@ -408,14 +441,21 @@ impl Shard {
             let Some((_, record)) = record::read(&self.path, number)? else { continue };
             record.check_fleet(&self.path, fleet, self.shards)?;
             let named = record.checkpoints[self.shard as usize];
-            let is_held = there.iter().any(|of| (of.number, of.id) == (named.number, named.id));
-            if is_held && kept < self.sets_kept {
+            let held = there.iter().find(|of| (of.number, of.id) == (named.number, named.id));
+            if let Some(held) = held
+                && kept < self.sets_kept
+            {
+                // A crash after the unpinning below, and then a larger `sets_kept`, leave a kept
+                // set without its pin.
+                if !held.pinned {
+                    bank.pin(held.number)?;
+                }
                 kept += 1;
                 continue;
             }
             // The pin goes before the record. After a crash in between, the record still leads the
             // next call to the checkpoint.
-            if is_held {
+            if held.is_some() {
                 bank.unpin_of_shard(named.number)?;
             }
             outdated.push(number);

@@ -31,6 +31,7 @@ impl Fleet {
         let newest = plan.newest.as_ref();
         let record = newest.map(|set| shards[set.holder as usize].1.record(set.number));
         let record = record.transpose()?;
+        shards.iter().try_for_each(|(_, shard)| shard.check(&plan))?;
         let settle = |shard| settle(shard, &plan, record.as_deref());
         let shards = shards.into_iter().map(settle).collect::<Result<Vec<_>>>()?;
         let mut fleet = Fleet { shards, passed_over: plan.passed_over.clone() };

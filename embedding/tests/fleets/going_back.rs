@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use embank::Bank;
 use embank::fleet::{SetRecord, Shard, shard_path};
+use embank::{Bank, Error, StoreError};
 
 use crate::fleet::{
     Fleet, SHARDS, checkpoint_alone, checkpoints, look, options, plan, plan_at, refusal, sets,
@@ -107,24 +107,26 @@ fn going_back_is_the_cure_of_a_shard_that_was_trained_alone() {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Reached {
     Nothing,
-    /// The record and the pin of the set, without the records of later sets.
+    /// The record and the pin of the set are there, and nothing of later sets is gone.
     Settled,
     /// A part of the later checkpoints is removed.
     RolledBackInPart,
     RolledBack,
+    /// The records of later sets are removed too.
+    Done,
 }
 
 /// Shards that have come to any combination of steps open at one set from the earlier one on.
 /// Asking again for the earlier set leads there.
 #[test]
 fn a_crash_while_a_fleet_goes_back_leaves_one_set() {
-    use Reached::{Nothing, RolledBack, RolledBackInPart, Settled};
-    const FIRST: [Reached; 4] = [Nothing, Settled, RolledBackInPart, RolledBack];
+    use Reached::{Done, Nothing, RolledBack, RolledBackInPart, Settled};
+    const FIRST: [Reached; 5] = [Nothing, Settled, RolledBackInPart, RolledBack, Done];
     let made = tempfile::tempdir().unwrap();
     let taken = three_sets(made.path());
     let combinations = FIRST.iter().flat_map(|&first| {
         let pairs = [(Nothing, Nothing), (Nothing, Settled), (RolledBack, Nothing)];
-        let more = [(Settled, Settled), (RolledBackInPart, Settled), (RolledBack, RolledBack)];
+        let more = [(Settled, Settled), (RolledBackInPart, Settled), (RolledBack, Done)];
         pairs.into_iter().chain(more).map(move |(second, third)| [first, second, third])
     });
     for reached in combinations {
@@ -132,7 +134,7 @@ fn a_crash_while_a_fleet_goes_back_leaves_one_set() {
         copy(made.path(), dir.path());
         go_back_in_part(dir.path(), &taken, reached);
         let expected = match () {
-            () if reached.iter().all(|of| *of != Nothing) || reached.contains(&RolledBack) => 1,
+            () if reached.contains(&RolledBack) || reached.contains(&Done) => 1,
             () if reached.contains(&RolledBackInPart) => 2,
             () => 3,
         };
@@ -140,6 +142,9 @@ fn a_crash_while_a_fleet_goes_back_leaves_one_set() {
         assert_eq!(fleet.value(), Some(expected as f32), "{reached:?}");
         assert_eq!(fleet.recovered(), &taken[expected - 1], "{reached:?}");
         drop(fleet);
+        for shard in 0..SHARDS {
+            assert_eq!(pinned(dir.path(), shard), recorded(dir.path(), shard), "{reached:?}");
+        }
         // `Fleet::open` keeps two sets.
         let earlier = (expected - 1).max(1);
         let fleet = Fleet::open_at(dir.path(), Some(earlier as u64)).unwrap();
@@ -163,9 +168,87 @@ fn go_back_in_part(dir: &Path, taken: &[SetRecord], reached: [Reached; SHARDS as
                 Bank::roll_back(shard.path(), taken[1].checkpoints[number].number).unwrap();
             }
             Reached::RolledBack => drop(Bank::roll_back(shard.path(), checkpoint).unwrap()),
+            Reached::Done => {
+                Bank::roll_back(shard.path(), checkpoint).unwrap();
+                let bank = Bank::open(shard.path(), options()).unwrap();
+                assert_eq!(shard.settle(&bank, &back, None).unwrap(), None);
+            }
             Reached::Nothing | Reached::Settled => {}
         }
     }
+}
+
+/// Returns the checkpoints of a shard that are pinned.
+fn pinned(dir: &Path, shard: u32) -> Vec<u64> {
+    let there = Bank::checkpoints(shard_path(dir, shard)).unwrap();
+    there.iter().filter(|of| of.pinned).map(|of| of.number).collect()
+}
+
+/// Returns the checkpoints of a shard that its records name.
+fn recorded(dir: &Path, shard: u32) -> Vec<u64> {
+    let bank = Bank::open(shard_path(dir, shard), options()).unwrap();
+    let sets = Shard::open(&bank, shard, SHARDS, 3).unwrap().sets().unwrap();
+    sets.iter().map(|set| set.checkpoints[shard as usize].number).collect()
+}
+
+/// Asserts that the fleet can't go back to set 1, and that it then still has all three sets.
+fn can_not_go_back(dir: &Path, expected: &str) {
+    let before = (0..SHARDS).map(|shard| (sets(dir, shard), pinned(dir, shard)));
+    let before: Vec<_> = before.collect();
+    let text = Fleet::open_at(dir, Some(1)).err().unwrap().to_string();
+    assert!(text.contains(expected), "{text}");
+    let after = (0..SHARDS).map(|shard| (sets(dir, shard), pinned(dir, shard)));
+    assert!(after.eq(before), "nothing changes");
+}
+
+/// The other shards would remove their checkpoints of later sets, and no set would be complete.
+#[test]
+fn a_damaged_checkpoint_of_one_shard_loses_no_later_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = three_sets(dir.path());
+    let number = taken[0].checkpoints[1].number;
+    let blob = shard_path(dir.path(), 1).join(format!("checkpoints/{number:010}/blob"));
+    let mut bytes = fs::read(&blob).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&blob, bytes).unwrap();
+    can_not_go_back(dir.path(), "blob");
+    assert_eq!(Fleet::open(dir.path()).unwrap().value(), Some(3.0));
+}
+
+#[test]
+fn a_reader_of_some_or_all_shards_loses_no_later_set() {
+    for read in [vec![2], vec![0, 1, 2]] {
+        let dir = tempfile::tempdir().unwrap();
+        three_sets(dir.path());
+        let reader =
+            |&shard: &u32| Bank::open_read_only(shard_path(dir.path(), shard), options(), None);
+        let readers: Vec<Bank> = read.iter().map(|of| reader(of).unwrap()).collect();
+        can_not_go_back(dir.path(), "is being read");
+        drop(readers);
+        assert_eq!(Fleet::open_at(dir.path(), Some(2)).unwrap().value(), Some(2.0));
+    }
+}
+
+/// A reader may begin after the checks of all shards. The roll back then fails before its first
+/// removal.
+#[test]
+fn a_roll_back_that_fails_leaves_the_records_of_later_sets() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = three_sets(dir.path());
+    let shards = look(dir.path(), SHARDS).unwrap();
+    let back = plan_at(&shards, Some(1)).unwrap();
+    let readers: Vec<Bank> = (0..SHARDS)
+        .map(|of| Bank::open_read_only(shard_path(dir.path(), of), options(), None).unwrap())
+        .collect();
+    for (number, (bank, mut shard)) in shards.into_iter().enumerate() {
+        let checkpoint = shard.settle(&bank, &back, None).unwrap().unwrap();
+        assert_eq!(checkpoint, taken[0].checkpoints[number].number);
+        drop(bank);
+        let error = Bank::roll_back(shard.path(), checkpoint).unwrap_err();
+        assert!(matches!(error, Error::Store(StoreError::BeingRead { .. })), "{error}");
+    }
+    drop(readers);
+    assert_eq!(Fleet::open(dir.path()).unwrap().value(), Some(3.0));
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -12,6 +12,7 @@ use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::bank_lock::BankLock;
+use crate::checkpoint::hold::Unread;
 use crate::device::{self, DeviceChoice, DeviceOptions};
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
@@ -57,23 +58,7 @@ impl Store {
         let bank_file = BankFile::read_one(dir)?;
         let _lock = BankLock::take(dir)?;
         let checkpoints = Checkpoints::open(dir)?;
-        let there = checkpoints.numbers()?;
-        if !there.contains(&number) {
-            return Err(Error::no_such_checkpoint(dir.path(), Some(number), there));
-        }
-        check_that_it_opens(dir, bank_file, &checkpoints, number)?;
-        let newer = there.iter().rev().copied().take_while(|&newer| newer > number);
-        newer.clone().try_for_each(|newer| checkpoints.check_own(newer))?;
-        // Locks all newer checkpoints before it removes the first one.
-        let unread = newer.map(|newer| match checkpoints.unread(newer)? {
-            Some(unread) => Ok((newer, unread)),
-            None => {
-                let path = checkpoints.path();
-                let readers = checkpoints.readers(newer).unwrap_or_default();
-                Err(Error::BeingRead { path, checkpoint: newer, readers })
-            }
-        });
-        let unread = unread.collect::<Result<Vec<_>>>()?;
+        let unread = lock_newer(dir, bank_file, &checkpoints, number)?;
         let mut gone = Vec::with_capacity(unread.len());
         for (newer, unread) in unread {
             checkpoints.check_in_place()?;
@@ -86,6 +71,45 @@ impl Store {
         }
         Ok(gone)
     }
+
+    /// Makes the checks of [`roll_back`](Self::roll_back) before its first removal, and changes
+    /// nothing. The bank may be open. A later roll back can still fail, for example if a reader
+    /// opens a newer checkpoint meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`roll_back`](Self::roll_back), without `Locked`.
+    pub fn check_roll_back(dir: &Path, number: u64) -> Result<()> {
+        let dir = &open_bank_dir(dir)?;
+        let bank_file = BankFile::read_one(dir)?;
+        lock_newer(dir, bank_file, &Checkpoints::look(dir)?, number).map(drop)
+    }
+}
+
+/// Checks that the bank can go back to checkpoint `number`. Returns the newer checkpoints, the
+/// newest first, and keeps readers away from them.
+fn lock_newer(
+    dir: &Arc<Directory>,
+    bank_file: BankFile,
+    checkpoints: &Checkpoints,
+    number: u64,
+) -> Result<Vec<(u64, Unread)>> {
+    let there = checkpoints.numbers_if_any()?;
+    if !there.contains(&number) {
+        return Err(Error::no_such_checkpoint(dir.path(), Some(number), there));
+    }
+    check_that_it_opens(dir, bank_file, checkpoints, number)?;
+    let newer = there.iter().rev().copied().take_while(|&newer| newer > number);
+    newer.clone().try_for_each(|newer| checkpoints.check_own(newer))?;
+    // Locks all newer checkpoints before the caller removes the first one.
+    let unread = newer.map(|newer| match checkpoints.unread(newer)? {
+        Some(unread) => Ok((newer, unread)),
+        None => {
+            let path = checkpoints.path();
+            let readers = checkpoints.readers(newer).unwrap_or_default();
+            Err(Error::BeingRead { path, checkpoint: newer, readers })
+        }
+    });
+    unread.collect()
 }
 
 fn check_that_it_opens(

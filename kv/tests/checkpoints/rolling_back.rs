@@ -93,10 +93,18 @@ fn a_crash_at_any_step_leaves_a_checkpoint_and_the_call_can_be_made_again() {
 #[test]
 fn what_can_not_be_rolled_back_stays_as_it_is() {
     let dir = bank_of(3);
-    let refused = |number| Store::roll_back(dir.path(), number).unwrap_err();
+    let checked = |number| Store::check_roll_back(dir.path(), number).unwrap_err();
+    let refused = |number| {
+        let error = Store::roll_back(dir.path(), number).unwrap_err();
+        if !matches!(error, Error::Locked { .. }) {
+            assert_eq!(checked(number).to_string(), error.to_string());
+        }
+        error
+    };
     assert!(refused(7).to_string().contains("those that are kept are [1, 2, 3]"));
     let writer = opened(dir.path());
     assert!(matches!(refused(1), Error::Locked { .. }));
+    Store::check_roll_back(dir.path(), 1).unwrap();
     drop(writer);
     let reader = Store::open_read_only(dir.path(), &options(BUDGET), Some(2)).unwrap();
     assert!(matches!(refused(1), Error::BeingRead { checkpoint: 2, .. }));

@@ -14,9 +14,9 @@ use crate::{errors, scalars};
 /// One shard of a fleet, whose bank this process has open for writing.
 ///
 /// The processes of a fleet make the same calls, in this order: `view`, `plan_fleet` of all views,
-/// `settle`; then for each set `take`, and `commit` or `abandon`. Every process tells the others
-/// whether its call succeeded before it makes the next one. If a process does not learn that, it
-/// closes the bank, and the fleet is opened again.
+/// `check`, `settle`; then for each set `take`, and `commit` or `abandon`. Every process tells the
+/// others whether its call succeeded before it makes the next one. If a process does not learn
+/// that, it closes the bank, and the fleet is opened again.
 ///
 /// The bank is opened with `checkpoints_kept=1`: a shard keeps the checkpoints of its sets by pins.
 ///
@@ -121,6 +121,18 @@ impl PyShard {
         let set = scalars::unsigned("set", set, u64::MAX)?;
         let record = self.with(py, |shard, _| shard.record(set))?;
         Ok(PyBytes::new(py, &record))
+    }
+
+    /// Checks that the shard can come to the plan's set, and changes nothing. No process settles
+    /// before the checks of all have succeeded.
+    ///
+    /// Raises:
+    ///     ShardMismatch: The plan belongs to another fleet.
+    ///     Damaged, StoreIOError: The set's checkpoint does not verify.
+    ///     EmbankError: Another process reads a newer checkpoint of the bank.
+    fn check(&self, py: Python<'_>, plan: &Bound<'_, PyFleetPlan>) -> PyResult<()> {
+        let plan = &plan.get().0;
+        self.with(py, |shard, _| shard.check(plan))
     }
 
     /// Brings the shard to the plan's set, and takes the bank back if it is ahead.

@@ -81,6 +81,13 @@ def settle(exchange: Exchange, shard: Shard, set_number: Optional[int]) -> Seque
     views = on_all(exchange, shard.view)
     # Depends on the views and on a number that is the same on all ranks, so all raise its error.
     plan = plan_fleet(views, set_number)
+
+    def check() -> bytes:
+        shard.check(plan)
+        return b""
+
+    # Before any shard settles: a shard that goes back removes its checkpoints of later sets.
+    on_all(exchange, check)
     record: Optional[bytes] = None
     if plan.lacking:
         assert plan.set is not None and plan.holder is not None
