@@ -210,7 +210,7 @@ impl Worker {
 
 fn plan_of(views: &[ShardView], back: Option<u64>) -> Result<FleetPlan> {
     Ok(match back {
-        Some(set) => FleetPlan::at(views, set)?,
+        Some(set) => FleetPlan::at(views, set, None)?,
         None => FleetPlan::of(views)?,
     })
 }

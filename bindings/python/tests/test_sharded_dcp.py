@@ -25,7 +25,7 @@ from sharded_banks import error_of, opened  # noqa: E402
 from test_serve import command  # noqa: E402
 
 import embank  # noqa: E402
-from embank.torch.distributed import ShardedBank, set_of  # noqa: E402
+from embank.torch.distributed import SetName, ShardedBank, set_of  # noqa: E402
 
 SAVED_AT = 10
 STEPS = 50
@@ -93,8 +93,8 @@ class Run:
         gc.collect()
 
 
-def named_set(directory: Path) -> int:
-    """The number of the set that a DCP checkpoint names."""
+def named_set(directory: Path) -> SetName:
+    """The set that a DCP checkpoint names."""
     import torch.distributed.checkpoint as dcp
 
     state = {"bank": {"reference": torch.zeros(512, dtype=torch.uint8)}}

@@ -24,7 +24,7 @@ from test_serve import command  # noqa: E402
 
 import embank  # noqa: E402
 import embank.torch  # noqa: E402
-from embank.torch.distributed import ShardedTable, set_of  # noqa: E402
+from embank.torch.distributed import SetName, ShardedTable, set_of  # noqa: E402
 
 KEYS = np.arange(40)
 
@@ -328,6 +328,7 @@ def test_a_set_that_is_not_kept_is_refused_and_nothing_changes(tmp_path: Path) -
         expected = "set must be the same on all ranks: rank 0 has 1, rank 1 2"
         assert found[1] == f"ValueError: {expected}"
         assert found[2].startswith("TypeError")
+        assert "set must be the number of a set or the result of set_of, not '2'" in found[2]
         assert found[3].startswith("ValueError")
         assert found[4].startswith("ValueError") and "there is no set 0" in found[4]
         assert found[5].startswith("AttributeError") and "set=" in found[5]
@@ -351,6 +352,34 @@ def test_a_reader_of_one_shard_keeps_all_shards_from_going_back(tmp_path: Path) 
 def numbers_and_values(rank: int, directory: Path) -> tuple[list[int], list[float]]:
     with opened(directory) as bank:
         return [of.number for of in bank.sets()], values(items(bank))
+
+
+def refuse_an_abandoned_future(rank: int, directory: Path) -> list[str]:
+    """Goes back, and takes another set 2. Returns the errors of the name of the first one."""
+    with opened(directory, sets_kept=3) as bank:
+        by_number = {of.number: SetName(of.number, of.id) for of in bank.sets()}
+    with opened(directory, sets_kept=3, set=by_number[1]) as bank:
+        write(items(bank), 7.0)
+        assert bank.checkpoint() == 2
+        state = bank.state_dict()
+        write(items(bank), 8.0)
+        bank.checkpoint()
+    error = error_of(lambda: opened(directory, sets_kept=3, set=by_number[2]))
+    differ = error_of(lambda: opened(directory, set=SetName(2, rank)))
+    with opened(directory, sets_kept=3) as bank:
+        assert values(items(bank)) == [8.0]
+    with opened(directory, sets_kept=3, set=set_of(state)) as bank:
+        assert values(items(bank)) == [7.0]
+    return [error, differ]
+
+
+def test_a_name_of_an_abandoned_set_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    ranks.run(2, tmp_path, take_three, fleet)
+    for error, differ in ranks.run(2, tmp_path, refuse_an_abandoned_future, fleet):
+        assert error.startswith("ValueError") and "set 2 of this fleet has id" in error
+        assert differ == "ValueError: the id of set must be the same on all ranks: rank 0 has 0, rank 1 1"
+    assert repr(SetName(3, 171)) == "SetName(number=3, id=0x00000000000000ab)"
 
 
 def die_while_going_back(rank: int, directory: Path) -> None:
@@ -435,6 +464,7 @@ def states(rank: int, directory: Path) -> dict[str, str]:
         table = items(bank)
         model = embank.torch.Embedding(table)
         empty = bank.state_dict()
+        found["no set yet"] = error_of(lambda: set_of(empty))
         found["none"] = error_of(lambda: bank.load_state_dict(empty))
         bank.checkpoint()
         write(table, 1.0)
@@ -455,9 +485,11 @@ def states(rank: int, directory: Path) -> dict[str, str]:
         found["older"] = error_of(lambda: bank.load_state_dict(state))
         found["model older"] = error_of(lambda: model.load_state_dict(of_model))
         found["no set"] = error_of(lambda: set_of(changed))
+        named = {"reference": torch.zeros(3), **model.state_dict()}
+        assert set_of(named).number == 3
         found["no table"] = error_of(lambda: set_of(torch.nn.Linear(1, 1).state_dict()))
         torch.save((state, of_model), directory.parent / "state.pt")
-    assert set_of(state) == set_of(of_model) == 2
+    assert set_of(state) == set_of(of_model) and set_of(state).number == 2
     with opened(directory, set=set_of(state)) as bank:
         model = embank.torch.Embedding(items(bank))
         bank.load_state_dict(state)
@@ -490,6 +522,7 @@ def test_states_name_a_set(tmp_path: Path) -> None:
         assert "refers to set 2, and the bank is at set 3" in found["model older"]
         assert "ShardedBank(..., set=2)" in found["older"] and "set=2" in found["model older"]
         assert "names no set: rows had changed" in found["no set"]
+        assert "made before the first set" in found["no set yet"]
         assert "has no sharded tables" in found["no table"]
         assert "refers to set 3, and the bank is at another set 3" in found["same number"]
         assert "set=3" not in found["same number"]

@@ -99,15 +99,29 @@ impl FleetPlan {
     /// Finds the complete set `set` from the views of all shards, in any order, to go back to it.
     /// What is wrong with newer sets does not matter, because opening the fleet removes them.
     ///
+    /// `id` is the set's id ([`SetRecord::id`](crate::fleet::SetRecord::id)), from a file that names
+    /// the set. A set that the fleet took after it went back may have the same number, and so may a
+    /// set of another fleet. `None` accepts every id.
+    ///
     /// # Errors
-    /// [`InvalidOption`](crate::StoreError::InvalidOption) if there is no such set, or if it is not
-    /// complete. The text names the complete sets. Otherwise the errors of [`of`](Self::of).
-    pub fn at(views: &[ShardView], set: u64) -> Result<Self> {
+    /// [`InvalidOption`](crate::StoreError::InvalidOption) if there is no such set, if it is not
+    /// complete, or if it has another id. The text names the complete sets, or both ids. Otherwise
+    /// the errors of [`of`](Self::of).
+    pub fn at(views: &[ShardView], set: u64, id: Option<u64>) -> Result<Self> {
         let whole = whole_fleet(views)?;
         let fleet = fleet_of(&whole, whole.iter().any(|view| !view.records.is_empty()))?;
         let up_to: Vec<ShardView> = whole.iter().map(|view| view.up_to(set)).collect();
         let up_to: Vec<&ShardView> = up_to.iter().collect();
         if let Some(found) = sets_of(&up_to)?.get(&set) {
+            if let Some(id) = id.filter(|&id| id != found.id) {
+                let what = format!(
+                    "is set {set} with id {id:016x}, and set {set} of this fleet has id {:016x}: the file that names \
+                     the set belongs to another fleet, or the fleet went back after the set was taken; use a file of \
+                     this fleet, or pass a number alone",
+                    found.id
+                );
+                return Err(Error::option("set", what));
+            }
             refuse_other_checkpoint(&whole, found)?;
             if why_incomplete(&whole, found).is_none() {
                 let newest = Some(CompleteSet::of(&whole, found));
@@ -357,30 +371,34 @@ mod tests {
         let (old, new) = (set(3, [4, 5]), set(4, [6, 7]));
         let a = view(0, &[4, 6], &[old.clone(), new.clone()]);
         let b = view(1, &[5, 7], std::slice::from_ref(&new));
-        let plan = FleetPlan::at(&[b.clone(), a.clone()], 3).unwrap();
+        let plan = FleetPlan::at(&[b.clone(), a.clone()], 3, Some(3)).unwrap();
         let found = plan.newest.unwrap();
         assert_eq!((found.number, found.holder, found.lacking), (3, 0, vec![1]));
         assert_eq!((found.checkpoints, plan.passed_over), (vec![held(4), held(5)], vec![]));
         assert_eq!(
-            FleetPlan::at(&[a.clone(), b.clone()], 4).unwrap(),
+            FleetPlan::at(&[a.clone(), b.clone()], 4, None).unwrap(),
             FleetPlan::of(&[a.clone(), b.clone()]).unwrap()
         );
         for unknown in [2, 5] {
-            let text = FleetPlan::at(&[a.clone(), b.clone()], unknown).unwrap_err().to_string();
+            let text =
+                FleetPlan::at(&[a.clone(), b.clone()], unknown, None).unwrap_err().to_string();
             assert!(text.contains(&format!("one of [3, 4], not {unknown}")), "{text}");
         }
+        // The set of that number is another one.
+        let text = FleetPlan::at(&[a.clone(), b], 3, Some(0xAB)).unwrap_err().to_string();
+        assert!(text.contains("set 3 with id 00000000000000ab, and set 3 of this fleet"), "{text}");
         // A newer set that is not complete, or whose records differ, does not matter.
         let other = RecordView { digest: 99, ..new };
         let lacks = view(1, &[5], &[other]);
         assert!(FleetPlan::of(&[a.clone(), lacks.clone()]).is_err());
-        assert_eq!(FleetPlan::at(&[a.clone(), lacks], 3).unwrap().newest.unwrap().number, 3);
+        assert_eq!(FleetPlan::at(&[a.clone(), lacks], 3, None).unwrap().newest.unwrap().number, 3);
         let lacks = view(1, &[5], std::slice::from_ref(&old));
-        let text = FleetPlan::at(&[a.clone(), lacks], 4).unwrap_err().to_string();
+        let text = FleetPlan::at(&[a.clone(), lacks], 4, None).unwrap_err().to_string();
         assert!(text.contains("one of [3], not 4: set 4: shard 1 lacks checkpoint 7"), "{text}");
         // The checkpoint of the set itself must be the one that it names.
         let mut replaced = view(1, &[5], &[old]);
         replaced.checkpoints[0].id = 5;
-        let text = FleetPlan::at(&[a, replaced], 3).unwrap_err().to_string();
+        let text = FleetPlan::at(&[a, replaced], 3, None).unwrap_err().to_string();
         assert!(text.contains("checkpoint 5 with id"), "{text}");
     }
 

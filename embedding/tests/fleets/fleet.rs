@@ -122,7 +122,7 @@ pub(crate) fn plan_at(shards: &[(Bank, Shard)], set: Option<u64>) -> Result<Flee
     let view = |(_, shard): &(Bank, Shard)| ShardView::from_bytes(&shard.view()?.to_bytes());
     let views = shards.iter().map(view).collect::<Result<Vec<_>>>()?;
     match set {
-        Some(set) => FleetPlan::at(&views, set),
+        Some(set) => FleetPlan::at(&views, set, None),
         None => FleetPlan::of(&views),
     }
 }

@@ -316,6 +316,7 @@ impl PyFleetPlan {
 /// Args:
 ///     views: The result of `Shard.view` of every process, in any order.
 ///     set: The number of a set to go back to. Default: the newest complete set.
+///     id: The id that this set must have. Default: any.
 ///
 /// Returns:
 ///     A `FleetPlan` for `Shard.settle`. Equal views give equal plans.
@@ -323,20 +324,23 @@ impl PyFleetPlan {
 /// Raises:
 ///     ShardMismatch: The shards are not those of one whole fleet. The text names the shard that
 ///         does not fit, and the cure.
-///     ValueError: The bytes are no views, or `set` is no complete set; the text names those.
+///     ValueError: The bytes are no views, or `set` is no complete set, or has another id; the text
+///         names the complete ones.
 #[pyfunction]
-#[pyo3(signature = (views, set = None))]
+#[pyo3(signature = (views, set = None, id = None))]
 pub(crate) fn plan_fleet(
     py: Python<'_>,
     views: Vec<Vec<u8>>,
     set: Option<&Bound<'_, PyAny>>,
+    id: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyFleetPlan> {
     let set = set.map(|set| scalars::unsigned("set", set, u64::MAX)).transpose()?;
+    let id = id.map(|id| scalars::unsigned("id", id, u64::MAX)).transpose()?;
     let plan = || {
         let views: Vec<ShardView> =
             views.iter().map(|bytes| ShardView::from_bytes(bytes)).collect::<Result<_, _>>()?;
         match set {
-            Some(set) => FleetPlan::at(&views, set),
+            Some(set) => FleetPlan::at(&views, set, id),
             None => FleetPlan::of(&views),
         }
     };

@@ -8,13 +8,14 @@ training program changes.
 from .bank import ShardedBank
 from .errors import PeerLost, ProtocolMismatch
 from .lease import ShardedLease
-from .fleet import RecoveredSet, set_of
+from .fleet import RecoveredSet, SetName, set_of
 from .table import ShardedTable
 
 __all__ = [
     "PeerLost",
     "ProtocolMismatch",
     "RecoveredSet",
+    "SetName",
     "ShardedBank",
     "ShardedLease",
     "ShardedTable",

@@ -21,7 +21,7 @@ from embank._embank import FleetSet, route_keys, sum_rows
 
 from .errors import ForAll
 from .exchange import Exchange
-from .fleet import RecoveredSet, Sets, on_all, read_reference, reference
+from .fleet import RecoveredSet, SetName, Sets, on_all, read_reference, reference
 from .gradients import Given
 from .lease import Held, Request, ShardedLease
 from .opening import View, assign, mismatch, open_shard, view_of
@@ -65,16 +65,18 @@ class ShardedBank:
             than the longest time between two calls, such as the writing of a large file by one
             rank.
         sets_kept: The number of newest sets that the shards keep.
-        set: The number of a kept set to go back to, the same on all ranks. All later sets are
-            removed for good, as `Bank.roll_back` removes later checkpoints, and the next
-            `checkpoint` gets the number after it. Default: the newest complete set.
+        set: A kept set to go back to, the same on all ranks: its number, or the result of `set_of`,
+            which has its id too. All later sets are removed for good, as `Bank.roll_back` removes
+            later checkpoints, and the next `checkpoint` gets the number after it. Default: the
+            newest complete set.
         options: The options of `embank.Bank` for each shard, such as `memory_budget`, which counts
             for each rank.
 
     Raises:
         ShardMismatch: The ranks do not find the shards of one fleet, or another number of them.
         ValueError: The ranks pass different options, or an option does not work over shards. Or
-            `set` is no complete set: the text names those that are kept, and nothing has changed.
+            `set` is no complete set, or has another id: the text names those that are kept, and
+            nothing has changed.
         embank.EmbankError: A shard can't be opened, or can't go back to `set`: a file of the set is
             damaged, or a process reads a later checkpoint. All ranks raise the error of the first
             one, and keep their sets.
@@ -89,7 +91,7 @@ class ShardedBank:
         gradients: Literal["mean", "sum"] = "mean",
         timeout: float = 600.0,
         sets_kept: int = 2,
-        set: Optional[int] = None,
+        set: Union[int, SetName, None] = None,
         **options: Any,
     ) -> None:
         self._closed_by: Optional[str] = "its opening failed"

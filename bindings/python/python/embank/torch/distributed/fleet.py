@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from .errors import ForAll, packed, unpacked
 from .exchange import Exchange
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
     from embank import Bank
 
 REFERENCE_BYTES = 512
@@ -48,10 +50,16 @@ class RecoveredSet(NamedTuple):
         return self.number
 
 
-class NewestSet(NamedTuple):
+class SetName(NamedTuple):
+    """Names one set, for `ShardedBank(set=...)`: see `set_of`."""
+
     number: int
-    """0 before the first set of a new fleet."""
     id: int
+    """A random number. A set that is taken after the fleet went back has another one, also if it
+    has the same number."""
+
+    def __repr__(self) -> str:
+        return f"SetName(number={self.number}, id=0x{self.id:016x})"
 
 
 def on_all(exchange: Exchange, make: Callable[[], bytes]) -> list[bytes]:
@@ -74,13 +82,14 @@ def on_all(exchange: Exchange, make: Callable[[], bytes]) -> list[bytes]:
     return [of[1:] for of in contents]
 
 
-def settle(exchange: Exchange, shard: Shard, set_number: Optional[int]) -> Sequence[str]:
-    """Brings all shards to the newest complete set, or to the set `set_number`. A new fleet takes
-    its first set. Returns what is wrong with newer sets that are not complete.
+def settle(exchange: Exchange, shard: Shard, at: Union[int, SetName, None]) -> Sequence[str]:
+    """Brings all shards to the newest complete set, or to the set `at`. A new fleet takes its first
+    set. Returns what is wrong with newer sets that are not complete.
     """
     views = on_all(exchange, shard.view)
-    # Depends on the views and on a number that is the same on all ranks, so all raise its error.
-    plan = plan_fleet(views, set_number)
+    # Depends on the views and on a set that is the same on all ranks, so all raise its error.
+    number_at, id_at = at if isinstance(at, SetName) else (at, None)
+    plan = plan_fleet(views, number_at, id_at)
 
     def check() -> bytes:
         shard.check(plan)
@@ -121,13 +130,14 @@ class Sets:
         self.shard = shard
         self._changed = False
         # Read once, because the record has the bytes of all ranks.
-        self._read: Optional[NewestSet] = None
+        # Number 0 is that of a new fleet without another set.
+        self._read: Optional[SetName] = None
 
     def take(self, blob: bytes) -> FleetSet:
         """Takes a set. All ranks raise the error of the first shard that fails."""
         self._read = None
         taken = take(self._exchange, self.shard, blob)
-        self._read = NewestSet(taken.number, taken.id)
+        self._read = SetName(taken.number, taken.id)
         self._changed = False
         return taken
 
@@ -152,11 +162,11 @@ class Sets:
         return RecoveredSet(of.number, of.id, own(of.blob, self._exchange.rank))
 
     @property
-    def newest(self) -> Optional[NewestSet]:
+    def newest(self) -> Optional[SetName]:
         """The newest set. None for a new fleet."""
         if self._read is None:
             kept = self.shard.sets()
-            self._read = NewestSet(kept[-1].number, kept[-1].id) if kept else NewestSet(0, 0)
+            self._read = SetName(kept[-1].number, kept[-1].id) if kept else SetName(0, 0)
         return self._read if self._read.number > 0 else None
 
     def position(self, local: Bank) -> dict[str, Any]:
@@ -264,13 +274,22 @@ def reference(position: dict[str, Any]) -> Tensor:
     return torch.frombuffer(bytearray(content.ljust(REFERENCE_BYTES)), dtype=torch.uint8)
 
 
+def is_reference(found: object) -> TypeGuard[Tensor]:
+    """Whether this may be a tensor of `reference`."""
+    return (
+        isinstance(found, Tensor)
+        and found.dtype == torch.uint8
+        and found.numel() == REFERENCE_BYTES
+    )
+
+
 def read_reference(found: object) -> dict[str, Any]:
     """Returns the position in a tensor of `reference`.
 
     Raises:
         ValueError: It is another tensor, or none.
     """
-    if isinstance(found, Tensor) and found.dtype == torch.uint8 and found.numel() == REFERENCE_BYTES:
+    if is_reference(found):
         try:
             state = json.loads(bytes(found.cpu().tolist()))
         except ValueError:
@@ -283,8 +302,8 @@ def read_reference(found: object) -> dict[str, Any]:
     )
 
 
-def set_of(state_dict: Mapping[str, Any]) -> int:
-    """Returns the number of the set that a state dict names, for `ShardedBank(set=...)`.
+def set_of(state_dict: Mapping[str, Any]) -> SetName:
+    """Returns the number and the id of the set that a state dict names, for `ShardedBank(set=...)`.
 
     Needs no open bank. Not collective.
 
@@ -293,10 +312,10 @@ def set_of(state_dict: Mapping[str, Any]) -> int:
             sharded tables, such as a file has.
 
     Raises:
-        ValueError: The state dict names no set, because it has no sharded tables, or rows had
-            changed since the last set when it was made. Or it names sets of two fleets.
+        ValueError: The state dict names no set: it has no sharded tables, or it was made before the
+            first set, or rows had changed since the last one. Or it names several sets.
     """
-    if "reference" in state_dict:
+    if is_reference(state_dict.get("reference")):
         found = [read_reference(state_dict["reference"])]
     else:
         states = [decoded(of) for key, of in state_dict.items() if key.endswith(EXTRA_STATE)]
@@ -306,14 +325,16 @@ def set_of(state_dict: Mapping[str, Any]) -> int:
         raise ValueError(
             "this state dict has no sharded tables: give set_of the result of ShardedBank.state_dict() or model.state_dict()"
         )
-    if any(of["changed"] or of["checkpoint"] is None for of in found):
+    for of in found:
+        why = "it was made before the first set" if of["checkpoint"] is None else "rows had changed since the last one"
+        if of["changed"] or of["checkpoint"] is None:
+            raise ValueError(
+                f"this state dict names no set: {why}; call bank.checkpoint() right before state_dict()"
+            )
+    names = {(str(of["bank"]), SetName(of["checkpoint"], of["id"])) for of in found}
+    if len(names) > 1:
+        texts = sorted(f"{name} of {bank}" for bank, name in names)
         raise ValueError(
-            "this state dict names no set: rows had changed since the last one when it was made; call bank.checkpoint() "
-            "right before state_dict()"
+            f"this state dict names several sets: {', '.join(texts)}; give each ShardedBank the one of its own fleet"
         )
-    numbers = {of["bank"]: int(of["checkpoint"]) for of in found}
-    if len(numbers) > 1:
-        raise ValueError(
-            f"this state dict names sets of several fleets: {numbers}; give each ShardedBank the number of its own"
-        )
-    return next(iter(numbers.values()))
+    return next(iter(names))[1]

@@ -14,7 +14,7 @@ import operator
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import embank
 from embank._embank import Shard, list_shards, shard_path
@@ -22,7 +22,7 @@ from embank.errors import ShardMismatch
 
 from ..caller import warn_caller
 from .exchange import Exchange
-from .fleet import on_all, settle
+from .fleet import SetName, on_all, settle
 
 if TYPE_CHECKING:
     from embank import Bank
@@ -84,7 +84,7 @@ def view_of(
     shards: Optional[int],
     gradients: str,
     timeout: float,
-    set_number: Optional[int],
+    at: Union[int, SetName, None],
     options: Mapping[str, Any],
 ) -> View:
     """Returns what this rank brings to the opening.
@@ -103,11 +103,16 @@ def view_of(
             f"wait_timeout is {wait_timeout} and timeout {timeout} seconds: the other ranks would count this rank as lost "
             "while it waits for a row; use a larger timeout"
         )
-    if set_number is not None:
-        set_number = operator.index(set_number)
-    return View.of(
-        directory, {"gradients": gradients, "timeout": timeout, "set": set_number}, shards
-    )
+    number, its_id = at if isinstance(at, SetName) else (at, None)
+    if number is not None:
+        try:
+            number = operator.index(number)
+        except TypeError:
+            raise TypeError(
+                f"set must be the number of a set or the result of set_of, not {at!r}"
+            ) from None
+    same = {"gradients": gradients, "timeout": timeout, "set": number, "the id of set": its_id}
+    return View.of(directory, same, shards)
 
 
 class Assignment(NamedTuple):
@@ -241,19 +246,19 @@ def open_shard(
     number: int,
     is_new: bool,
     sets_kept: int,
-    set_number: Optional[int],
+    at: Union[int, SetName, None],
     options: Mapping[str, Any],
 ) -> tuple[Bank, Shard]:
-    """Opens a shard on each rank, at the newest complete set, or at the set `set_number`."""
+    """Opens a shard on each rank, at the newest complete set, or at the set `at`."""
     banks: list[Bank] = []
     shards: list[Shard] = []
 
     def opened() -> bytes:
         if is_new and not options.get("create", True):
             raise ValueError(f"no rank finds a fleet, {directory} has none, and create is False")
-        if is_new and set_number is not None:
+        if is_new and at is not None:
             raise ValueError(
-                f"no rank finds a fleet, {directory} has none, so there is no set {set_number}: give the directory of the "
+                f"no rank finds a fleet, {directory} has none, so there is no set {at}: give the directory of the "
                 "fleet, or leave set out"
             )
         path = shard_path(directory, number)
@@ -264,7 +269,7 @@ def open_shard(
 
     try:
         on_all(exchange, opened)
-        passed_over = settle(exchange, shards[0], set_number)
+        passed_over = settle(exchange, shards[0], at)
 
         def warned() -> bytes:
             if exchange.rank == 0:
