@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     if let Some(shards) = args.shards {
         // An outdated set loses its pin after the next set, and its checkpoint goes at the one
         // after that.
-        running.checkpoints += 1;
+        running.checkpoints = running.checkpoints.saturating_add(1);
         let fleet = shards::plan(&tables, shards, &running)?;
         match args.json {
             true => output::json(&fleet),

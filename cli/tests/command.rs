@@ -257,6 +257,8 @@ fn a_plan_needs_no_bank() {
     {
         assert_eq!(plan(refused).status.code(), Some(2), "{refused}");
     }
+    let most = format!("--shards 2 --checkpoints-kept {} --table item,rows=1M,dim=4", u64::MAX);
+    assert!(plan(&most).status.success());
 }
 
 #[test]

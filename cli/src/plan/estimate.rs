@@ -119,8 +119,10 @@ pub(super) fn estimate(load: &Load, running: &Running) -> Estimate {
         in_memory: running.in_memory,
         log_disk_bytes,
         checkpoint_bytes,
-        disk_bytes: log_disk_bytes
-            + scaled(checkpoint_bytes, running.checkpoints as f64 * (1.0 + CHANGES_PART)),
+        disk_bytes: log_disk_bytes.saturating_add(scaled(
+            checkpoint_bytes,
+            running.checkpoints as f64 * (1.0 + CHANGES_PART),
+        )),
         written_per_day: (load.updates_per_second > 0.0)
             .then(|| written(load, running, checkpoint_bytes)),
     }
