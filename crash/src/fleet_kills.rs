@@ -485,7 +485,8 @@ impl Coordinator {
         let Outcome::All(taken) = self.all(workers, Moment::Take, "take", plan)? else {
             return Ok(false);
         };
-        if plan.is_none() && self.random.u8(..5) == 0 {
+        // A fleet has a set before it has rows, so the first one is not given up.
+        if plan.is_none() && !self.sets.is_empty() && self.random.u8(..5) == 0 {
             // As if a shard could not take its checkpoint.
             return Ok(matches!(
                 self.all(workers, Moment::Take, "abandon", None)?,

@@ -370,15 +370,17 @@ def refuse_an_abandoned_future(rank: int, directory: Path) -> list[str]:
         assert values(items(bank)) == [8.0]
     with opened(directory, sets_kept=3, set=set_of(state)) as bank:
         assert values(items(bank)) == [7.0]
-    return [error, differ]
+    text = error_of(lambda: opened(directory, set=SetName(2, "5")))  # type: ignore[arg-type]
+    return [error, differ, text]
 
 
 def test_a_name_of_an_abandoned_set_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet"
     ranks.run(2, tmp_path, take_three, fleet)
-    for error, differ in ranks.run(2, tmp_path, refuse_an_abandoned_future, fleet):
+    for error, differ, text in ranks.run(2, tmp_path, refuse_an_abandoned_future, fleet):
         assert error.startswith("ValueError") and "set 2 of this fleet has id" in error
         assert differ == "ValueError: the id of set must be the same on all ranks: rank 0 has 0, rank 1 1"
+        assert text.startswith("TypeError") and "not (2, '5')" in text
     assert repr(SetName(3, 171)) == "SetName(number=3, id=0x00000000000000ab)"
 
 

@@ -42,6 +42,8 @@ impl Bank {
     /// # Errors
     /// [`NoSuchCheckpoint`](crate::StoreError::NoSuchCheckpoint),
     /// [`ReadOnly`](crate::StoreError::ReadOnly), or a failed write.
+    /// [`Error::ShardMismatch`](crate::Error::ShardMismatch) if the bank is a shard of a
+    /// [fleet](crate::fleet), whose sets are kept by pins.
     ///
     /// # Examples
     /// ```
@@ -59,6 +61,12 @@ impl Bank {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn pin(&self, checkpoint: u64) -> Result<()> {
+        self.refuse_shard()?;
+        self.pin_of_shard(checkpoint)
+    }
+
+    /// Pins the checkpoint of a set.
+    pub(crate) fn pin_of_shard(&self, checkpoint: u64) -> Result<()> {
         Ok(self.context().store.pin(checkpoint)?)
     }
 
@@ -66,8 +74,7 @@ impl Bank {
     /// the next checkpoint removes it.
     ///
     /// # Errors
-    /// The errors of [`pin`](Self::pin). [`Error::ShardMismatch`](crate::Error::ShardMismatch) if
-    /// the bank is a shard of a [fleet](crate::fleet), whose sets are kept by pins.
+    /// The errors of [`pin`](Self::pin).
     pub fn unpin(&self, checkpoint: u64) -> Result<()> {
         self.refuse_shard()?;
         self.unpin_of_shard(checkpoint)

@@ -22,15 +22,15 @@
 //!
 //! 1. Every shard takes a checkpoint (`Shard::take`). It is durable on return.
 //! 2. The processes exchange the results. If a shard failed, all shards abandon the set.
-//! 3. Every shard pins its checkpoint, writes the record, and only then unpins the checkpoints of
+//! 3. Every shard writes the record, pins its checkpoint, and only then unpins the checkpoints of
 //!    outdated sets (`Shard::commit`).
 //!
 //! **Invariants.**
 //! 1. A record exists only if every shard has made the checkpoint that it names durable, because a
 //!    shard writes a record after it has seen the results of all shards.
 //! 2. A bank with `checkpoints_kept` 1 removes a checkpoint only when it completes a newer one, and
-//!    never a pinned one. A shard that knows of a complete set pins its checkpoint and writes its
-//!    record before it takes another checkpoint. `finish_pending` repeats both after an error.
+//!    never a pinned one. A shard that knows of a complete set writes its record and pins its
+//!    checkpoint before it takes another one. `finish_pending` repeats both after an error.
 //! 3. A shard that took a checkpoint, and does not learn whether the set is complete, takes no
 //!    other one: `take` refuses, the process closes the bank, and the fleet is opened again.
 //! 4. A shard unpins the checkpoint of a set only after the record of a newer set, and that set's
@@ -58,7 +58,7 @@
 //! back. Opening passes over such a set and says so. A checkpoint with the set's number and another
 //! id means that a shard was replaced, or trained alone: an error. A checkpoint that can't be read
 //! is an error too. If it counted as missing, the opening would remove the newest set.
-//! `Bank::checkpoint`, `Bank::unpin` and the commands refuse to change a shard alone
+//! `Bank::checkpoint`, `Bank::pin`, `Bank::unpin` and the commands refuse to change a shard alone
 //! (`refuse_shard`).
 //!
 //! # Going back
@@ -74,7 +74,11 @@
 //! shard has its record. A later set is complete if no shard has removed its checkpoint, because a
 //! shard keeps the records until then. So the fleet then opens at the newest set whose checkpoint
 //! every shard still holds, with all shards at one step. To go back to set `n` for sure, the caller
-//! asks for it again. A record goes after its checkpoint, so no pinned checkpoint lacks a record.
+//! asks for it again. A record comes before its checkpoint's pin and goes after its checkpoint, so
+//! no pinned checkpoint lacks a record.
+//!
+//! A failure after the checks is like a crash: a reader that has begun meanwhile, or a full disk.
+//! The checks read the files of the set's checkpoint and the last page of its log, not all rows.
 //!
 //! - `routing`: which shard holds the row of a key.
 //! - `identity`: the file `SHARD`.

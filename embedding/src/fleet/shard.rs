@@ -424,10 +424,12 @@ impl Shard {
         self.retire(bank, newest)
     }
 
-    /// Makes the pin and the record of a complete set durable on this shard.
+    /// Makes the record and the pin of a complete set durable on this shard. The record comes
+    /// first: after a crash in between, `retire` finds the checkpoint by its record, and pins or
+    /// unpins it. A pin without a record would stay for ever.
     fn keep(&self, bank: &Bank, record: &SetRecord) -> Result<()> {
-        bank.pin(record.checkpoints[self.shard as usize].number)?;
-        record.write(&self.path)
+        record.write(&self.path)?;
+        bank.pin_of_shard(record.checkpoints[self.shard as usize].number)
     }
 
     /// Unpins the checkpoints of outdated sets, and removes their records. A set is outdated if
@@ -445,10 +447,10 @@ impl Shard {
             if let Some(held) = held
                 && kept < self.sets_kept
             {
-                // A crash after the unpinning below, and then a larger `sets_kept`, leave a kept
-                // set without its pin.
+                // A crash in `keep`, or after the unpinning below with a larger `sets_kept` since
+                // then, leaves a kept set without its pin.
                 if !held.pinned {
-                    bank.pin(held.number)?;
+                    bank.pin_of_shard(held.number)?;
                 }
                 kept += 1;
                 continue;

@@ -170,6 +170,12 @@ pub(crate) fn store(bank: &Path) -> Store {
     Store::open(bank, &options).unwrap()
 }
 
+/// Returns the checkpoints of a shard that are pinned.
+pub(crate) fn pinned(dir: &Path, shard: u32) -> Vec<u64> {
+    let there = Bank::checkpoints(shard_path(dir, shard)).unwrap();
+    there.iter().filter(|of| of.pinned).map(|of| of.number).collect()
+}
+
 /// Moves a shard's directory away, so that its bank refuses to write; `put_back` moves it back.
 pub(crate) fn take_away(dir: &Path, shard: u32) {
     fs::rename(shard_path(dir, shard), dir.join("away")).unwrap();

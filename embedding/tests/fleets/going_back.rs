@@ -7,8 +7,8 @@ use embank::fleet::{SetRecord, Shard, shard_path};
 use embank::{Bank, Error, StoreError};
 
 use crate::fleet::{
-    Fleet, SHARDS, checkpoint_alone, checkpoints, look, options, plan, plan_at, refusal, sets,
-    settle,
+    Fleet, SHARDS, checkpoint_alone, checkpoints, look, options, pinned, plan, plan_at, refusal,
+    sets, settle,
 };
 
 #[test]
@@ -176,12 +176,6 @@ fn go_back_in_part(dir: &Path, taken: &[SetRecord], reached: [Reached; SHARDS as
             Reached::Nothing | Reached::Settled => {}
         }
     }
-}
-
-/// Returns the checkpoints of a shard that are pinned.
-fn pinned(dir: &Path, shard: u32) -> Vec<u64> {
-    let there = Bank::checkpoints(shard_path(dir, shard)).unwrap();
-    there.iter().filter(|of| of.pinned).map(|of| of.number).collect()
 }
 
 /// Returns the checkpoints of a shard that its records name.

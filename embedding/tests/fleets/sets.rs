@@ -1,11 +1,13 @@
 //! Sets of a fleet: crashes at each step of the set protocol, failed checkpoints, outdated sets.
 
+use std::fs;
+
 use embank::Result;
 use embank::fleet::{ShardIdentity, ShardView, Taken, list_sets, shard_path};
 
 use crate::fleet::{
-    Fleet, SHARDS, checkpoint_alone, checkpoints, look, plan, put_back, sets, settle, store,
-    take_away, two_sets,
+    Fleet, SHARDS, checkpoint_alone, checkpoints, look, pinned, plan, put_back, sets, settle,
+    store, take_away, two_sets,
 };
 
 #[test]
@@ -159,6 +161,27 @@ fn a_shard_that_could_not_write_its_record_writes_it_before_the_next_checkpoint(
     drop(fleet);
     let fleet = Fleet::open(dir.path()).unwrap();
     assert_eq!((fleet.value(), fleet.recovered()), (Some(1.0), &set));
+}
+
+/// Nothing would end a pin that no record leads to.
+#[test]
+fn a_checkpoint_without_a_record_is_not_pinned() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::open(dir.path()).unwrap();
+    fleet.put(1.0);
+    let before = pinned(dir.path(), 1);
+    assert_eq!(before.len(), 1);
+    let taken = fleet.take().unwrap();
+    // A file can't take the name of a folder that is not empty.
+    let in_the_way = shard_path(dir.path(), 1).join("sets").join("0000000001");
+    fs::create_dir_all(in_the_way.join("folder")).unwrap();
+    fleet.commit(1, &taken, b"").unwrap_err();
+    assert_eq!(pinned(dir.path(), 1), before);
+    fs::remove_dir_all(&in_the_way).unwrap();
+    fleet.commit(0, &taken, b"").unwrap();
+    drop(fleet);
+    assert_eq!(Fleet::open(dir.path()).unwrap().value(), Some(1.0));
+    assert_eq!(pinned(dir.path(), 1).len(), 2);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use embank::fleet::{FleetId, FleetPlan, Shard, refuse_shard, shard_path};
 use embank::{Bank, Error, StoreError, TableConfig};
 
 use crate::fleet::{
-    Fleet, SHARDS, checkpoint_alone, checkpoints, look, options, plan, refusal, sets, two_sets,
+    Fleet, SHARDS, checkpoint_alone, checkpoints, look, options, plan, refusal, sets, store,
+    two_sets,
 };
 
 #[test]
@@ -20,9 +21,7 @@ fn a_shard_of_another_time_is_refused() {
     let path = bank.path().to_owned();
     fleet.shards.clear();
     Bank::roll_back(&path, back).unwrap();
-    let bank = Bank::open(&path, options()).unwrap();
-    bank.pin(back).unwrap();
-    drop(bank);
+    store(&path).pin(back).unwrap();
     checkpoint_alone(&path);
     let text = refusal(dir.path());
     assert!(text.contains("shard-00000: found checkpoint") && text.contains("set 2"), "{text}");
@@ -230,6 +229,7 @@ fn a_shard_takes_no_checkpoint_alone() {
     assert!(text.contains("open the whole fleet"), "{text}");
     let newest = *checkpoints(dir.path(), 1).last().unwrap();
     fleet.shards[1].0.unpin(newest).unwrap_err();
+    fleet.shards[1].0.pin(newest).unwrap_err();
     drop(fleet);
     let before = checkpoints(dir.path(), 1);
     let bank = Bank::open(&path, options()).unwrap();

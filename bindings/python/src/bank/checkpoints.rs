@@ -100,6 +100,7 @@ impl PyBank {
     /// Raises:
     ///     ValueError: There is no such checkpoint.
     ///     ReadOnly: The bank was opened with `read_only`.
+    ///     ShardMismatch: The bank is a shard of a fleet, whose sets are kept by pins.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("pin.bank", memory_budget="16MiB", checkpoints_kept=1) as bank:
@@ -116,8 +117,7 @@ impl PyBank {
     /// the next call of `checkpoint` removes it.
     ///
     /// Raises:
-    ///     ValueError, ReadOnly: See `pin`.
-    ///     ShardMismatch: The bank is a shard of a fleet, whose sets are kept by pins.
+    ///     ValueError, ReadOnly, ShardMismatch: See `pin`.
     fn unpin(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<()> {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
         self.cell.with_bank(py, |bank| bank.unpin(checkpoint))

@@ -325,7 +325,7 @@ impl PyFleetPlan {
 ///     ShardMismatch: The shards are not those of one whole fleet. The text names the shard that
 ///         does not fit, and the cure.
 ///     ValueError: The bytes are no views, or `set` is no complete set, or has another id; the text
-///         names the complete ones.
+///         names the complete ones, or both ids.
 #[pyfunction]
 #[pyo3(signature = (views, set = None, id = None))]
 pub(crate) fn plan_fleet(

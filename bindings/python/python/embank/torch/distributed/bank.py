@@ -75,11 +75,11 @@ class ShardedBank:
     Raises:
         ShardMismatch: The ranks do not find the shards of one fleet, or another number of them.
         ValueError: The ranks pass different options, or an option does not work over shards. Or
-            `set` is no complete set, or has another id: the text names those that are kept, and
-            nothing has changed.
-        embank.EmbankError: A shard can't be opened, or can't go back to `set`: a file of the set is
-            damaged, or a process reads a later checkpoint. All ranks raise the error of the first
-            one, and keep their sets.
+            `set` is no complete set, or has another id: the text names those that are kept, or both
+            ids, and nothing has changed.
+        embank.EmbankError: A shard can't be opened, or can't go back to `set`: a file of the set's
+            checkpoint is damaged, or a process reads a later checkpoint. All ranks raise the error
+            of the first one, and keep their sets.
     """
 
     def __init__(

@@ -104,12 +104,15 @@ def view_of(
             "while it waits for a row; use a larger timeout"
         )
     number, its_id = at if isinstance(at, SetName) else (at, None)
-    if number is not None:
+    if at is not None:
         try:
-            number = operator.index(number)
+            number = operator.index(number)  # type: ignore[arg-type]
+            its_id = None if its_id is None else operator.index(its_id)
         except TypeError:
+            # The `repr` of a name takes only numbers.
+            found = tuple(at) if isinstance(at, SetName) else at
             raise TypeError(
-                f"set must be the number of a set or the result of set_of, not {at!r}"
+                f"set must be the number of a set or the result of set_of, not {found!r}"
             ) from None
     same = {"gradients": gradients, "timeout": timeout, "set": number, "the id of set": its_id}
     return View.of(directory, same, shards)
