@@ -210,10 +210,7 @@ class Training:
         self.clock.watch_store()
         self.bytes_before = 0
         if place.ranks > 1:
-            # The one buffer of the model is constant, so no rank has to send it.
-            self.model = DistributedDataParallel(
-                self.inner, broadcast_buffers=False, gradient_as_bucket_view=True
-            )
+            self.model = DistributedDataParallel(self.inner)
             self.clock.watch(self.bank)
             self.bytes_before = self.bank.bytes_sent
         self.optimizer = torch.optim.Adam(self.inner.parameters(), lr=LEARNING_RATE)
