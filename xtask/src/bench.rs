@@ -93,7 +93,7 @@ pub(crate) enum Measurement {
     #[command(disable_help_flag = true)]
     Quality(PassedOn),
     /// Training: quality, speed, staleness, lookahead, pipelined, optimizers, dtypes, python,
-    /// in-memory, busy, distributed, rank-kills, forecast; without a name, clicks
+    /// in-memory, busy, distributed, rank-kills, forecast, locality; without a name, clicks
     #[command(disable_help_flag = true)]
     Training(PassedOn),
     /// Resident memory against the budget, at tables of 1x, 4x and 16x the budget

@@ -29,6 +29,7 @@ RUNS = {
     "training/dtypes.py": "",
     "training/forecast.py": "--model dlrm --turns 2",
     "training/kills.py": "--kills 1 --exceptions 2 --depth 2",
+    "training/locality.py": "",
     "training/lookahead.py": "--model distmult-disk --turns 2",
     "training/optimizers.py": "--steps 100",
     "training/pipelined.py": "--model graphsage-disk --nodes 3000 --dim 8 --turns 2",

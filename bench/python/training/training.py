@@ -15,6 +15,7 @@ measurement.
   distributed  two ranks on one core each, beside one rank: speed, bytes, and parts of a step
   rank-kills   ranks under torchrun that are killed: the resumed run must end at the same AUC
   forecast     a simulator of several ranks, beside ranks at three rates of the network
+  locality     reads of the drive with rows at rest in order of use, or in order of hash
 
 `<subcommand> --help` lists the options. Without a subcommand, `clicks` runs.
 """
@@ -40,6 +41,7 @@ PROGRAMS = {
     "distributed": "training/distributed.py",
     "rank-kills": "training/rank_kills.py",
     "forecast": "training/forecast.py",
+    "locality": "training/locality.py",
 }
 
 
