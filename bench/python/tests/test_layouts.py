@@ -181,6 +181,20 @@ def test_each_cold_row_is_where_the_tier_says() -> None:
     assert sum(run.left for run in cold.runs.values()) <= limit
 
 
+def test_neighbours_of_a_table_have_one_hash_in_groups() -> None:
+    table = np.repeat(np.arange(2), 64)
+    draw = np.random.default_rng(1)
+    number = np.concatenate([draw.permutation(64), draw.permutation(64)])
+    place = layouts.grouped(table, number, 16)
+    assert (np.sort(place) == np.arange(128)).all()
+    for of in range(2):
+        for first in range(0, 64, 16):
+            rows = np.flatnonzero((table == of) & (number // 16 == first // 16))
+            rows = rows[np.argsort(number[rows])]
+            assert (np.diff(place[rows]) == 1).all()
+    assert (np.diff(layouts.grouped(table, number, 1)) != 1).any()
+
+
 def test_a_block_is_read_once_a_batch() -> None:
     """The rows of one block of the base are next to each other by hash."""
     made = log(TIERS)

@@ -339,10 +339,10 @@ class Run:
 class Cold:
     """The cold tier: runs over a base, in hash order. The base has all rows at first."""
 
-    def __init__(self, tiers: Tiers, seed: int = 0) -> None:
+    def __init__(self, tiers: Tiers, rank: Ints | None = None) -> None:
+        """`rank` is the place of each row among all rows: random unless it is given."""
         self.tiers = tiers
-        self.rank = np.random.default_rng(seed).permutation(tiers.rows)
-        """The place of a row among all rows, by hash."""
+        self.rank = np.random.default_rng(0).permutation(tiers.rows) if rank is None else rank
         self.run = np.full(tiers.rows, NOWHERE)
         """The run that has a row's newest cold version. `NOWHERE` if the base has it."""
         self.place = np.zeros(tiers.rows, np.int64)
@@ -634,6 +634,17 @@ class Log:
                 self.cold.spill(rows)
                 self.counts.spilled += rows.size
                 self.counts.merged += self.cold.merge()
+
+
+def grouped(table: NDArray[np.integer], number: Ints, group: int) -> Ints:
+    """Returns the place of each row among all rows if `group` rows of a table with neighbouring
+    numbers have one hash. Rows of one hash are ordered by number."""
+    name = (table.astype(np.int64) << 48) + number // group
+    _, which = np.unique(name, return_inverse=True)
+    hashes = np.random.default_rng(0).permutation(which.max() + 1)
+    place: Ints = np.empty(number.size, np.int64)
+    place[np.lexsort((number, hashes[which]))] = np.arange(number.size)
+    return place
 
 
 def table_numbers(sizes: Sequence[int]) -> NDArray[np.int16]:

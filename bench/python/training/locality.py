@@ -14,7 +14,8 @@ gets the rows of a batch, and then updates them:
 
 A lookup is a distinct row of a table in a batch. Hash order is simulated with several lengths of
 the hot log (over the length of frames and read cache), and with a part of the memory as read cache,
-which training does not use.
+which training does not use. A variant of hash order gives one hash to 64 keys with neighbouring
+numbers: rows have numbers in the order of their first use, as a vocabulary gives them.
 
 Models whose data are equal have equal keys: DCN has those of DLRM, ComplEx those of DistMult, GAT
 those of GraphSAGE. Two lines have more locality than the other data, which are drawn at random:
@@ -48,6 +49,8 @@ import embank
 SHARES, SHARES_QUICK = (1 / 4, 1 / 16, 1 / 64), (1 / 4,)
 HOT, HOT_MORE = 1.25, (1.5, 2.0, 3.0)
 CACHE_SHARES = (0.25, 0.5)
+GROUP = 64
+"""Rows with neighbouring numbers that have one hash, in the variant of hash order."""
 INDEX_SHARES = (0.1, 0.2, 0.4)
 """Parts of the memory that the index may take in a bank of one tier."""
 TWIN_ERROR_MAX = 0.05
@@ -80,6 +83,19 @@ class Replay:
 
     def budget_bytes(self, share: float) -> int:
         return max(BUDGET_BYTES_MIN, int(self.rows * self.value_bytes * share))
+
+    def by_first_use(self) -> Ints:
+        """Numbers the rows of each table in the order in which the batches use them."""
+        first = np.cumsum([0, *self.sizes])
+        number: Ints = np.full(self.rows, layouts.NOWHERE)
+        given = [0] * len(self.sizes)
+        unused = list(enumerate(np.arange(size) for size in self.sizes))
+        for table, rows in itertools.chain(*self.batches, unused):
+            new = first[table] + rows
+            new = new[number[new] == layouts.NOWHERE]
+            number[new] = given[table] + np.arange(new.size)
+            given[table] += new.size
+        return number
 
     def filling(self) -> Iterator[tuple[int, Ints]]:
         """All rows in random order, as pieces of a table each."""
@@ -236,8 +252,10 @@ def measured(name: str, replay: Replay, share: float, given: argparse.Namespace)
         key: simulated(replay, store, tiers.frames, tiers, f"{place}: hash order {key}")
         for key, tiers in hash_order.items()
     }
+    rank = layouts.grouped(layouts.table_numbers(replay.sizes), replay.by_first_use(), GROUP)
+    groups = simulated(replay, store, first.frames, first, f"{place}: groups", rank)
     judged = stored.whole_index and measure.SMOKE is None
-    lookups = {found.lookups for found in (twin, in_order, *counts.values())}
+    lookups = {found.lookups for found in (twin, in_order, groups, *counts.values())}
     rows = [
         one(f"{place}: lookups", twin.lookups, "", passed=lookups == {stored.counts.lookups}),
         *lines(f"{place}: store", stored.counts),
@@ -256,7 +274,8 @@ def measured(name: str, replay: Replay, share: float, given: argparse.Namespace)
     for (hot, cache), found in counts.items():
         label = f"{place}: hash order, hot log {hot:g}" + (f", cache {cache:g}" if cache else "")
         rows += lines(label, found, (in_order, stored.counts))
-    return rows
+    label = f"{place}: hash order of groups of {GROUP}"
+    return rows + lines(label, groups, (in_order, stored.counts))
 
 
 def on_store(replay: Replay, budget: int, given: argparse.Namespace) -> Stored:
@@ -301,12 +320,13 @@ def counted(bank: Any) -> Counts:
 
 
 def simulated(
-    replay: Replay, store: Store, frames: int, tiers: Tiers | None, what: str
+    replay: Replay, store: Store, frames: int, tiers: Tiers | None, what: str,
+    rank: Ints | None = None,
 ) -> Counts:
     """Replays the keys in the simulator."""
     table = layouts.table_numbers(replay.sizes)
     first = np.cumsum([0, *replay.sizes])
-    log = Log(store, table, frames, None if tiers is None else Cold(tiers))
+    log = Log(store, table, frames, None if tiers is None else Cold(tiers, rank))
     for number, rows in replay.filling():
         log.fill(first[number] + rows)
     log.settle()
