@@ -29,6 +29,7 @@
 //!   its rows. `hints`: how a batch finds the rows of an earlier batch without the index. `leases`:
 //!   batches that got rows and have not ended.
 //! - `engine`: runs the calls of `store`. `engine/batch`: processes a batch of keys.
+//!   `engine/tables`: the store's tables, with their numbers and row counts.
 //!   `engine/compaction`: frees old space of the log. `engine/retention`: keeps frequently used
 //!   rows in memory.
 //! - `record`: the layout of a row in the log, with its lock and staleness clock. `index`: maps
@@ -72,6 +73,7 @@ mod testing;
 pub use device::DeviceChoice;
 pub use engine::compaction::Compacted;
 pub use engine::compaction::options::CompactionOptions;
+pub use engine::tables::{NewTable, TableInfo};
 pub use engine::waiters::ReleaseTicket;
 #[doc(hidden)]
 pub use error::THREADS_ADVICE;
@@ -115,7 +117,7 @@ pub use stats::{StoreStats, metrics};
 pub use store::check_batch;
 pub use store::scan::{Scan, ScannedRow};
 pub use store::serving::CallState;
-pub use store::{Loan, NewTable, Recovered, StateId, Store, TableInfo};
+pub use store::{Loan, Recovered, StateId, Store};
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub use testing::bench;

@@ -2,29 +2,21 @@
 
 use std::sync::Arc;
 
-use super::lengths::Lengths;
 use crate::cache::ReadCache;
 use crate::engine::compaction::space::Space;
 use crate::engine::read_at::ReadAt;
 use crate::engine::retention::state::Retention;
-use crate::engine::table_list::TableList;
-use crate::engine::tables::Numbers;
+use crate::engine::tables::Tables;
 use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;
-use crate::error::{Error, Result};
 use crate::hints::StoreNumber;
 use crate::index::Index;
 use crate::log::Log;
-use crate::log::page::PAGE_HEADER_BYTES;
 use crate::memory::budget::Budget;
 use crate::memory::read_buffers::Buffers;
-use crate::operation::Width;
 use crate::process::home::Home;
-use crate::record::address::{TableId, TableNumber};
 use crate::record::hash::KeyHash;
-use crate::record::layout::{VALUE_BYTES_MAX, record_bytes};
 use crate::stats::Counters;
-use crate::sync::{Ordering, RwLock};
 
 /// The state of a store that its batches and its other threads share.
 #[derive(Debug)]
@@ -44,10 +36,7 @@ pub(crate) struct Core {
     pub(crate) retention: Retention,
     pub(crate) counters: Arc<Counters>,
     pub(crate) waiters: Arc<Waiters>,
-    pub(crate) tables: RwLock<TableList>,
-    /// The width and value length of each table in `tables`. Batches read it without a lock.
-    pub(crate) lengths: Lengths,
-    pub(crate) numbers: Numbers,
+    pub(crate) tables: Tables,
     /// Number of this store object. Hints carry it, so a store ignores the hints of other stores.
     pub(crate) store: StoreNumber,
     /// The checkpoint that a read-only store shows. `None` in a store that is open for writing.
@@ -55,95 +44,10 @@ pub(crate) struct Core {
     pub(crate) home: Home,
 }
 
-impl Core {
-    /// Returns the largest length in bytes of a record. A record must fit a page and a read buffer.
-    pub(crate) fn record_bytes_max(&self) -> usize {
-        let in_page = (self.log.page_bytes() - PAGE_HEADER_BYTES) as usize;
-        let in_buffer = match self.buffers.bytes_each() {
-            // A read ends with the page, so a buffer of a page's length holds each record.
-            bytes if bytes as u64 >= self.log.page_bytes() => in_page,
-            bytes => bytes - 2 * self.log.device.block_bytes(),
-        };
-        in_page.min(in_buffer).min(record_bytes(VALUE_BYTES_MAX))
-    }
-
-    pub(crate) fn table_name(&self, table: TableId) -> String {
-        let tables = self.tables.read();
-        let found = tables.iter().find(|state| state.id() == table && !state.entry.dropped);
-        found.map_or_else(
-            || format!("number {} in this bank", table.number.0),
-            |state| state.entry.name.clone(),
-        )
-    }
-
-    /// Returns the table that has this number now. `None` if no table has it: the table was
-    /// dropped, or was made after the checkpoint at which the store was opened.
-    pub(crate) fn table_of(&self, number: TableNumber) -> Option<TableId> {
-        self.lengths.table(number)
-    }
-
-    /// Notes that the log may have a record of the table. Must be called while pinned.
-    #[inline]
-    pub(crate) fn note_written(&self, table: TableId) {
-        self.lengths.note_written(table.number);
-    }
-
-    /// Returns the length in bytes of a table's values; the largest length if the lengths vary.
-    /// Fails if the table is missing or has another width.
-    #[inline]
-    pub(crate) fn value_bytes(&self, table: TableId, width: Width) -> Result<usize> {
-        self.value_bytes_if(table, width).ok_or_else(|| self.not_of_width(table, width))
-    }
-
-    /// Returns the length in bytes of a table's values; the largest length if the lengths vary.
-    /// `None` if the table is missing or has another width.
-    #[inline]
-    pub(crate) fn value_bytes_if(&self, table: TableId, width: Width) -> Option<usize> {
-        self.lengths.get(table, width)
-    }
-
-    #[cold]
-    fn not_of_width(&self, table: TableId, width: Width) -> Error {
-        if let Err(error) = self.width(table) {
-            return error;
-        }
-        let why = match width {
-            Width::Fixed => {
-                "has values of variable width: it takes operations whose WIDTH is Variable"
-            }
-            Width::Variable => {
-                "has values of fixed width: it takes operations whose WIDTH is Fixed"
-            }
-        };
-        Error::WrongKind { of: format!("table {:?}", self.table_name(table)), why: why.to_owned() }
-    }
-
-    pub(crate) fn width(&self, table: TableId) -> Result<Width> {
-        self.lengths.width(table).ok_or_else(|| self.no_such_table(table))
-    }
-
-    #[cold]
-    pub(crate) fn no_such_table(&self, table: TableId) -> Error {
-        Error::NoSuchTable(format!("number {} in this bank", table.number.0))
-    }
-
-    /// Returns the mean length in bytes of a table's records. `None` while the table has no rows.
-    pub(crate) fn mean_record_bytes(&self, table: TableId) -> Option<usize> {
-        let tables = self.tables.read();
-        let state = tables.get(usize::from(table.number.0).wrapping_sub(1))?;
-        if state.id() != table {
-            return None;
-        }
-        let rows = state.rows.load(Ordering::Relaxed).cast_signed();
-        let rows = u64::try_from(rows).ok().filter(|&rows| rows > 0)?;
-        Some(state.live_bytes(rows).div_ceil(rows) as usize)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::index::Candidates;
+    use crate::record::address::TableNumber;
     use crate::record::hash::unhash;
     use crate::{Access, Clock, Operation, Store, StoreOptions};
 

@@ -198,11 +198,10 @@ impl Store {
         // The lock is held until the log is pinned and the tables are recorded. Otherwise another
         // thread could make a table in between, when the log's beginning has already passed the
         // pin. That table could get a number whose old records this checkpoint still has.
-        let mut states = core.tables.write();
+        let tables = core.tables.lock();
         // From here on, the log that this checkpoint names is not freed.
         let pin = core.pin_checkpoint(number);
-        let tables = core.cut_tables(&mut states, number, (pin.begin, log_end.raw()));
-        drop(states);
+        let tables = tables.cut(number, pin.begin, log_end.raw());
         let index = core.index.cut();
         let id = id_of(number);
         drop(pause);
@@ -313,7 +312,7 @@ mod tests {
         let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
         let table = store.create_table("rows", 8, b"").unwrap();
         let first = store.checkpoint(b"first").unwrap();
-        store.core().add_rows(table, u64::MAX);
+        store.core().tables.add_rows(table, u64::MAX);
         let error = store.checkpoint(b"second").unwrap_err();
         assert!(matches!(error, Error::Inconsistent { .. }), "{error}");
         drop(store);

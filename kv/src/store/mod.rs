@@ -39,7 +39,6 @@ pub(crate) use open::{check_bank_file, check_last_page, log_begins};
 pub(crate) use reading::hold_one;
 use serving::{CallState, Serving};
 pub use state::StateId;
-pub use tables::{NewTable, TableInfo};
 
 /// Fails if a batch has more keys than a place of 32 bits can number: 4,294,967,295.
 ///
@@ -197,7 +196,7 @@ impl Store {
         work: &mut W,
     ) -> Result<(Outcome, Tally)> {
         let core = self.core();
-        let width = core.width(table)?;
+        let width = core.tables.width(table)?;
         let run = |core: &Core, rows: Rows, memory: BatchMemory<'_>| {
             core.run_job_over(width, rows, keys, work, memory)
         };
@@ -215,7 +214,7 @@ impl Store {
     ) -> Result<(Outcome, Tally)> {
         // Checked first, because the guard below reads all keys when it is dropped.
         check_batch(keys.len())?;
-        let rows = Rows { table, value_bytes: core.value_bytes(table, width)? };
+        let rows = Rows { table, value_bytes: core.tables.value_bytes(table, width)? };
         let releases = clock == Clock::Release || W::EFFECT == Effect::Delete;
         let _released = releases.then(|| Released { waiters: &core.waiters, table, keys });
         let mut scratch = take_scratch();
@@ -321,7 +320,7 @@ impl Store {
         keys: &[u64],
         condition: impl FnMut(usize, &[u8], u32) -> bool,
     ) -> Result<u64> {
-        self.core().value_bytes(table, Width::Fixed)?;
+        self.core().tables.value_bytes(table, Width::Fixed)?;
         let (_, tally) = self.run_job(table, keys, &mut DeleteIf(condition))?;
         Ok(tally.deleted)
     }

@@ -30,7 +30,6 @@ use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::hold::Hold;
 use crate::checkpoint::manifest::Manifest;
-use crate::checkpoint::manifest::TableEntry;
 use crate::checkpoint::recovered::Recovered;
 use crate::device::{self, DeviceChoice, DeviceOptions};
 use crate::engine::compaction::options::CompactionOptions;
@@ -39,7 +38,6 @@ use crate::engine::core::Core;
 use crate::engine::core_parts::CoreParts;
 use crate::engine::signal::Signal;
 use crate::engine::tables::Named;
-use crate::engine::tables::TableState;
 use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
@@ -186,7 +184,7 @@ impl Store {
         if manifest.bank != self.bank {
             return Err(another_bank(self.dir.path()));
         }
-        let incarnations = incarnations(&self.core().tables.read(), &manifest.tables)?;
+        let incarnations = self.core().tables.incarnations(&manifest.tables)?;
         let core = core_of(
             &self.dir,
             &self.checkpoints,
@@ -238,18 +236,6 @@ fn another_bank(dir: &Path) -> Error {
         "{}: another bank lies here now; open the store again",
         dir.display()
     ))
-}
-
-/// Returns the incarnations of a newer checkpoint's tables. An incarnation counts how often a table
-/// number was given to another table (see the module `numbers`). `before` has the tables that the
-/// store shows now.
-fn incarnations(before: &[TableState], tables: &[TableEntry]) -> Result<Vec<u32>> {
-    let known = tables.iter().zip(before).map(|(entry, before)| {
-        let what = || format!("table number {} was used too many times", entry.number);
-        let id = before.id_of_later(entry).ok_or_else(|| Error::Inconsistent { what: what() })?;
-        Ok(id.incarnation())
-    });
-    known.collect()
 }
 
 /// Makes a core that shows the checkpoint of `manifest`.

@@ -172,7 +172,7 @@ impl Store {
     fn scan_held<'a>(&self, table: TableId, held: Option<Arc<Store>>) -> Result<Scan<'a>> {
         let core = self.core().into_shared();
         if let Some(at) = &core.reading {
-            core.width(table)?;
+            core.tables.width(table)?;
             let images = self.checkpoints.images(&at.manifest);
             let pin = core.pin_log(at.manifest.log_begin);
             return Scan::new((Arc::clone(&core), held), &at.manifest, images, table, pin);
@@ -180,7 +180,7 @@ impl Store {
         // Held until the log is pinned. Otherwise a later checkpoint could remove this checkpoint,
         // or give the table's number to another table.
         let newest = self.newest.lock();
-        core.width(table)?;
+        core.tables.width(table)?;
         if newest.number == 0 {
             return Err(Error::no_such_checkpoint(self.path(), None, Vec::new()));
         }
@@ -230,7 +230,7 @@ impl Scan<'_> {
         let entry =
             manifest.tables.iter().find(|entry| entry.number == table.number() && !entry.dropped);
         let Some(entry) = entry else {
-            let name = core.table_name(table);
+            let name = core.tables.name(table);
             let number = manifest.number;
             return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
         };
@@ -419,7 +419,7 @@ impl Scan<'_> {
             address,
             origin: self.core.log.lineage().origin(address),
             room_bytes: (page_bytes - chain.at % page_bytes) as usize,
-            record_bytes_max: self.core.record_bytes_max(),
+            record_bytes_max: self.core.tables.record_bytes_max,
         };
         let image = match check::check(bytes, site) {
             Ok(Checked::Sound(image)) => image,

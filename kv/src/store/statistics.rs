@@ -57,7 +57,7 @@ impl Core {
         stats.memory_cache_bytes = self.cache.bytes();
         stats.memory_buffers_bytes = self.budget.buffer_bytes();
         stats.index_entries = self.index.entry_count();
-        let live = self.live();
+        let live = self.tables.live(self.log.page_bytes());
         stats.live_rows = live.rows;
         stats.live_bytes = live.bytes;
         let view = self.log.view();

@@ -1,66 +1,10 @@
 //! Makes, drops and lists the tables of a store.
 
-use std::collections::HashSet;
-
 use super::Store;
-use crate::checkpoint::manifest::TableEntry;
-use crate::engine::core::Core;
-use crate::engine::core_parts::check_value_bytes;
-use crate::engine::table_list::TableList;
-use crate::engine::tables::TableState;
+use crate::engine::tables::{NewTable, TableInfo};
 use crate::error::{Error, Result};
 use crate::operation::Width;
 use crate::record::address::TableId;
-use crate::sync::Ordering;
-
-/// Largest length in bytes of a table's descriptor. Every checkpoint stores all descriptors in its
-/// manifest.
-const DESCRIPTOR_BYTES_MAX: usize = 2 << 10;
-
-/// The properties of a table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableInfo {
-    /// The id that identifies the table in the store's other calls.
-    pub id: TableId,
-    /// The table's name.
-    pub name: String,
-    /// Says if all values have the same length, or if lengths differ.
-    pub width: Width,
-    /// Length of every value in bytes; for a table of variable width, the largest length of a
-    /// value.
-    pub value_bytes: u32,
-    /// Bytes that the caller stored with the table when it was made.
-    pub descriptor: Vec<u8>,
-}
-
-/// A table that [`Store::create_tables`] makes.
-#[derive(Debug, Clone, Copy)]
-pub struct NewTable<'a> {
-    /// The table's name.
-    pub name: &'a str,
-    /// Says if all values have the same length, or if lengths differ.
-    pub width: Width,
-    /// Length of every value in bytes; for a table of variable width, the largest length of a
-    /// value.
-    pub value_bytes: u32,
-    /// Bytes that the store keeps with the table. Only the caller interprets them.
-    pub descriptor: &'a [u8],
-}
-
-impl NewTable<'_> {
-    fn entry(&self, id: TableId) -> TableEntry {
-        TableEntry {
-            number: id.number.0,
-            name: self.name.into(),
-            value_bytes: self.value_bytes,
-            variable: self.width == Width::Variable,
-            descriptor: self.descriptor.into(),
-            rows: 0,
-            record_bytes: 0,
-            dropped: false,
-        }
-    }
-}
 
 impl Store {
     /// Makes a table whose values have `value_bytes` bytes each. Stores `descriptor` with the
@@ -86,19 +30,24 @@ impl Store {
     /// `tables` have the same name.
     pub fn create_tables(&self, tables: &[NewTable<'_>]) -> Result<Vec<TableId>> {
         let core = self.core();
-        tables.iter().try_for_each(|table| check_new(&core, table))?;
+        if !tables.is_empty()
+            && let Err(error @ Error::ReadOnly { .. }) = core.log.check_poison()
+        {
+            return Err(error);
+        }
         let mut settled = false;
         // The loop ends: the second iteration returns.
         loop {
-            let mut list = core.tables.write();
-            if let Some(ids) = add_tables(&core, &mut list, tables)? {
+            let mut locked = core.tables.lock();
+            let (log_begin, checkpoints) = (core.log.begin(), core.checkpoints_on_disk());
+            if let Some(ids) = locked.make(tables, log_begin, &checkpoints)? {
                 return Ok(ids);
             }
-            drop(list);
+            drop(locked);
             if std::mem::replace(&mut settled, true) {
-                return Err(core.no_number_left());
+                return Err(core.tables.no_number_left());
             }
-            core.settle_dropped();
+            core.tables.settle_dropped(|| core.log.records_end());
         }
     }
 
@@ -158,10 +107,7 @@ impl Store {
     /// dropped and its number is still free.
     #[must_use]
     pub fn has_its_number(&self, table: TableId) -> bool {
-        let core = self.core();
-        let tables = core.tables.read();
-        let state = tables.get(usize::from(table.number.0).wrapping_sub(1));
-        state.is_some_and(|state| state.id() == table)
+        self.core().tables.has_its_number(table)
     }
 
     /// Returns the hash of a key, whose bits decide which rows share an entry of the index. Only
@@ -178,7 +124,7 @@ impl Store {
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     pub fn limit_table_numbers(&self, max: u16) {
-        self.core().limit_table_numbers(max);
+        self.core().tables.limit_numbers(max);
     }
 
     /// Drops a table. Later operations on the table, and batches that wait for one of its rows,
@@ -206,23 +152,8 @@ impl Store {
         }
         let core = self.core();
         core.log.check_poison()?;
-        {
-            // A checkpoint records the tables under this lock.
-            let mut list = core.tables.write();
-            // Checked under the lock, so that only one of two concurrent calls drops a table.
-            for &table in tables {
-                core.width(table)?;
-            }
-            for &table in tables {
-                if core.width(table).is_err() {
-                    // The table was given before, and is dropped by now.
-                    continue;
-                }
-                list.mark_dropped(table);
-                core.lengths.clear(table.number);
-                core.counters.tables_dropped.add(1);
-            }
-        }
+        let dropped = core.tables.lock().drop_tables(tables)?;
+        core.counters.tables_dropped.add(dropped);
         self.waiters.wake_all();
         core.space.signal().raise();
         Ok(())
@@ -258,99 +189,20 @@ impl Store {
     /// # Errors
     /// `NoSuchTable` if the table does not exist.
     pub fn rows(&self, table: TableId) -> Result<u64> {
-        let core = self.core();
-        let tables = core.tables.read();
-        // Checked under the lock, so that no other thread drops the table between the check and the
-        // read.
-        core.width(table)?;
-        let state = tables.get(usize::from(table.number.0).wrapping_sub(1));
-        let rows = state.map_or(0, |state| state.rows.load(Ordering::Relaxed));
-        // The count is below zero if a running batch has counted its deleted rows before its
-        // inserted rows.
-        Ok(rows.cast_signed().max(0).cast_unsigned())
+        self.core().tables.rows(table)
     }
 
     /// Returns all tables that were not dropped, in the order of their numbers. This is the order
     /// of creation, unless a table got the number of a dropped table.
     #[must_use]
     pub fn tables(&self) -> Vec<TableInfo> {
-        let core = self.core();
-        let tables = core.tables.read();
-        let info = |state: &TableState| TableInfo {
-            id: state.id(),
-            name: state.entry.name.clone(),
-            width: state.entry.width(),
-            value_bytes: state.entry.value_bytes,
-            descriptor: state.entry.descriptor.clone(),
-        };
-        tables.iter().filter(|state| !state.entry.dropped).map(info).collect()
+        self.core().tables.infos()
     }
-}
-
-/// Checks what can be checked of a new table without the lock of the tables.
-fn check_new(core: &Core, table: &NewTable<'_>) -> Result<()> {
-    if let Err(error @ Error::ReadOnly { .. }) = core.log.check_poison() {
-        return Err(error);
-    }
-    check_value_bytes(core, table.name, table.value_bytes)?;
-    if table.descriptor.len() > DESCRIPTOR_BYTES_MAX {
-        return Err(Error::TooLong {
-            what: format!("table {:?}: a descriptor", table.name),
-            bytes: table.descriptor.len(),
-            bytes_max: DESCRIPTOR_BYTES_MAX,
-            limit: "a descriptor may have; make it shorter",
-        });
-    }
-    Ok(())
-}
-
-/// Adds all of `tables`, or none: returns `None` if too few table numbers are free. A call that
-/// adds no table takes no number.
-///
-/// # Errors
-/// `TableMismatch` if a table has the name of one of `tables`. `InvalidArgument` if two of `tables`
-/// have the same name.
-fn add_tables(
-    core: &Core,
-    list: &mut TableList,
-    tables: &[NewTable<'_>],
-) -> Result<Option<Vec<TableId>>> {
-    check_names_are_free(list, tables)?;
-    let Some(ids) = core.next_tables(list, tables.len()) else { return Ok(None) };
-    for (&id, table) in ids.iter().zip(tables) {
-        list.add(TableState::new(table.entry(id), id.incarnation));
-        // No batch finds a table before its word is set.
-        core.lengths.set(id, table.width, table.value_bytes);
-    }
-    Ok(Some(ids))
-}
-
-fn check_names_are_free(list: &TableList, tables: &[NewTable<'_>]) -> Result<()> {
-    let mut names = HashSet::with_capacity(tables.len());
-    for table in tables {
-        let name = table.name;
-        if let Some(found) = list.named(name).map(|state| &state.entry) {
-            return Err(Error::TableMismatch {
-                name: name.into(),
-                expected: "a new table".into(),
-                found: match found.width() {
-                    Width::Fixed => format!("values of {} bytes", found.value_bytes),
-                    Width::Variable => format!("values of up to {} bytes", found.value_bytes),
-                },
-            });
-        }
-        if !names.insert(name) {
-            let problem = "two of the new tables have this name; give each table its own name";
-            return Err(Error::InvalidArgument(format!("{name:?}: {problem}")));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::compaction::options::CompactionOptions;
     use crate::options::StoreOptions;
 
     fn new(name: &str) -> NewTable<'_> {
@@ -390,46 +242,6 @@ mod tests {
         assert_eq!(names(&store), ["b"]);
         assert!(store.create_table("b", 8, b"").is_err());
         store.create_tables(&[new("a"), new("c")]).unwrap();
-    }
-
-    /// Regression test: a call that failed took numbers, which then counted as those of dropped
-    /// tables. A free number whose earlier table had records was not free any more.
-    #[test]
-    fn a_call_that_makes_no_table_takes_no_number() {
-        struct PutZero;
-        impl crate::Operation for PutZero {
-            const ACCESS: crate::Access = crate::Access::Put;
-            fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
-                true
-            }
-        }
-
-        let dir = tempfile::tempdir().unwrap();
-        let compaction = CompactionOptions { background: false, ..CompactionOptions::default() };
-        let options = StoreOptions { compaction, ..StoreOptions::default() };
-        let store = Store::open(dir.path(), &options).unwrap();
-        let written = store.create_table("written", 8, b"").unwrap();
-        let last = store.create_table("last", 8, b"").unwrap();
-        let fails = || {
-            assert!(store.create_tables(&[new("c"), new("last")]).is_err());
-            assert!(store.create_tables(&[new("c"), new("c")]).is_err());
-            assert!(store.create_tables(&[new("c"), new("d"), new("e")]).is_err());
-        };
-        store.limit_table_numbers(4);
-        fails();
-        assert_eq!(store.core().tables.read().len(), 2);
-        store.execute(written, &[1], crate::Clock::Keep, &mut PutZero).unwrap();
-        store.drop_table(written).unwrap();
-        store.limit_table_numbers(2);
-        // The table's number becomes free when neither the log nor a kept checkpoint has the table.
-        store.checkpoint(b"").unwrap();
-        store.core().log.set_begin(store.core().log.flushed());
-        store.checkpoint(b"").unwrap();
-        store.checkpoint(b"").unwrap();
-        fails();
-        let again = store.create_table("c", 8, b"").unwrap();
-        assert_eq!((again.number(), again.incarnation()), (written.number(), 1));
-        assert_eq!(last.number(), 2);
     }
 
     /// Regression test: a table that was given twice counted as two dropped tables, and its second

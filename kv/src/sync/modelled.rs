@@ -19,6 +19,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+pub(crate) use shuttle::sync::RwLockWriteGuard;
 pub(crate) use shuttle::{thread, thread_local};
 pub(crate) use std::sync::atomic::{AtomicU64 as CountingU64, Ordering, compiler_fence};
 
@@ -278,7 +279,7 @@ impl<T> RwLock<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,7 @@ pub(crate) use std::sync::atomic::{
 };
 pub(crate) use std::{thread, thread_local};
 
-pub(crate) use crate::process::locks::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use crate::process::locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
 /// An atomic for statistics. It orders no other memory, and no decision of the store depends on its
 /// value, so models need not switch threads at its operations.

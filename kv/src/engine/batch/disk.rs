@@ -263,7 +263,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             address,
             origin: self.core.log.lineage().origin(address),
             room_bytes: (page_bytes - address.raw() % page_bytes) as usize,
-            record_bytes_max: self.core.record_bytes_max(),
+            record_bytes_max: self.core.tables.record_bytes_max,
         };
         match check::check(bytes, site) {
             Ok(Checked::Sound(image)) => Ok(Some(image)),
@@ -279,7 +279,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     fn damaged(&self, address: Address, what: &str) -> Error {
         let (path, offset) = self.core.log.device.locate(address.raw());
         let page = address.raw() / self.core.log.page_bytes();
-        let table = self.core.table_name(self.table);
+        let table = self.core.tables.name(self.table);
         let what = format!("page {page}, a record looked up for table {table:?}: {what}");
         Error::Damaged { path, offset, what }
     }

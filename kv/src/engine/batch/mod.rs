@@ -69,6 +69,7 @@ pub(crate) use work::{
 use std::time::Instant;
 
 use crate::engine::core::Core;
+use crate::engine::tables::no_such_table;
 use crate::error::{Error, Result};
 use crate::index::{Entry, Look};
 use crate::log::view::View;
@@ -128,8 +129,8 @@ impl Core {
         work: &mut W,
         memory: BatchMemory<'_>,
     ) -> Result<()> {
-        let width = self.width(table)?;
-        let rows = Rows { table, value_bytes: self.value_bytes(table, width)? };
+        let width = self.tables.width(table)?;
+        let rows = Rows { table, value_bytes: self.tables.value_bytes(table, width)? };
         self.run_job_over(width, rows, keys, work, memory)
     }
 
@@ -413,10 +414,10 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let guard = self.core.gate.enter();
         // Another thread may have dropped the table while this batch was not pinned. If the table
         // still exists here, no other table gets its number before this pin is released
-        // (`engine::numbers`).
-        if self.core.value_bytes_if(self.table, Self::WIDTH).is_none() {
+        // (`engine::tables::numbers`).
+        if self.core.tables.value_bytes_if(self.table, Self::WIDTH).is_none() {
             drop(guard);
-            return Err(self.core.no_such_table(self.table));
+            return Err(no_such_table(self.table));
         }
         let view = self.core.log.view();
         let stopped = step(Counting(self).0, view);

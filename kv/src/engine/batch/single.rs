@@ -47,7 +47,7 @@ pub(crate) fn try_single<W: Work>(
     let _pin = core.gate.enter();
     // Looks the table up while pinned. Without the pin, another thread could drop the table
     // afterwards (see `Batch::pinned`).
-    let value_bytes = core.value_bytes_if(table, Width::Fixed)?;
+    let value_bytes = core.tables.value_bytes_if(table, Width::Fixed)?;
     let room = ValueRoom { words: words.get_mut(..value_bytes.div_ceil(8))?, value_bytes };
     let view = core.log.view();
     let entry: Entry = core.index.outline().first_match(core.key_hash.of(table.number, key));

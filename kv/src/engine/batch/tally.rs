@@ -93,12 +93,12 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     #[inline]
     pub(super) fn note_rows(&mut self) {
         if self.tally.appended > 0 && !self.written_noted {
-            self.core.note_written(self.table);
+            self.core.tables.note_written(self.table);
             self.written_noted = true;
         }
         let rows = self.tally.inserted.wrapping_sub(self.tally.deleted);
         if rows != self.rows_noted {
-            self.core.add_rows(self.table, rows.wrapping_sub(self.rows_noted));
+            self.core.tables.add_rows(self.table, rows.wrapping_sub(self.rows_noted));
             self.rows_noted = rows;
         }
         if VARIABLE {

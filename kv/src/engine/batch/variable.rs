@@ -34,7 +34,7 @@ const READ_MEANS: usize = 2;
 /// read of a record brings.
 pub(super) fn typical_bytes(core: &Core, table: TableId, value_bytes_max: usize) -> (usize, usize) {
     let longest = record_bytes(value_bytes_max);
-    let mean = core.mean_record_bytes(table).unwrap_or(MEAN_BYTES_DEFAULT);
+    let mean = core.tables.mean_record_bytes(table).unwrap_or(MEAN_BYTES_DEFAULT);
     let mean = mean.clamp(HEADER_BYTES, longest);
     (mean, (mean * READ_MEANS).min(longest))
 }
@@ -55,7 +55,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     pub(super) fn check_lengths(&mut self) -> Result<()> {
         let Some((i, value_bytes)) = self.too_long.take() else { return Ok(()) };
         let key = self.keys[i];
-        let name = self.core.table_name(self.table);
+        let name = self.core.tables.name(self.table);
         Err(Error::TooLong {
             what: format!("key {key} of table {name:?}: a value"),
             bytes: value_bytes,
@@ -68,7 +68,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     pub(super) fn note_grown(&mut self) {
         let grown = self.tally.grown_bytes;
         if grown != self.grown_noted {
-            self.core.add_record_bytes(self.table, grown.wrapping_sub(self.grown_noted));
+            self.core.tables.add_record_bytes(self.table, grown.wrapping_sub(self.grown_noted));
             self.grown_noted = grown;
         }
     }

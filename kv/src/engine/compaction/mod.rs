@@ -218,11 +218,11 @@ impl Core {
         state.turn.records += page.records;
         state.turn.pages += page.pages;
         if self.log.begin() + self.log.page_bytes() >= state.turn_end {
-            let live = self.live();
+            let live = self.tables.live(self.log.page_bytes());
             if state.turn_end > 0 && state.turn.records > 0 && live.bytes > 0 {
                 let needed =
                     live.bytes as f64 * state.turn.pages as f64 / state.turn.records as f64;
-                state.packing = needed / live.footprint() as f64;
+                state.packing = needed / live.footprint as f64;
             }
             state.turn_end = self.log.tail_address();
             state.turn = Turn::default();

@@ -116,7 +116,7 @@ impl Core {
         // Then only the used part counts as needed. Otherwise the whole page counts, because the
         // unused end is too short for a record.
         let room = page.len() - used;
-        let taken = if room < self.longest_record() { page.len() } else { used };
+        let taken = if room < self.tables.longest_record() { page.len() } else { used };
         let records = used as u64 - PAGE_HEADER_BYTES;
         pass.fill = Turn { records, pages: taken as u64 };
         let mut offset = PAGE_HEADER_BYTES as usize;
@@ -135,7 +135,7 @@ impl Core {
                 let row = Row { offset: offset as u32, hash };
                 // A table that this bank does not know was dropped, or was made after the
                 // checkpoint at which the bank was opened. Its records are dead.
-                let gone = self.table_of(table).is_none();
+                let gone = self.tables.of(table).is_none();
                 let list = if gone || image.link().is_tombstone() {
                     &mut pass.dead
                 } else {
@@ -172,8 +172,8 @@ impl Core {
             let image = RecordImage::new(&page[row.offset as usize..]);
             // Another thread may have dropped the table since the page was listed. If the table
             // still exists here, no other table gets its number before this pin is released
-            // (`engine::numbers`).
-            if self.table_of(image.shape().table()).is_none() {
+            // (`engine::tables::numbers`).
+            if self.tables.of(image.shape().table()).is_none() {
                 pass.dead.push(*row);
                 *at += 1;
                 continue;
@@ -249,7 +249,7 @@ impl Core {
         for (&number, (keys, addresses)) in &pass.chained {
             // If the table was dropped, its rows are dead. No other table has the number, because
             // this page still has records with it.
-            let Some(table) = self.table_of(number) else { continue };
+            let Some(table) = self.tables.of(number) else { continue };
             copied += self.move_chained_of(table, keys, addresses, &mut pass.scratch)?;
         }
         Ok(copied)

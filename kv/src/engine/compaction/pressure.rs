@@ -23,9 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
-use crate::log::page::PAGE_HEADER_BYTES;
 use crate::memory::budget::Budget;
-use crate::operation::Width;
 use crate::process::interrupt::Checks;
 use crate::sync::{MutexGuard, Ordering};
 
@@ -75,22 +73,6 @@ pub(super) enum Lack {
     },
 }
 
-/// The current rows of a store.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Live {
-    pub(crate) rows: u64,
-    /// Total size in bytes of the records of the current rows.
-    pub(crate) bytes: u64,
-    /// Bytes of the pages that the records of each table would fill by themselves.
-    footprint: u64,
-}
-
-impl Live {
-    pub(super) fn footprint(&self) -> u64 {
-        self.footprint
-    }
-}
-
 /// Returns how many pages compaction must pass before a waiting writer may take another page.
 /// `length` is the log's length divided by the length up to which no writer waits.
 fn pages_to_await(length: f64) -> u64 {
@@ -99,44 +81,9 @@ fn pages_to_await(length: f64) -> u64 {
 }
 
 impl Core {
-    /// Returns the counts of the current rows of all tables. They are exact while batches are
-    /// paused. Otherwise they may miss a few operations.
-    pub(crate) fn live(&self) -> Live {
-        let page_bytes = self.log.page_bytes();
-        let mut live = Live::default();
-        for table in self.tables.read().iter().filter(|table| !table.entry.dropped) {
-            // The count of a deletion may arrive before the count of another thread's insertion of
-            // the row. So the sum may be negative.
-            let rows = table.rows.load(Ordering::Relaxed).cast_signed().max(0).cast_unsigned();
-            if rows == 0 {
-                continue;
-            }
-            let bytes = table.live_bytes(rows);
-            let record = table.record_bytes_max();
-            let room = page_bytes - PAGE_HEADER_BYTES;
-            live.rows += rows;
-            live.bytes += bytes;
-            live.footprint += match table.entry.width() {
-                Width::Fixed => rows * page_bytes / (room / record),
-                // A page's unused end is shorter than the next record. Of two neighbouring pages,
-                // at least one is half full. The estimate must not be too low, because writers
-                // would then wait for compaction forever.
-                Width::Variable => bytes * page_bytes / (room - record).max(room / 2),
-            };
-        }
-        live
-    }
-
-    /// Returns the largest length in bytes of a record of any table.
-    pub(super) fn longest_record(&self) -> usize {
-        let tables = self.tables.read();
-        let lengths = tables.iter().filter(|table| !table.entry.dropped);
-        lengths.map(|table| table.record_bytes_max() as usize).max().unwrap_or(0)
-    }
-
     /// Returns the bytes of the pages that the current rows need: the footprint times the packing.
     fn needed_bytes(&self, state: &CompactorState) -> f64 {
-        self.live().footprint as f64 * state.packing.max(1.0)
+        self.tables.live(self.log.page_bytes()).footprint as f64 * state.packing.max(1.0)
     }
 
     fn log_bytes(&self) -> u64 {
@@ -153,7 +100,8 @@ impl Core {
     pub(super) fn free_stride(&self) -> u64 {
         let page_bytes = self.log.page_bytes();
         let urgent = self.space.quota_bytes.is_some() || self.was_short_of_room();
-        if urgent { 0 } else { (self.live().footprint / 64).min(1 << 20).max(page_bytes) }
+        let footprint = || self.tables.live(page_bytes).footprint;
+        if urgent { 0 } else { (footprint() / 64).min(1 << 20).max(page_bytes) }
     }
 
     /// True if the compaction thread should compact a page. See `can_make_room` for the rule that
@@ -392,7 +340,7 @@ impl Core {
         Error::QuotaExceeded {
             quota_bytes,
             log_bytes: self.log.tail_address() - self.space.freed(),
-            live_bytes: self.live().bytes,
+            live_bytes: self.tables.live(self.log.page_bytes()).bytes,
             held_bytes: self.log.begin().saturating_sub(self.space.freed()),
             holders: self.space_holders(),
         }

@@ -175,7 +175,7 @@ impl Core {
     ) {
         // `None` if the table was dropped. If another table has the number now, that table has no
         // row at these addresses.
-        let Some(table) = self.table_of(number) else { return };
+        let Some(table) = self.tables.of(number) else { return };
         let mut outcome = Outcome::default();
         let mut tally = Tally::default();
         let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };

@@ -16,12 +16,12 @@
 //!    vocabularies and counts before admission get an error forever. They are not redirected to the
 //!    new table.
 //! 2. **No thread appends a record of the old table any more.** The drop clears the table's word. A
-//!    batch that began before the drop looks the table up again after each pin
-//!    ([`Lengths`](super::lengths::Lengths)). Compaction and retention look it up before they copy.
-//!    An `epoch::barrier` waits for all threads that were pinned before it, and later pins find the
-//!    table gone. So after such a barrier all records of the table lie below the log's tail. That
-//!    address is `records_end`. A checkpoint's pause contains such a barrier. If numbers run out,
-//!    `create_table` calls a barrier itself (`settle_dropped`).
+//!    batch that began before the drop looks the table up again after each pin (`lengths`).
+//!    Compaction and retention look it up before they copy. An `epoch::barrier` waits for all
+//!    threads that were pinned before it, and later pins find the table gone. So after such a
+//!    barrier all records of the table lie below the log's tail. That address is `records_end`. A
+//!    checkpoint's pause contains such a barrier. If numbers run out, `create_table` calls a
+//!    barrier itself (`settle_dropped`).
 //! 3. **The log has no record of the old table.** The log begins at or after `records_end`. If no
 //!    record was ever written, `records_end` is 0.
 //! 4. **No checkpoint has the old table or a record of it.** This covers the kept checkpoints and
@@ -64,18 +64,23 @@
 //! numbers. After an open at a checkpoint, it reuses the number of a dropped table only once the
 //! log begins at or after the end of that checkpoint's log.
 
-use crate::engine::tables::Named;
+use std::collections::BTreeMap;
 
+use super::Tables;
+use super::state::TableState;
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::manifest::Manifest;
-use crate::checkpoint::manifest::TableEntry;
-use crate::engine::core::Core;
-use crate::engine::table_list::TableList;
-use crate::engine::tables::TableState;
+use crate::checkpoint::manifest::{Manifest, TableEntry};
 use crate::epoch;
 use crate::error::{Error, Result};
-use crate::record::address::{TableId, TableNumber};
-use crate::sync::Ordering;
+use crate::record::address::TableId;
+
+/// Largest number of tables that a bank has at a time. Tables are numbered from 1; no table gets
+/// the number 0.
+pub(crate) const NUMBERS_MAX: u16 = u16::MAX;
+
+/// For each table number, the oldest and the newest checkpoint on disk that has the table or its
+/// records.
+pub(crate) type Named = BTreeMap<u16, (u64, u64)>;
 
 /// Reads from the manifests on disk which checkpoints have which table numbers. A checkpoint whose
 /// manifest cannot be read counts as having each of `tables`.
@@ -97,90 +102,58 @@ pub(crate) fn named(checkpoints: &Checkpoints, tables: &[TableEntry]) -> Result<
     Ok(named)
 }
 
-impl Core {
-    /// Returns the ids for the next `count` tables. `None` if fewer table numbers are free; then
-    /// nothing has changed. The caller holds the lock of the tables and passes the locked list.
-    pub(crate) fn next_tables(&self, tables: &TableList, count: usize) -> Option<Vec<TableId>> {
-        let max = self.numbers.max.load(Ordering::Relaxed) as usize;
-        let unused = (tables.len() + 1..=max).take(count);
-        let new = |number| TableId { number: TableNumber(number as u16), incarnation: 0 };
-        let mut ids: Vec<TableId> = unused.map(new).collect();
-        let lacking = count - ids.len();
-        if lacking == 0 {
-            return Some(ids);
-        }
-        let begin = self.log.begin();
-        let checkpoints = self.checkpoints_on_disk();
-        let next = self.numbers.next.load(Ordering::Relaxed) as u16;
-        let dropped = tables.dropped_from(next);
-        let free = dropped.filter(|state| state.is_free(begin, &checkpoints));
-        ids.extend(free.filter_map(TableState::next_id).take(lacking));
-        if ids.len() < count {
-            return None;
-        }
-        let last = ids.last()?.number;
-        // The place that follows: the place of number `n` is `n - 1`.
-        self.numbers.next.store(last.0.into(), Ordering::Relaxed);
-        Some(ids)
-    }
-
+impl Tables {
     /// Waits until no thread appends records of the dropped tables any more, and notes where the
-    /// log ends then. Must be called without the lock of the tables, because a pinned batch may
-    /// wait for that lock. Does nothing inside an operation's callback, because it would wait for
-    /// the callback's own batch.
-    pub(crate) fn settle_dropped(&self) {
+    /// log ends then: calls `records_end` after the wait. Must be called without the lock of the
+    /// tables, because a pinned batch may wait for that lock. Does nothing inside an operation's
+    /// callback, because it would wait for the callback's own batch.
+    pub(crate) fn settle_dropped(&self, records_end: impl FnOnce() -> u64) {
         if epoch::is_pinned() {
             return;
         }
         let unsettled = |state: &&TableState| state.is_unsettled();
         let dropped: Vec<TableId> =
-            self.tables.read().dropped_from(0).filter(unsettled).map(TableState::id).collect();
+            self.list.read().dropped_from(0).filter(unsettled).map(TableState::id).collect();
         if dropped.is_empty() {
             return;
         }
         epoch::barrier();
-        let records_end = self.log.records_end();
-        let mut tables = self.tables.write();
+        let records_end = records_end();
+        let mut list = self.list.write();
         for id in dropped {
-            let state = &mut tables[usize::from(id.number.0) - 1];
+            let state = &mut list.states[usize::from(id.number.0) - 1];
             // Another call may have settled the table, and its number may belong to another table
             // by now.
             if state.id() == id && state.is_unsettled() {
-                state.settle(records_end, self.lengths.was_written(id.number));
+                state.settle(records_end, self.was_written(id.number));
             }
         }
     }
 
-    /// Returns the tables for the manifest of checkpoint `number`, whose log begins at `log_begin`
-    /// and ends at `log_end`. Must be called while batches are paused. A batch that started before
-    /// a drop finds the table gone when it continues, so the log gets no further record of that
-    /// table. The caller has held the lock of `tables` since before it pinned the checkpoint.
-    pub(crate) fn cut_tables(
-        &self,
-        tables: &mut [TableState],
-        number: u64,
-        (log_begin, log_end): (u64, u64),
-    ) -> Vec<TableEntry> {
-        let cut = tables.iter_mut().map(|state| {
-            if state.is_unsettled() {
-                state.settle(log_end, self.lengths.was_written(state.id().number));
-            }
-            state.cut(number, log_begin)
+    /// Returns the incarnations of a newer checkpoint's tables. An incarnation counts how often a
+    /// table number was given to another table. `self` has the tables that a read-only store shows
+    /// now.
+    pub(crate) fn incarnations(&self, newer: &[TableEntry]) -> Result<Vec<u32>> {
+        let list = self.list.read();
+        let known = newer.iter().zip(&list.states).map(|(entry, before)| {
+            before.id_of_later(entry).map(TableId::incarnation).ok_or_else(|| Error::Inconsistent {
+                what: format!("table number {} was used too many times", entry.number),
+            })
         });
-        cut.collect()
+        known.collect()
     }
 
     /// Limits the number of tables to `max`. Only for tests.
     #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn limit_table_numbers(&self, max: u16) {
-        self.numbers.max.store(max.into(), Ordering::Relaxed);
+    pub(crate) fn limit_numbers(&self, max: u16) {
+        self.list.write().number_max = max;
     }
 
     pub(crate) fn no_number_left(&self) -> Error {
-        let tables = self.tables.read();
-        let dropped = tables.dropped_count();
-        let all = tables.len();
-        let there = tables.len() - dropped;
+        let list = self.list.read();
+        let dropped = list.dropped_count();
+        let all = list.states.len();
+        let there = all - dropped;
         Error::Exhausted(format!(
             "all {all} numbers of tables are taken: {there} tables have one each, and of {dropped} dropped tables records \
              or checkpoints are left. Drop tables; then compact, and take as many checkpoints as are kept: that frees the \
@@ -193,8 +166,8 @@ impl Core {
 mod tests {
     use super::*;
     use crate::engine::compaction::options::CompactionOptions;
-    use crate::engine::tables::EXAMINED;
-    use crate::{Access, Clock, Operation, Store, StoreOptions};
+    use crate::engine::tables::state::EXAMINED;
+    use crate::{Access, Clock, NewTable, Operation, Store, StoreOptions, Width};
 
     struct Put(u8);
 
@@ -304,5 +277,36 @@ mod tests {
             make(i);
         }
         assert_eq!(EXAMINED.take(), 2000);
+    }
+
+    /// Regression test: a call that failed took numbers, which then counted as those of dropped
+    /// tables. A free number whose earlier table had records was not free any more.
+    #[test]
+    fn a_call_that_makes_no_table_takes_no_number() {
+        let new = |name| NewTable { name, width: Width::Fixed, value_bytes: 8, descriptor: b"" };
+        let dir = tempfile::tempdir().unwrap();
+        let store = opened(dir.path());
+        let written = store.create_table("written", 8, b"").unwrap();
+        let last = store.create_table("last", 8, b"").unwrap();
+        let fails = || {
+            assert!(store.create_tables(&[new("c"), new("last")]).is_err());
+            assert!(store.create_tables(&[new("c"), new("c")]).is_err());
+            assert!(store.create_tables(&[new("c"), new("d"), new("e")]).is_err());
+        };
+        store.limit_table_numbers(4);
+        fails();
+        assert_eq!(store.core().tables.list.read().states.len(), 2);
+        store.execute(written, &[1], Clock::Keep, &mut Put(0)).unwrap();
+        store.drop_table(written).unwrap();
+        store.limit_table_numbers(2);
+        // The table's number becomes free when neither the log nor a kept checkpoint has the table.
+        store.checkpoint(b"").unwrap();
+        store.core().log.set_begin(store.core().log.flushed());
+        store.checkpoint(b"").unwrap();
+        store.checkpoint(b"").unwrap();
+        fails();
+        let again = store.create_table("c", 8, b"").unwrap();
+        assert_eq!((again.number(), again.incarnation()), (written.number(), 1));
+        assert_eq!(last.number(), 2);
     }
 }
