@@ -30,8 +30,8 @@
 //!   batches that got rows and have not ended.
 //! - `engine`: runs the calls of `store`. `engine/batch`: processes a batch of keys.
 //!   `engine/tables`: the store's tables, with their numbers and row counts.
-//!   `engine/compaction`: frees old space of the log. `engine/retention`: keeps frequently used
-//!   rows in memory.
+//!   `engine/space`: frees old space of the log. `engine/retention`: keeps frequently used rows in
+//!   memory.
 //! - `record`: the layout of a row in the log, with its lock and staleness clock. `index`: maps
 //!   keys to records. `log`: pages in memory, and the thread that writes them to disk. `cache`:
 //!   copies of rows on disk.
@@ -71,8 +71,8 @@ mod sync;
 mod testing;
 
 pub use device::DeviceChoice;
-pub use engine::compaction::Compacted;
-pub use engine::compaction::options::CompactionOptions;
+pub use engine::space::compactor::Compacted;
+pub use engine::space::options::CompactionOptions;
 pub use engine::tables::{NewTable, TableInfo};
 pub use engine::waiters::ReleaseTicket;
 #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! The settings with which a program opens a store.
 
 use crate::device::DeviceChoice;
-use crate::engine::compaction::options::CompactionOptions;
+use crate::engine::space::options::CompactionOptions;
 use crate::memory::control_group::default_memory_budget_bytes;
 
 /// The settings with which a store is opened.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::cache::ReadCache;
-use crate::engine::compaction::space::Space;
 use crate::engine::read_at::ReadAt;
 use crate::engine::retention::state::Retention;
+use crate::engine::space::{Headroom, Space};
 use crate::engine::tables::Tables;
 use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;
@@ -42,6 +42,13 @@ pub(crate) struct Core {
     /// The checkpoint that a read-only store shows. `None` in a store that is open for writing.
     pub(crate) reading: Option<ReadAt>,
     pub(crate) home: Home,
+}
+
+impl Core {
+    /// Returns the parts that decide if the log may take another page.
+    pub(crate) fn headroom(&self) -> Headroom<'_> {
+        Headroom { space: &self.space, log: &self.log, tables: &self.tables }
+    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,12 @@
 //! Makes the core of a store in the state of a checkpoint.
 
 use crate::cache::ReadCache;
-use crate::checkpoint::Checkpoints;
 use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::manifest::Manifest;
 use crate::device::contract::Device;
-use crate::engine::compaction::options::CompactionOptions;
-use crate::engine::compaction::space::{Pins, Space};
 use crate::engine::core::Core;
 use crate::engine::retention::state::Retention;
-use crate::engine::signal::Signal;
+use crate::engine::space::Space;
 use crate::engine::tables::{Named, Tables};
 use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;
@@ -33,22 +30,18 @@ pub(crate) struct CoreParts {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) waiters: Arc<Waiters>,
-    pub(crate) signal: Arc<Signal>,
-    pub(crate) compaction: CompactionOptions,
-    pub(crate) disk_quota_bytes: Option<u64>,
-    pub(crate) pins: Pins,
+    pub(crate) space: Space,
     /// For each table number, the checkpoints that have the table.
     pub(crate) named: Named,
     /// The incarnation of each table's number, in the order of the manifest's tables. The list may
     /// be shorter: the remaining numbers have incarnation 0.
     pub(crate) incarnations: Vec<u32>,
-    pub(crate) checkpoints: Option<Checkpoints>,
 }
 
 impl Core {
     /// Makes a core in the state of a checkpoint. The whole log of the checkpoint is on the device.
     pub(crate) fn new(parts: CoreParts, manifest: &Manifest, lineage: Lineage) -> Result<Core> {
-        let CoreParts { index, budget, device, counters, waiters, signal, .. } = parts;
+        let CoreParts { index, budget, device, counters, waiters, space, .. } = parts;
         let extent = Extent {
             page_bits: manifest.page_bits,
             begin: manifest.log_begin,
@@ -60,7 +53,7 @@ impl Core {
             Arc::clone(&counters),
             lineage,
             extent,
-            Arc::clone(&signal),
+            Arc::clone(space.signal()),
         )?;
         let read_bytes = Budget::read_buffer_bytes_for(budget.total_bytes());
         let buffers = Buffers::new(read_bytes as usize, 1 << manifest.page_bits);
@@ -74,13 +67,7 @@ impl Core {
             gate: Gate::default(),
             cache: ReadCache::new(Arc::clone(&budget)),
             session_start: manifest.log_end,
-            space: Space::new(
-                parts.compaction,
-                parts.disk_quota_bytes,
-                signal,
-                parts.pins,
-                parts.checkpoints,
-            ),
+            space,
             retention: Retention::new(budget.frames_max() * budget.page_bytes()),
             budget,
             counters,

@@ -2,12 +2,11 @@
 //! shared core.
 
 pub(crate) mod batch;
-pub(crate) mod compaction;
 pub(crate) mod core;
 pub(crate) mod core_parts;
 mod counting;
 pub(crate) mod read_at;
 pub(crate) mod retention;
-pub(crate) mod signal;
+pub(crate) mod space;
 pub(crate) mod tables;
 pub(crate) mod waiters;

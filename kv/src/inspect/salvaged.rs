@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::checkpoint::manifest::TableEntry;
-use crate::engine::compaction::options::CompactionOptions;
+use crate::engine::space::options::CompactionOptions;
 use crate::error::{Error, Result};
 use crate::operation::{Access, Clock, Operation, Width};
 use crate::options::StoreOptions;

@@ -32,6 +32,7 @@
 
 mod full_disk;
 pub(crate) mod page;
+mod reading;
 #[cfg(test)]
 mod tests;
 pub(crate) mod view;
@@ -45,7 +46,7 @@ use std::time::Instant;
 
 use crate::checkpoint::lineage::Lineage;
 use crate::device::Device;
-use crate::engine::signal::Signal;
+use crate::engine::space::Signal;
 use crate::error::{Error, Result};
 use crate::index::ADDRESS_LIMIT;
 use crate::memory::budget::Budget;

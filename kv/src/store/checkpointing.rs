@@ -2,8 +2,8 @@
 //! needs.
 
 use crate::checkpoint::manifest::TableEntry;
-use crate::engine::compaction::pins::CheckpointPin;
 use crate::engine::core::Core;
+use crate::engine::space::pins::CheckpointPin;
 use crate::index::cut::Cut;
 use crate::record::address::Address;
 use std::time::Duration;
@@ -164,7 +164,7 @@ impl Store {
     fn check_place(&self, core: &Core) -> Result<()> {
         core.log.check_poison()?;
         self.checkpoints.check_in_place()?;
-        core.is_in_place();
+        core.space.note_in_place();
         if let Some(lock) = &self.lock {
             lock.lock().renew(&self.dir)?;
         }
@@ -180,8 +180,8 @@ impl Store {
         // Unpins the log only of the checkpoints that this call removed. If the folder cannot be
         // read, other checkpoints may still exist. If freeing fails here, the next page of
         // compaction or the next checkpoint tries again.
-        core.unpin(&gone);
-        let _ = core.free_space(0);
+        core.space.unpin(&gone);
+        let _ = core.space.free(&core.log, 0);
     }
 
     /// Pauses all batches and records the state of the store. Calls `id_of` during the pause.
@@ -200,7 +200,7 @@ impl Store {
         // pin. That table could get a number whose old records this checkpoint still has.
         let tables = core.tables.lock();
         // From here on, the log that this checkpoint names is not freed.
-        let pin = core.pin_checkpoint(number);
+        let pin = core.space.pin_checkpoint(&core.log, number);
         let tables = tables.cut(number, pin.begin, log_end.raw());
         let index = core.index.cut();
         let id = id_of(number);
@@ -300,7 +300,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::compaction::options::CompactionOptions;
+    use crate::engine::space::options::CompactionOptions;
     use crate::limits::Limits;
     use crate::options::StoreOptions;
 
@@ -429,7 +429,7 @@ mod tests {
         let table = store.create_table("rows", 1000, b"").unwrap();
         let put = |keys: &[u64], clock| store.execute(table, keys, clock, &mut Put);
         let core = store.core();
-        let pin = core.pin_checkpoint(1);
+        let pin = core.space.pin_checkpoint(&core.log, 1);
         IS_STOPPED.set(true);
         // The loop ends: the log grows until it reaches the quota.
         let interrupted = (0..)

@@ -24,7 +24,7 @@ use crate::engine::batch::{
     BatchMemory, Delete, DeleteIf, Effect, ReadClock, Rows, Tally, Work, give_back_scratch,
     is_variable, take_scratch, try_single,
 };
-use crate::engine::compaction::Compacted;
+use crate::engine::space::compactor::{self, Compacted};
 use crate::engine::waiters::{ReleaseTicket, Waiters};
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
@@ -369,7 +369,7 @@ impl Store {
     /// below the quota. The answer is only a hint.
     #[must_use]
     pub fn may_await_space(&self) -> bool {
-        self.core().may_await_space()
+        self.core().headroom().may_await_space()
     }
 
     /// True if a part of the log is only on disk, so that a batch may have to read rows from there.
@@ -402,7 +402,7 @@ impl Store {
     /// from that page on was then freed, and all readable rows stay readable. `Poisoned` after a
     /// failed write.
     pub fn compact(&self) -> Result<Compacted> {
-        self.core().compact_all()
+        compactor::compact_all(&self.core())
     }
 }
 

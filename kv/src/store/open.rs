@@ -17,10 +17,8 @@ use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::recovered::Recovered;
 use crate::device::{self, Device, DeviceOptions};
-use crate::engine::compaction::quota_reserve_bytes;
-use crate::engine::compaction::space::Pins;
 use crate::engine::core::Core;
-use crate::engine::signal::Signal;
+use crate::engine::space::{Space, compactor, quota_reserve_bytes};
 use crate::engine::tables::named;
 use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
@@ -153,19 +151,18 @@ impl Store {
         // needs these bytes.
         device.truncate(manifest.log_end)?;
         let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
+        let counters = Arc::new(Counters::default());
+        let space =
+            Space::new(options, checkpoints.clone(), log_begins(&checkpoints)?, &budget, &counters);
         let parts = CoreParts {
             index,
             budget,
             device,
-            counters: Arc::new(Counters::default()),
+            counters,
             waiters: Arc::clone(&waiters),
-            signal: Arc::new(Signal::default()),
-            compaction: options.compaction.clone(),
-            disk_quota_bytes: options.disk_quota_bytes,
-            pins: Pins::new(log_begins(&checkpoints)?),
+            space,
             named: named(&checkpoints, &manifest.tables)?,
             incarnations: Vec::new(),
-            checkpoints: Some(checkpoints.clone()),
         };
         // Pages that are written from this address on contain the id of this opening.
         let lineage = manifest.lineage().then(manifest.pages().end, new_id());
@@ -173,7 +170,7 @@ impl Store {
         core.counters.newest_checkpoint.set(newest.unwrap_or(0));
         // A process may have crashed after a checkpoint and before it freed the log that the
         // checkpoint released.
-        core.free_space(0)?;
+        core.space.free(&core.log, 0)?;
         let core = Arc::new(core);
         let (writer, compactor) = start_threads(&core, dir.path())?;
         if let Some(made) = made {
@@ -210,7 +207,7 @@ fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option
         return Ok((writer, None));
     }
     let compacting = Arc::clone(core);
-    let compact = move || compacting.run_compactor();
+    let compact = move || compactor::run(&compacting);
     match thread_start::start("embank-compactor".into(), compact) {
         Ok(compactor) => Ok((writer, Some(compactor))),
         Err(source) => {
@@ -381,7 +378,7 @@ pub(crate) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Resul
 mod tests {
     use super::*;
     use crate::device::DeviceChoice;
-    use crate::engine::compaction::options::CompactionOptions;
+    use crate::engine::space::options::CompactionOptions;
     use crate::process::thread_start::with_threads_left;
 
     const THREADS: [&str; 2] = ["writer", "compactor"];

@@ -32,11 +32,9 @@ use crate::checkpoint::hold::Hold;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::recovered::Recovered;
 use crate::device::{self, DeviceChoice, DeviceOptions};
-use crate::engine::compaction::options::CompactionOptions;
-use crate::engine::compaction::space::Pins;
 use crate::engine::core::Core;
 use crate::engine::core_parts::CoreParts;
-use crate::engine::signal::Signal;
+use crate::engine::space::Space;
 use crate::engine::tables::Named;
 use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
@@ -260,23 +258,18 @@ fn core_of(
     let blob = checkpoints.blob(&manifest)?;
     check_last_page(device.as_ref(), &manifest)?;
     let recovered = Arc::new(Recovered { checkpoint: manifest.number, blob });
+    let space = Space::of_reader(manifest.log_begin, &budget, counters);
     let parts = CoreParts {
         index,
         budget,
         device: Arc::clone(&device),
         counters: Arc::clone(counters),
         waiters: Arc::clone(waiters),
-        signal: Arc::new(Signal::default()),
-        compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
-        disk_quota_bytes: None,
-        pins: Pins::default(),
+        space,
         named: Named::default(),
         incarnations,
-        checkpoints: None,
     };
     let mut core = Core::new(parts, &manifest, manifest.lineage())?;
-    // A read-only store never frees log. Only the writer does.
-    core.space.leave_below(manifest.log_begin);
     core.log.seal(dir.path());
     core.reading = Some(ReadAt { manifest, recovered, _hold: hold });
     Ok(core)

@@ -34,11 +34,11 @@ use std::sync::Arc;
 
 use crate::checkpoint::manifest::Manifest;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
-use crate::engine::compaction::LogPin;
 use crate::engine::core::Core;
+use crate::engine::space::pins::LogPin;
 use crate::error::{Error, Result};
 use crate::index::image::Images;
-use crate::log::page::{PAGE_HEADER_BYTES, check_image};
+use crate::log::page::PAGE_HEADER_BYTES;
 use crate::memory::budget::SCAN_PAGES;
 use crate::operation::Width;
 use crate::record::address::{Address, TableId, TableNumber};
@@ -174,7 +174,7 @@ impl Store {
         if let Some(at) = &core.reading {
             core.tables.width(table)?;
             let images = self.checkpoints.images(&at.manifest);
-            let pin = core.pin_log(at.manifest.log_begin);
+            let pin = LogPin::new(&core, at.manifest.log_begin);
             return Scan::new((Arc::clone(&core), held), &at.manifest, images, table, pin);
         }
         // Held until the log is pinned. Otherwise a later checkpoint could remove this checkpoint,
@@ -186,7 +186,7 @@ impl Store {
         }
         let manifest = self.checkpoints.manifest(newest.number)?;
         let images = self.checkpoints.images(&manifest).keep_open()?;
-        let pin = core.pin_log(manifest.log_begin);
+        let pin = LogPin::new(&core, manifest.log_begin);
         drop(newest);
         Scan::new((core, held), &manifest, images, table, pin)
     }
@@ -310,11 +310,8 @@ impl Scan<'_> {
         if next >= self.window.end {
             self.next_window(next)?;
         }
-        self.core.read_page(&mut self.page, next)?;
-        let identity = self.core.log.lineage().page(next / page_bytes);
-        let used = check_image(&self.page, identity, || self.core.log.device.locate(next))?;
+        self.used = self.core.log.read_page(&mut self.page, next)?;
         self.page_start = next;
-        self.used = used as usize;
         self.offset = PAGE_HEADER_BYTES as usize;
         Ok(true)
     }

@@ -11,7 +11,8 @@ impl Store {
     /// processes hold locks, so it takes longer than [`stats`](Self::stats).
     #[must_use]
     pub fn space_holders(&self) -> Vec<SpaceHolder> {
-        self.core().space_holders()
+        let core = self.core();
+        core.space.holders(&core.log)
     }
 
     /// Returns the counter `promoted` of [`stats`](Self::stats). Takes the same time however many
@@ -65,12 +66,12 @@ impl Core {
         stats.log_head = view.head;
         stats.log_read_only = view.read_only;
         stats.log_tail = self.log.tail_address();
-        stats.log_disk_bytes = self.disk_bytes();
+        stats.log_disk_bytes = self.space.disk_bytes(&self.log);
         stats.log_held_bytes = view.begin.saturating_sub(self.space.freed());
         stats.page_size_bytes = self.log.page_bytes();
         stats.log_address_left_bytes = self.log.address_left_bytes();
         stats.log_address_warning = self.log.address_warning();
         stats.compaction_stopped = self.space.stopped();
-        stats.not_removed = self.not_removed();
+        stats.not_removed = self.space.not_removed(&self.log);
     }
 }

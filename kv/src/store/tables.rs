@@ -39,7 +39,7 @@ impl Store {
         // The loop ends: the second iteration returns.
         loop {
             let mut locked = core.tables.lock();
-            let (log_begin, checkpoints) = (core.log.begin(), core.checkpoints_on_disk());
+            let (log_begin, checkpoints) = (core.log.begin(), core.space.checkpoints_on_disk());
             if let Some(ids) = locked.make(tables, log_begin, &checkpoints)? {
                 return Ok(ids);
             }

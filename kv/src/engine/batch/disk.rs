@@ -13,12 +13,12 @@
 //! place. A peek leaves the row where it is and puts a copy into the read cache.
 //!
 //! **Room.** Rows need room at the tail, and a batch may have to wait until compaction has made
-//! room (`Core::await_space`). A batch must not wait during a stream, because it then holds a read
-//! buffer and a ring of the device. Compaction needs both, and a few waiting batches would hold all
-//! of them. So a batch that lacks room begins no more reads. For the rows that are already being
-//! read, it takes pages without waiting, even beyond the log's size limit. It exceeds the limit by
-//! at most the size of the read buffer, which holds all of these rows. After the stream has ended,
-//! the batch waits for room. The next stream then reads the remaining rows.
+//! room (`Headroom::await_space`). A batch must not wait during a stream, because it then holds a
+//! read buffer and a ring of the device. Compaction needs both, and a few waiting batches would
+//! hold all of them. So a batch that lacks room begins no more reads. For the rows that are already
+//! being read, it takes pages without waiting, even beyond the log's size limit. It exceeds the
+//! limit by at most the size of the read buffer, which holds all of these rows. After the stream
+//! has ended, the batch waits for room. The next stream then reads the remaining rows.
 //!
 //! **Length.** The length of a record of variable width stands in the record's header. The first
 //! read of such a record brings twice the table's mean length. If the record is longer, a second
@@ -80,7 +80,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         // A stream takes pages of the log without waiting, also beyond the log's size limit. So the
         // batch begins a stream only if there is room. Otherwise each batch that fails for lack of
         // room would first lengthen the log by the size of a read buffer.
-        if W::APPENDS && W::ROOM == Room::Awaited && self.core.has_no_room() {
+        if W::APPENDS && W::ROOM == Room::Awaited && self.core.headroom().is_short() {
             self.await_space()?;
         }
         let core = self.core;

@@ -277,9 +277,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
         if self.clock != Clock::Release
             && self.work.shortage() == Shortage::Whole
-            && self.core.was_short_of_room()
+            && self.core.headroom().was_short()
         {
-            self.core.await_space()?;
+            self.core.headroom().await_space()?;
         }
         let mut start = 0;
         while start < self.keys.len() {
@@ -443,12 +443,14 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             Room::Ending => return self.core.log.turn_page(full, TurnFor::Ending),
             Room::Compaction => return self.core.log.turn_page(full, TurnFor::Space),
             Room::Spare => {
-                self.core.check_room()?;
+                self.core.headroom().check()?;
                 return self.core.log.turn_page(full, TurnFor::Rows);
             }
             // The batch holds a ring and a read buffer, which compaction may need. So the batch
             // notes the wait here, and waits after the stream has ended.
-            Room::Awaited if self.streaming => self.owes_wait |= self.core.must_await_space(),
+            Room::Awaited if self.streaming => {
+                self.owes_wait |= self.core.headroom().must_await_space()
+            }
             Room::Awaited => self.await_space()?,
         }
         // If the batch has appended no record of its own since it last began a page, retained rows
@@ -472,7 +474,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         if self.waits_no_more {
             return self.core.log.check_poison();
         }
-        match self.core.await_space() {
+        match self.core.headroom().await_space() {
             Err(Error::QuotaExceeded { .. }) if self.goes_on() => Ok(()),
             Err(error) if error.is_shortage() && self.goes_on() => Ok(()),
             Err(Error::Interrupted { .. }) if self.goes_on() => {

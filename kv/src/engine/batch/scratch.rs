@@ -45,7 +45,7 @@ pub(super) struct Pending {
 }
 
 /// Memory that a thread keeps from one batch to the next.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(super) value: Vec<u64>,
     pub(super) candidates: Candidates,

@@ -106,7 +106,7 @@ impl Core {
         // inspect these pages.
         let end = self.log.last_call();
         // The loop ends: each round has fewer records to inspect.
-        while left > 0 && !self.has_no_room() {
+        while left > 0 && !self.headroom().is_short() {
             let looked_at = self.find_retained(&mut state, end, left.min(RECORDS_AT_ONCE_MAX));
             if looked_at == 0 {
                 return;

@@ -21,6 +21,7 @@ use crate::record::address::TableId;
 use crate::record::layout::record_bytes;
 use crate::sync::RwLock;
 
+pub(crate) use counts::Live;
 use list::TableList;
 pub(crate) use lock::TablesLock;
 pub(crate) use numbers::{NUMBERS_MAX, Named, named};

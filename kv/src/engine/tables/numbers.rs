@@ -165,7 +165,7 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::compaction::options::CompactionOptions;
+    use crate::engine::space::options::CompactionOptions;
     use crate::engine::tables::state::EXAMINED;
     use crate::{Access, Clock, NewTable, Operation, Store, StoreOptions, Width};
 

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use super::{SMALL, explore, finds};
 use crate::device::{Device, DeviceOptions, MemoryDevice};
-use crate::engine::compaction::options::CompactionOptions;
 use crate::engine::retention::state::{JUDGED_ROWS, USES_MIN};
+use crate::engine::space::options::CompactionOptions;
 use crate::engine::waiters::ReleaseTicket;
 use crate::hints::{Hints, RowHint, RowHints};
 use crate::operation::{Access, Clock, Operation};

@@ -1,0 +1,154 @@
+//! The disk space of a log: which space rows need, which space is given back to the file system,
+//! and what a writer does that finds no space.
+//!
+//! - [`Space`]: the state. `options`: when and how fast compaction frees space.
+//! - `room`: the room that the log has, below its quota and on the disk ([`Headroom`]).
+//! - `pressure`: how far the log's length exceeds the size that its rows need.
+//! - `waiting`: when there is work for compaction, and what a writer does that lacks room or is too
+//!   far ahead of compaction.
+//! - `pins`: the checkpoints and scans that keep old space, and how other space is given back.
+//! - `compactor`: the compaction thread, and the call `Store::compact`. `signal`: wakes this thread
+//!   and the writers that wait for it.
+//! - `compaction`: copies the current rows of the log's oldest page to the tail.
+//!
+//! Batches call [`Headroom`], a checkpoint and a scan call `pins`, and only `compactor` calls
+//! `compaction`.
+
+mod compaction;
+pub(crate) mod compactor;
+pub(crate) mod options;
+pub(crate) mod pins;
+mod pressure;
+mod room;
+mod signal;
+mod waiting;
+
+use std::sync::Arc;
+
+use crate::checkpoint::Checkpoints;
+use crate::log::Log;
+use crate::memory::budget::Budget;
+use crate::options::StoreOptions;
+use crate::stats::Counters;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use compaction::Pass;
+use options::CompactionOptions;
+use pins::Pins;
+pub(crate) use room::{Headroom, quota_reserve_bytes};
+pub(crate) use signal::Signal;
+use signal::Until;
+
+/// The state of a store's disk space.
+#[derive(Debug)]
+pub(crate) struct Space {
+    options: CompactionOptions,
+    quota_bytes: Option<u64>,
+    signal: Arc<Signal>,
+    /// The thread that compacts holds this lock while it compacts a page.
+    pass: Mutex<Pass>,
+    pins: Mutex<Pins>,
+    /// The bank's checkpoints, for the statistics: which processes read a checkpoint, and which
+    /// files could not be removed. `None` in a read-only store.
+    checkpoints: Option<Checkpoints>,
+    /// The address below which all space has been given back.
+    freed: AtomicU64,
+    /// The address below which the device was asked to give back all space. Some of this space may
+    /// not be free yet: without holes, the device gives back a segment only as a whole.
+    tried: AtomicU64,
+    /// The thread that gives space back holds this lock.
+    freeing: Mutex<()>,
+    /// The page number of the log's tail when the disk last had room. `u64::MAX` before the first
+    /// check.
+    page_with_room: AtomicU64,
+    /// True if the log could not take another page when a batch last checked.
+    short: AtomicBool,
+    budget: Arc<Budget>,
+    counters: Arc<Counters>,
+}
+
+impl Space {
+    /// Makes the state for a store that is open for writing. `kept` has the number of each
+    /// checkpoint on disk, and the address at which its log begins.
+    pub(crate) fn new(
+        options: &StoreOptions,
+        checkpoints: Checkpoints,
+        kept: Vec<(u64, u64)>,
+        budget: &Arc<Budget>,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        Space {
+            options: options.compaction.clone(),
+            quota_bytes: options.disk_quota_bytes,
+            pins: Mutex::new(Pins { checkpoints: kept, ..Pins::default() }),
+            checkpoints: Some(checkpoints),
+            ..Space::of_reader(0, budget, counters)
+        }
+    }
+
+    /// Makes the state for a read-only store. Only the writer frees log, so this store gives back
+    /// no space below `log_begin`.
+    pub(crate) fn of_reader(
+        log_begin: u64,
+        budget: &Arc<Budget>,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        Space {
+            options: CompactionOptions::default(),
+            quota_bytes: None,
+            signal: Arc::default(),
+            pass: Mutex::default(),
+            pins: Mutex::default(),
+            checkpoints: None,
+            freed: AtomicU64::new(log_begin),
+            tried: AtomicU64::new(log_begin),
+            freeing: Mutex::default(),
+            page_with_room: AtomicU64::new(u64::MAX),
+            short: AtomicBool::new(false),
+            budget: Arc::clone(budget),
+            counters: Arc::clone(counters),
+        }
+    }
+
+    /// True if the store has a compaction thread.
+    pub(crate) fn background(&self) -> bool {
+        self.options.background
+    }
+
+    pub(crate) fn signal(&self) -> &Arc<Signal> {
+        &self.signal
+    }
+
+    /// Returns the address below which all space has been given back.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of bytes of log that are on the device.
+    pub(crate) fn disk_bytes(&self, log: &Log) -> u64 {
+        log.flushed().saturating_sub(self.freed())
+    }
+
+    /// Returns the files that could not be removed, one line for each file.
+    pub(crate) fn not_removed(&self, log: &Log) -> Vec<String> {
+        let checkpoints = self.checkpoints.as_ref();
+        let mut lines = checkpoints.map_or(Vec::new(), |all| all.left.lock().lines());
+        lines.extend(log.device.not_removed());
+        lines
+    }
+
+    /// Returns the reason why compaction stopped. `None` if it has not stopped.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        self.signal.state.lock().stopped.as_ref().map(|(reason, _)| reason.clone())
+    }
+
+    /// A checkpoint calls this function when it finds the bank's directory at its path. If
+    /// compaction had stopped because the directory was moved, compaction continues.
+    pub(crate) fn note_in_place(&self) {
+        self.signal.state.lock().go_on_after(Until::InPlace);
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.signal.state.lock().shutdown = true;
+        self.signal.raise();
+    }
+}

@@ -1,0 +1,179 @@
+//! How far the log's length exceeds the size that its current rows need.
+//!
+//! The log's length is compared with the size that its current rows need. That size is their
+//! *footprint* times the *packing*. The footprint is the size of the pages that the rows of each
+//! table would fill by themselves. The packing is the size of the pages that the rows really need,
+//! divided by the footprint. Compaction measures it in each turn through the log. It exceeds 1
+//! because long and short rows in one page may leave gaps. Otherwise a log without dead records
+//! could be longer than the target, and copying it would gain nothing.
+//!
+//! Compaction begins at 1.4 times that size (the target). If the log is longer than
+//! `bytes_before_waiting`, which is a little above the target, a writer waits at its next page
+//! turn. It waits until compaction has passed some pages: the longer the log, the more pages
+//! ([`Pressure::pages_to_await`]). So the log stays near its target at any rate of writing. The
+//! number of pages has a limit. So no writer waits until compaction has passed all pages that a
+//! checkpoint has settled.
+//!
+//! Kept checkpoints also hold log below `begin`. That log takes disk space, but it does not count
+//! in the log's length. Compaction cannot reduce it: until the next checkpoint, every copy makes
+//! the log longer, and a checkpoint still holds the space of the old record.
+
+use crate::engine::tables::Live;
+
+/// Number of pages by which the log may exceed its target. This allows for pages that are being
+/// filled, written or compacted.
+const SLACK_PAGES: u64 = 2;
+/// Writers wait if the log exceeds this multiple of its target by more than `2 * SLACK_PAGES`
+/// pages.
+const BEHIND: f64 = 1.03;
+/// Compaction can make the log shorter if the log exceeds this multiple of the size that its rows
+/// need by more than `SLACK_PAGES` pages.
+const DEAD: f64 = 1.05;
+/// A writer waits for one more compacted page for each hundredth by which the log exceeds the
+/// length up to which no writer waits (`bytes_before_waiting`).
+const PAGES_PER_EXCESS: f64 = 100.0;
+/// Smallest and largest number of compacted pages that a writer waits for. With two pages, a log
+/// with evenly spread rewrites keeps its length.
+const AWAITED_PAGES: (f64, f64) = (2.0, 16.0);
+
+/// The length of a log, and the lengths that decide about compaction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pressure {
+    /// Bytes from the log's beginning to its tail.
+    pub(super) log_bytes: u64,
+    /// Bytes of the pages that the current rows need: the footprint times the packing.
+    pub(super) needed_bytes: f64,
+    /// Length in bytes above which compaction begins.
+    pub(super) target_bytes: f64,
+    pub(super) page_bytes: u64,
+}
+
+impl Pressure {
+    /// True if background compaction should work, because the log exceeds its target.
+    pub(super) fn exceeds_target(&self) -> bool {
+        self.exceeds(self.target_bytes)
+    }
+
+    /// True if compaction can make the log shorter.
+    pub(super) fn has_dead_space(&self) -> bool {
+        self.exceeds(self.needed_bytes * DEAD)
+    }
+
+    /// True if the log is longer than any log for which no writer waits.
+    pub(super) fn is_behind(&self) -> bool {
+        self.log_bytes as f64 > self.bytes_before_waiting()
+    }
+
+    /// Returns how many pages compaction must pass before a waiting writer may take another page.
+    pub(super) fn pages_to_await(&self) -> u64 {
+        let length = self.log_bytes as f64 / self.bytes_before_waiting();
+        let (least, most) = AWAITED_PAGES;
+        (least + (length - 1.0) * PAGES_PER_EXCESS).clamp(least, most) as u64
+    }
+
+    fn exceeds(&self, bytes: f64) -> bool {
+        self.log_bytes as f64 > bytes + (SLACK_PAGES * self.page_bytes) as f64
+    }
+
+    /// Returns the largest length in bytes of a log for which no writer waits.
+    fn bytes_before_waiting(&self) -> f64 {
+        self.target_bytes * BEHIND + (2 * SLACK_PAGES * self.page_bytes) as f64
+    }
+}
+
+/// Bytes of records, and bytes of the pages that held them.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Fill {
+    /// Bytes of all records, also of superseded ones.
+    pub(super) records: u64,
+    pub(super) pages: u64,
+}
+
+/// The packing, and the counts of the present turn. A turn is one passage of compaction through
+/// the whole log.
+#[derive(Debug, Default)]
+pub(super) struct Packing {
+    /// The number of pages that the rows need, divided by the number of pages that they would fill
+    /// without gaps. 0 before compaction has measured it.
+    ratio: f64,
+    /// The address at which the present turn ends.
+    turn_end: u64,
+    /// The pages that compaction has read in the present turn.
+    turn: Fill,
+}
+
+impl Packing {
+    /// Returns the bytes of the pages that the current rows need.
+    pub(super) fn needed_bytes(&self, live: &Live) -> f64 {
+        live.footprint as f64 * self.ratio.max(1.0)
+    }
+
+    /// Adds a page that ends at `end` to the counts of the present turn. At the end of a turn,
+    /// computes the packing from these counts. The next turn then ends at `log_end`.
+    pub(super) fn note(&mut self, page: Fill, end: u64, log_end: u64, live: impl FnOnce() -> Live) {
+        self.turn.records += page.records;
+        self.turn.pages += page.pages;
+        if end < self.turn_end {
+            return;
+        }
+        let live = live();
+        if self.turn_end > 0 && self.turn.records > 0 && live.bytes > 0 {
+            let needed = live.bytes as f64 * self.turn.pages as f64 / self.turn.records as f64;
+            self.ratio = needed / live.footprint as f64;
+        }
+        self.turn_end = log_end;
+        self.turn = Fill::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE_BYTES: u64 = 100;
+
+    fn pressure(log_bytes: u64) -> Pressure {
+        Pressure {
+            log_bytes,
+            needed_bytes: 10_000.0,
+            target_bytes: 14_000.0,
+            page_bytes: PAGE_BYTES,
+        }
+    }
+
+    #[test]
+    fn a_longer_log_first_has_dead_space_then_compaction_and_then_waiting_writers() {
+        let of = |bytes| {
+            let pressure = pressure(bytes);
+            [pressure.has_dead_space(), pressure.exceeds_target(), pressure.is_behind()]
+        };
+        assert_eq!(of(10_700), [false, false, false]);
+        assert_eq!(of(10_701), [true, false, false]);
+        assert_eq!(of(14_200), [true, false, false]);
+        assert_eq!(of(14_201), [true, true, false]);
+        assert_eq!(of(14_820), [true, true, false]);
+        assert_eq!(of(14_821), [true, true, true]);
+    }
+
+    #[test]
+    fn writers_wait_the_longer_the_further_they_are_ahead() {
+        let of = |length: f64| pressure((length * 14_820.0) as u64).pages_to_await();
+        assert_eq!([1.0, 1.011, 1.0551, 1.1001, 2.0].map(of), [2, 3, 7, 12, 16]);
+    }
+
+    #[test]
+    fn a_turn_through_the_log_measures_the_packing() {
+        let live = || Live { rows: 100, bytes: 8_000, footprint: 8_000 };
+        let mut packing = Packing::default();
+        let mut need_after = |records, end, log_end| {
+            packing.note(Fill { records, pages: PAGE_BYTES }, end, log_end, live);
+            packing.needed_bytes(&live()) as u64
+        };
+        assert_eq!(need_after(80, 100, 300), 8_000, "the first page begins a turn");
+        assert_eq!(need_after(80, 200, 400), 8_000, "the turn has not ended");
+        assert_eq!(need_after(80, 300, 500), 10_000);
+        assert_eq!(need_after(50, 400, 600), 10_000, "the turn has not ended");
+        assert_eq!(need_after(50, 500, 700), 16_000);
+        assert_eq!(need_after(100, 700, 900), 8_000);
+    }
+}

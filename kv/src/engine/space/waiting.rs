@@ -1,0 +1,182 @@
+//! When compaction has work, and when writers wait for it.
+
+use std::time::{Duration, Instant};
+
+use super::pressure::Pressure;
+use super::room::Headroom;
+use super::signal::{CompactorState, Until};
+use crate::error::{Error, Result};
+use crate::process::interrupt::Checks;
+use crate::sync::{MutexGuard, Ordering};
+
+/// Longest wait for the signal before the waiting thread checks its condition again.
+const FAR_OFF: Duration = Duration::from_secs(3600);
+
+impl Headroom<'_> {
+    /// True if `await_space` would wait or fail.
+    pub(crate) fn must_await_space(&self) -> bool {
+        self.is_short() || self.is_behind(&self.space.signal.state.lock())
+    }
+
+    /// True if `await_space` may wait or fail. Makes no call to the file system.
+    pub(crate) fn may_await_space(&self) -> bool {
+        self.was_short() || self.is_behind(&self.space.signal.state.lock())
+    }
+
+    /// Waits in two cases: compaction is behind, or the quota or the disk leaves no room. A batch
+    /// calls this before it takes another page of the log. Must be called while not pinned, without
+    /// a read buffer and without a stream of reads.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` or `DiskFull` if compaction cannot make room. `TooManyOpenFiles` if the log
+    /// can't be written for lack of a descriptor. `Interrupted` if the program ends the wait.
+    /// `Poisoned` if the log cannot be written.
+    #[cold]
+    pub(crate) fn await_space(&self) -> Result<()> {
+        self.log.check_poison()?;
+        let signal = &self.space.signal;
+        let mut state = signal.state.lock();
+        let mut waiting: Option<(Instant, u64)> = None;
+        let mut checks = Checks::new();
+        // The loop ends: compaction makes room, has no work left, or stops, and each of these
+        // raises the signal. The program can also end the wait.
+        let done = loop {
+            // The lock of `state` is released while the writer thread tries to write. After a
+            // failed attempt, that thread may take the lock (`Signal::raise`).
+            let written = match self.log.is_disk_full() {
+                true => MutexGuard::unlocked(&mut state, || self.log.try_to_write()),
+                false => Ok(()),
+            };
+            if written.is_err() {
+                // A user's disk quota may have refused the write. The file system does not report
+                // such a quota as lack of room.
+                self.space.page_with_room.store(u64::MAX, Ordering::Relaxed);
+            }
+            let lack = written.and_then(|()| self.check()).err();
+            let is_first = waiting.is_none();
+            let is_short = lack.is_some();
+            match lack {
+                None if !self.is_behind(&state) => break Ok(()),
+                None if waiting.is_some_and(|(_, awaited)| self.log.begin() >= awaited) => {
+                    break Ok(());
+                }
+                Some(error) if !self.can_make_room(&state) => break Err(error),
+                None | Some(_) => {}
+            }
+            waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
+            // The compaction thread may sleep although it has work, because the log has grown since
+            // it last checked. This thread wakes the compaction thread only once. Otherwise the two
+            // threads would wake each other forever.
+            let becomes_urgent = is_short && !std::mem::replace(&mut state.urgent, true);
+            if is_first || becomes_urgent {
+                signal.changed.notify_all();
+            }
+            signal.changed.wait_until(&mut state, checks.until(Instant::now() + FAR_OFF));
+            if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut state, check)) {
+                let waited = waiting.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+                break Err(Error::Interrupted { waited });
+            }
+        };
+        state.urgent = false;
+        if done.is_err() && state.is_stopped_until(Until::Signal) {
+            // Compaction tries again, so that a later call finds room.
+            signal.changed.notify_all();
+        }
+        if let Some((since, _)) = waiting {
+            self.space.counters.compaction_waits.note(since.elapsed());
+        }
+        done
+    }
+
+    /// Waits until compaction has work. Returns false at shutdown.
+    pub(super) fn await_work(&self) -> bool {
+        let signal = &self.space.signal;
+        let mut state = signal.state.lock();
+        // The loop ends when there is work, or at shutdown.
+        loop {
+            if state.shutdown {
+                return false;
+            }
+            if !self.log.is_disk_full() {
+                state.go_on_after(Until::DiskHasRoom);
+            }
+            if self.compaction_wanted(&state) {
+                return true;
+            }
+            // Compaction has no work now. Wakes the writers that wait for compaction, so that they
+            // check their condition again.
+            signal.changed.notify_all();
+            signal.changed.wait(&mut state);
+            state.go_on_after(Until::Signal);
+        }
+    }
+
+    /// True if the compaction thread should compact a page. See `can_make_room` for the rule that
+    /// connects both functions.
+    fn compaction_wanted(&self, state: &CompactorState) -> bool {
+        if state.stopped.is_some() || self.log.is_poisoned() {
+            return false;
+        }
+        if state.urgent && self.space.has_unneeded(self.log) {
+            return true;
+        }
+        if !self.has_cold_page() {
+            return false;
+        }
+        let pressure = self.pressure(state);
+        // True if compaction cannot free space now: a checkpoint or a scan still needs the old
+        // records, and there is no room for the copies that compaction appends.
+        let in_vain = || self.space.is_pinned() && self.is_short();
+        (state.urgent && pressure.has_dead_space() || pressure.exceeds_target()) && !in_vain()
+    }
+
+    /// True if a writer without room should wait, because compaction or a checkpoint may make room.
+    /// If this function returns true while `compaction_wanted` returns false, an event in progress
+    /// must raise the signal: the end of a checkpoint, or the write of a page. Otherwise the
+    /// waiting writer would sleep although no room comes.
+    fn can_make_room(&self, state: &CompactorState) -> bool {
+        self.space.options.background
+            && state.stopped.is_none()
+            && !state.shutdown
+            && !self.log.is_poisoned()
+            && (self.space.has_unneeded(self.log)
+                // At its end, the checkpoint that is being taken releases older checkpoints, and so
+                // frees space. The checkpoint itself waits only for the log's writer.
+                || self.space.pins.lock().taking
+                // Copying rows frees no space while a checkpoint holds the old records.
+                || self.pressure(state).has_dead_space()
+                    && !self.space.is_pinned()
+                    && (self.has_cold_page() || !self.log.is_disk_full() && self.log.settle_oldest()))
+    }
+
+    /// True if writers are so far ahead of compaction that they should wait.
+    fn is_behind(&self, state: &CompactorState) -> bool {
+        let options = &self.space.options;
+        options.background
+            && options.throttle_bytes_per_s.is_none()
+            && !state.shutdown
+            && self.compaction_wanted(state)
+            && self.pressure(state).is_behind()
+    }
+
+    /// Returns the address that `begin` must reach before a waiting writer continues.
+    fn awaited_begin(&self, state: &CompactorState) -> u64 {
+        self.log.begin() + self.pressure(state).pages_to_await() * self.log.page_bytes()
+    }
+
+    /// True if the oldest page is on the device, so that compaction can read it.
+    pub(super) fn has_cold_page(&self) -> bool {
+        self.log.begin() + self.log.page_bytes() <= self.log.flushed()
+    }
+
+    fn pressure(&self, state: &CompactorState) -> Pressure {
+        let page_bytes = self.log.page_bytes();
+        let needed_bytes = state.packing.needed_bytes(&self.tables.live(page_bytes));
+        Pressure {
+            log_bytes: self.log.tail_address() - self.log.begin(),
+            needed_bytes,
+            target_bytes: needed_bytes * self.space.options.space_amplification_target,
+            page_bytes,
+        }
+    }
+}
