@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cache::ReadCache;
 use crate::engine::read_at::ReadAt;
-use crate::engine::retention::state::Retention;
+use crate::engine::retention::Retention;
 use crate::engine::space::{Headroom, Space};
 use crate::engine::tables::Tables;
 use crate::engine::waiters::Waiters;

@@ -5,7 +5,7 @@ use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::manifest::Manifest;
 use crate::device::contract::Device;
 use crate::engine::core::Core;
-use crate::engine::retention::state::Retention;
+use crate::engine::retention::Retention;
 use crate::engine::space::Space;
 use crate::engine::tables::{Named, Tables};
 use crate::engine::waiters::Waiters;

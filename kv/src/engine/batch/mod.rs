@@ -357,7 +357,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let appended = self.tally.appended - self.appended_noted;
         if appended > 0 {
             self.appended_noted = self.tally.appended;
-            self.core.retain(appended);
+            self.core.retention.retain(self.core, appended);
         }
     }
 
@@ -456,7 +456,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         // If the batch has appended no record of its own since it last began a page, retained rows
         // have filled that page. The batch then begins the next page without retaining more rows.
         if self.appended_at_turn.replace(self.tally.appended) != Some(self.tally.appended) {
-            self.core.retain_before_turn();
+            self.core.retention.retain_before_turn(self.core);
         }
         let turn_for = if self.goes_on() { TurnFor::Ending } else { TurnFor::Rows };
         self.core.log.turn_page(full, turn_for)

@@ -82,9 +82,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let uses = match old.place {
             _ if old.value.is_none() => 0,
             Old::InMemory { .. } | Old::OnDisk => {
-                self.core.inherited_uses(old.word, old.address, new.address())
+                self.core.retention.inherited_uses(old.word, old.address, new.address())
             }
-            Old::Cached => self.core.mean_uses(),
+            Old::Cached => self.core.retention.mean_uses(),
         };
         let word = old.word.inherited(self.clock.after(outstanding), uses);
         // A deletion cancels the leases on its row, so a new row with the same key starts from 0.

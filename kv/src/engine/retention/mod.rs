@@ -37,22 +37,26 @@
 //! (`log`, invariants 2 and 3). Between inspection and copy, another thread may use, move or delete
 //! the row, and its page may be evicted. An address is never used twice. So the copy, which is a
 //! batch like any other, either finds the row at the inspected address or leaves the row alone.
+//!
+//! `uses` has the rules that need no store: how a count ages, and which counts are retained.
 
-pub(crate) mod state;
+mod uses;
 
-use crate::engine::batch::BatchMemory;
-use crate::engine::batch::{Retain, Scratch, Tally};
+use crate::engine::batch::{BatchMemory, Retain, Scratch, Tally};
 use crate::engine::core::Core;
-use crate::engine::retention::state::Age;
-use crate::engine::retention::state::RetentionState;
-use crate::engine::retention::state::dice;
+use crate::epoch::Gate;
+use crate::log::Log;
 use crate::operation::Outcome;
 use crate::record::address::{Address, TableNumber};
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordRef;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::testing::mechanisms::{Mechanism, is_on};
+use uses::{Age, Uses, dice};
 
+/// A use loses half of its weight after the log has grown by this multiple of the most memory that
+/// rows can have. In simulations, 8 and 32 gave the same result.
+const HALF_LIFE_ROUNDS: u64 = 16;
 /// Number of records inspected for each appended record. With this number, few records are left for
 /// the inspection before a page turn.
 const RECORDS_PER_APPENDED: u64 = 4;
@@ -64,15 +68,50 @@ const RECORDS_AT_ONCE_MAX: u64 = 1024;
 /// be evicted without a last call.
 const RECORDS_BEFORE_TURN_MAX: u64 = 16 * RECORDS_AT_ONCE_MAX;
 
-impl Core {
-    fn age(&self, bytes: u64) -> Age {
-        Age::new(bytes, self.retention.half_life_bytes)
+/// The inspection of the oldest pages: its position, and the values that all batches read.
+#[derive(Debug)]
+pub(crate) struct Retention {
+    /// The next record to inspect. Changes only while `inspection` is locked.
+    next: AtomicU64,
+    inspection: Mutex<Inspection>,
+    /// Mean use count of the rows that retention has recently inspected before their eviction.
+    mean_uses: AtomicU64,
+    /// Growth of the log in bytes after which a use has lost half of its weight.
+    half_life_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inspection {
+    uses: Uses,
+    /// The rows to retain, and the addresses at which the inspection saw them.
+    found: Vec<(TableNumber, u64, Address)>,
+    copying: Copying,
+}
+
+/// Memory for the batches that copy rows.
+#[derive(Debug, Default)]
+struct Copying {
+    keys: Vec<u64>,
+    addresses: Vec<Address>,
+    /// The thread's own scratch memory belongs to the batch that runs retention.
+    scratch: Scratch,
+}
+
+impl Retention {
+    /// Makes the state for a store whose rows have at most `memory_bytes` of memory.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        Retention {
+            next: AtomicU64::new(0),
+            inspection: Mutex::default(),
+            mean_uses: AtomicU64::new(0),
+            half_life_bytes: (memory_bytes * HALF_LIFE_ROUNDS).max(1),
+        }
     }
 
     /// Default use count of a row without history: the mean of recently evicted rows.
     pub(crate) fn mean_uses(&self) -> u32 {
         // Relaxed: an old value is good enough, because the count is an estimate.
-        self.retention.mean_uses.load(Ordering::Relaxed) as u32
+        self.mean_uses.load(Ordering::Relaxed) as u32
     }
 
     /// Returns the use count that the copy of a row inherits from its record.
@@ -80,110 +119,121 @@ impl Core {
         self.age(to.raw().saturating_sub(from.raw())).of(record.uses(), dice(to))
     }
 
+    fn age(&self, bytes: u64) -> Age {
+        Age::new(bytes, self.half_life_bytes)
+    }
+
     /// Inspects a few records for each of the `appended` records. Must be called while not pinned.
-    pub(crate) fn retain(&self, appended: u64) {
-        self.retain_some(appended.saturating_mul(RECORDS_PER_APPENDED).max(RECORDS_MIN));
+    pub(crate) fn retain(&self, core: &Core, appended: u64) {
+        self.inspect(core, appended.saturating_mul(RECORDS_PER_APPENDED).max(RECORDS_MIN));
     }
 
     /// Inspects the rest of the page that will be evicted. A batch calls this before it turns a
     /// page, because one chunk may have filled that page. Must be called while not pinned.
-    pub(crate) fn retain_before_turn(&self) {
-        self.retain_some(RECORDS_BEFORE_TURN_MAX);
+    pub(crate) fn retain_before_turn(&self, core: &Core) {
+        self.inspect(core, RECORDS_BEFORE_TURN_MAX);
     }
 
-    /// Inspects at most `records` records of the pages that are evicted next.
-    fn retain_some(&self, records: u64) {
+    /// Inspects at most `records` records of the pages that are evicted next, and copies the rows
+    /// to retain.
+    fn inspect(&self, core: &Core, records: u64) {
         if !is_on(Mechanism::Retention) {
             return;
         }
         // Relaxed: an old value is good enough, because the next inspection reads a newer one.
-        if self.retention.next.load(Ordering::Relaxed) >= self.log.last_call() {
+        if self.next.load(Ordering::Relaxed) >= core.log.last_call() {
             return;
         }
-        let Some(mut state) = self.retention.state.try_lock() else { return };
+        let Some(mut inspection) = self.inspection.try_lock() else { return };
+        let Inspection { uses, found, copying } = &mut *inspection;
         let mut left = records;
         // The copies below may turn pages, and more pages then reach their last call. Later batches
         // inspect these pages.
-        let end = self.log.last_call();
+        let end = core.log.last_call();
         // The loop ends: each round has fewer records to inspect.
-        while left > 0 && !self.headroom().is_short() {
-            let looked_at = self.find_retained(&mut state, end, left.min(RECORDS_AT_ONCE_MAX));
+        while left > 0 && !core.headroom().is_short() {
+            found.clear();
+            let records = left.min(RECORDS_AT_ONCE_MAX);
+            let looked_at = self.find(&core.log, &core.gate, end, records, |row, count| {
+                if uses.note(count) {
+                    found.push(row);
+                }
+            });
+            self.mean_uses.store(uses.mean, Ordering::Relaxed);
             if looked_at == 0 {
                 return;
             }
             left -= looked_at;
-            self.copy_retained(&mut state);
+            copying.copy(core, found);
         }
     }
 
-    /// Inspects at most `records` records before `end`, and lists the rows to retain. Returns the
-    /// number of records that it inspected.
-    fn find_retained(
+    /// Inspects at most `records` records before `end`. Calls `note` with each row and its use
+    /// count. Returns the number of records that it inspected.
+    fn find(
         &self,
-        RetentionState { uses, found, .. }: &mut RetentionState,
+        log: &Log,
+        gate: &Gate,
         end: u64,
         records: u64,
+        mut note: impl FnMut((TableNumber, u64, Address), u32),
     ) -> u64 {
-        found.clear();
-        let _pin = self.gate.enter();
-        let view = self.log.view();
-        let mut next = self.retention.next.load(Ordering::Relaxed).max(view.head).max(view.begin);
-        let age = self.age(self.log.tail_address().saturating_sub(next));
+        let _pin = gate.enter();
+        let view = log.view();
+        let mut next = self.next.load(Ordering::Relaxed).max(view.head).max(view.begin);
+        let age = self.age(log.tail_address().saturating_sub(next));
         let mut looked_at = 0;
         while next < end && looked_at < records {
             let visit = |record: RecordRef<'_>| {
                 looked_at += 1;
                 let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
                 let link = record.link();
-                let is_row = !(word.is_replaced() || link.is_tombstone() || link.is_invalid());
-                if is_row && uses.note(age.of(word.uses(), dice(record.address()))) {
-                    found.push((record.shape().table(), record.key(), record.address()));
+                if !(word.is_replaced() || link.is_tombstone() || link.is_invalid()) {
+                    let row = (record.shape().table(), record.key(), record.address());
+                    note(row, age.of(word.uses(), dice(record.address())));
                 }
                 looked_at < records
             };
             // SAFETY: the duty is to pass the address of a settled record or page in memory. The
             // thread is pinned, `next` is not below the view's head and is below a last call, and a
             // record or page begins there.
-            next = unsafe { self.log.visit_settled(view, next, visit) };
+            next = unsafe { log.visit_settled(view, next, visit) };
         }
-        self.retention.next.store(next, Ordering::Relaxed);
-        self.retention.mean_uses.store(uses.mean, Ordering::Relaxed);
+        self.next.store(next, Ordering::Relaxed);
         looked_at
     }
 
-    /// Copies the listed rows to the tail, table by table.
-    fn copy_retained(
-        &self,
-        RetentionState { found, keys, addresses, scratch, .. }: &mut RetentionState,
-    ) {
-        found.sort_by_key(|&(table, ..)| table.0);
-        for rows in found.chunk_by(|a, b| a.0 == b.0) {
+    /// Retains rows with at least `USES_MIN` uses from now on. Models have too few rows to judge.
+    #[cfg(all(test, embank_shuttle))]
+    pub(crate) fn retain_often_used(&self) {
+        let uses = &mut self.inspection.lock().uses;
+        uses.at_least = Some(uses::USES_MIN as u32);
+        uses.credit = uses::JUDGED_ROWS;
+    }
+}
+
+impl Copying {
+    /// Copies the rows to the tail, table by table.
+    fn copy(&mut self, core: &Core, rows: &mut [(TableNumber, u64, Address)]) {
+        rows.sort_by_key(|&(table, ..)| table.0);
+        for rows in rows.chunk_by(|a, b| a.0 == b.0) {
+            // `None` if the table was dropped. If another table has the number now, that table has
+            // no row at these addresses.
+            let Some(table) = core.tables.of(rows[0].0) else { continue };
+            let Copying { keys, addresses, scratch } = self;
             keys.clear();
             keys.extend(rows.iter().map(|&(_, key, _)| key));
             addresses.clear();
             addresses.extend(rows.iter().map(|&(.., address)| address));
-            self.copy_retained_of(rows[0].0, keys, addresses, scratch);
+            let mut outcome = Outcome::default();
+            let mut tally = Tally::default();
+            let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };
+            // The job fails if the log is poisoned or if there is no space. The next batch that
+            // writes reports such an error. The rows that were not copied leave memory, but they
+            // are on disk already.
+            let _ = core.run_job(table, keys, &mut Retain(addresses), memory);
+            core.counters.records_appended.add(tally.appended);
+            core.counters.retained.add(tally.moved);
         }
-    }
-
-    fn copy_retained_of(
-        &self,
-        number: TableNumber,
-        keys: &[u64],
-        addresses: &[Address],
-        scratch: &mut Scratch,
-    ) {
-        // `None` if the table was dropped. If another table has the number now, that table has no
-        // row at these addresses.
-        let Some(table) = self.tables.of(number) else { return };
-        let mut outcome = Outcome::default();
-        let mut tally = Tally::default();
-        let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };
-        // The job fails if the log is poisoned or if there is no space. The next batch that writes
-        // reports such an error. The rows that were not copied leave memory, but they are on disk
-        // already.
-        let _ = self.run_job(table, keys, &mut Retain(addresses), memory);
-        self.counters.records_appended.add(tally.appended);
-        self.counters.retained.add(tally.moved);
     }
 }

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use super::{SMALL, explore, finds};
 use crate::device::{Device, DeviceOptions, MemoryDevice};
-use crate::engine::retention::state::{JUDGED_ROWS, USES_MIN};
 use crate::engine::space::options::CompactionOptions;
 use crate::engine::waiters::ReleaseTicket;
 use crate::hints::{Hints, RowHint, RowHints};
@@ -144,7 +143,7 @@ impl Bank {
         };
         let on: Arc<dyn Device> = Arc::clone(&device) as _;
         let store = Store::open_with(dir.path(), &options, SMALL, |_, _| Ok(on)).unwrap();
-        judge_uses(&store);
+        store.core().retention.retain_often_used();
         let table = |name, value_bytes| {
             let there = store.tables().into_iter().find(|table| table.name == name);
             there.map_or_else(|| store.create_table(name, value_bytes, b"").unwrap(), |it| it.id)
@@ -262,16 +261,6 @@ impl Bank {
     fn row_count(&self) -> u64 {
         self.store.stats().live_rows
     }
-}
-
-/// Sets the threshold of retention to the value that it has after `JUDGED_ROWS` rows of which few
-/// are used often. Rows with at least `USES_MIN` uses are then retained: copied to the tail when
-/// their page leaves memory.
-fn judge_uses(store: &Store) {
-    let core = store.core();
-    let mut state = core.retention.state.lock();
-    state.uses.at_least = Some(USES_MIN as u32);
-    state.uses.credit = JUDGED_ROWS;
 }
 
 fn spawn(bank: &Arc<Bank>, work: impl FnOnce(&Bank) + Send + 'static) -> thread::JoinHandle<()> {

@@ -202,7 +202,7 @@ fn copy(
     // thread has not published the record, and the record is as long as the image.
     unsafe { new.value_mut(value.len()) }.copy_from_slice(value);
     let word = core.word_on_disk(image, address);
-    let uses = core.inherited_uses(word, address, new.address());
+    let uses = core.retention.inherited_uses(word, address, new.address());
     new.finish(word.inherited(word.outstanding(), uses), false);
     let published = core.index.replace(hash, entry, new.address(), true);
     if !published {

@@ -1,85 +1,35 @@
-//! The state of retention: the address up to which the oldest pages are inspected, and a histogram
-//! of the use counts of the inspected rows. Retention inspects rows at their *last call*, shortly
-//! before their page is evicted.
+//! The uses of rows at their last call: how a count ages, and which counts are high enough that a
+//! row is retained.
 
-use crate::engine::batch::scratch::Scratch;
 use crate::record::address::Address;
-use crate::record::address::TableNumber;
-use crate::sync::AtomicU64;
-use crate::sync::Mutex;
 
-/// A use loses half of its weight after the log has grown by this multiple of the most memory that
-/// rows can have. In simulations, 8 and 32 gave the same result.
-pub(crate) const HALF_LIFE_ROUNDS: u64 = 16;
 /// Largest use count that the histogram tells apart; larger counts are recorded as this one.
-pub(crate) const USES_MAX: usize = 255;
+const USES_MAX: usize = 255;
 /// A row with fewer uses than this is never retained.
-pub(crate) const USES_MIN: usize = 3;
+pub(super) const USES_MIN: usize = 3;
 /// At most one in `RETAINED_SHARE` of the rows that are about to be evicted is retained. This
 /// bounds the extra bytes written.
-pub(crate) const RETAINED_SHARE: u64 = 4;
+const RETAINED_SHARE: u64 = 4;
 /// Retention sets the limit of uses again each time it has recorded the use counts of this number
 /// of rows that are about to be evicted.
-pub(crate) const JUDGED_ROWS: u64 = 1024;
+pub(super) const JUDGED_ROWS: u64 = 1024;
 /// Each time the limit is set, the histogram loses one part in `FORGOTTEN_SHARE` of its weight. So
 /// it shows the last few thousand rows.
-pub(crate) const FORGOTTEN_SHARE: u64 = 8;
+const FORGOTTEN_SHARE: u64 = 8;
 /// Weight of one row in the histogram. It is large enough that rounding does not remove rare counts
 /// first.
-pub(crate) const ROW: u64 = 64;
+const ROW: u64 = 64;
 /// Retention copies rows only if the variance of the use counts is at least this multiple of their
 /// mean. The two numbers are numerator and denominator. The ratio is 1 if the uses fall on rows by
 /// chance.
-pub(crate) const DISPERSION_MIN: (u64, u64) = (5, 4);
-
-/// The inspection of the oldest pages: its position, and the values that all batches read.
-pub(crate) struct Retention {
-    /// The next record to inspect. Changes only while `state` is locked.
-    pub(crate) next: AtomicU64,
-    pub(crate) state: Mutex<RetentionState>,
-    /// Mean use count of the rows that retention has recently inspected before their eviction.
-    pub(crate) mean_uses: AtomicU64,
-    /// Growth of the log in bytes after which a use has lost half of its weight.
-    pub(crate) half_life_bytes: u64,
-}
-
-impl Retention {
-    /// Makes the state for a store whose rows have at most `memory_bytes` of memory.
-    pub(crate) fn new(memory_bytes: u64) -> Self {
-        let half_life_bytes = (memory_bytes * HALF_LIFE_ROUNDS).max(1);
-        Retention {
-            next: AtomicU64::new(0),
-            state: Mutex::default(),
-            mean_uses: AtomicU64::new(0),
-            half_life_bytes,
-        }
-    }
-}
-
-impl std::fmt::Debug for Retention {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Retention").field("next", &self.next).finish_non_exhaustive()
-    }
-}
-
-#[derive(Default)]
-pub(crate) struct RetentionState {
-    pub(crate) uses: Uses,
-    /// Scratch memory for the batches that copy rows. The thread's own scratch memory belongs to
-    /// the batch that runs retention.
-    pub(crate) scratch: Scratch,
-    /// The rows to retain, and the addresses at which the inspection saw them.
-    pub(crate) found: Vec<(TableNumber, u64, Address)>,
-    pub(crate) keys: Vec<u64>,
-    pub(crate) addresses: Vec<Address>,
-}
+const DISPERSION_MIN: (u64, u64) = (5, 4);
 
 /// The weight that a use has after some growth of the log. It is 1 at first.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Age(f64);
+pub(super) struct Age(f64);
 
 impl Age {
-    pub(crate) fn new(bytes: u64, half_life_bytes: u64) -> Self {
+    pub(super) fn new(bytes: u64, half_life_bytes: u64) -> Self {
         Age((-(bytes as f64) / half_life_bytes as f64).exp2())
     }
 
@@ -87,33 +37,33 @@ impl Age {
     /// rounded up. The probability of rounding up equals the fraction. Always rounding down would
     /// lose the counts of rows that are copied often. Always rounding up would keep counts from
     /// aging.
-    pub(crate) fn of(self, uses: u32, dice: u16) -> u32 {
+    pub(super) fn of(self, uses: u32, dice: u16) -> u32 {
         let exact = f64::from(uses.min(USES_MAX as u32)) * self.0;
         (exact + f64::from(dice) / 65536.0) as u32
     }
 }
 
 /// Returns pseudo-random bits that are derived from an address.
-pub(crate) fn dice(address: Address) -> u16 {
+pub(super) fn dice(address: Address) -> u16 {
     (address.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
 }
 
 /// A histogram of the use counts of rows that are about to be evicted, and the limit from which
 /// such rows are retained.
 #[derive(Debug)]
-pub(crate) struct Uses {
+pub(super) struct Uses {
     /// The weight of the rows with each use count, in units of `ROW`.
-    pub(crate) rows: [u64; USES_MAX + 1],
+    rows: [u64; USES_MAX + 1],
     /// Number of rows recorded since the limit was last set.
-    pub(crate) noted: u64,
+    noted: u64,
     /// The limit: a row with at least this number of uses is retained. `None` if no row is
     /// retained.
-    pub(crate) at_least: Option<u32>,
+    pub(super) at_least: Option<u32>,
     /// Mean use count when the limit was last set.
-    pub(crate) mean: u64,
+    pub(super) mean: u64,
     /// Allowance for retained rows. Each inspected row adds 1, and each retained row takes
     /// `RETAINED_SHARE`. So the share holds even for pages whose rows are all used often.
-    pub(crate) credit: u64,
+    pub(super) credit: u64,
 }
 
 impl Default for Uses {
@@ -125,7 +75,7 @@ impl Default for Uses {
 impl Uses {
     /// Records the use count of a row whose page is evicted next. Returns true if the row is to be
     /// retained: copied to the log's tail.
-    pub(crate) fn note(&mut self, uses: u32) -> bool {
+    pub(super) fn note(&mut self, uses: u32) -> bool {
         self.rows[(uses as usize).min(USES_MAX)] += ROW;
         self.noted += 1;
         if self.noted == JUDGED_ROWS {
@@ -140,7 +90,7 @@ impl Uses {
         stays
     }
 
-    pub(crate) fn judge(&mut self) -> Option<u32> {
+    fn judge(&mut self) -> Option<u32> {
         let mut rows = 0;
         let mut uses = 0;
         let mut squares = 0;
