@@ -77,6 +77,7 @@ impl Data {
             load_threads,
             memory_budget_bytes: self.memory_budget.unwrap_or_else(default_memory_budget_bytes),
             reopen: false,
+            counts_writes: false,
         })
     }
 
@@ -114,6 +115,7 @@ impl Data {
             load_threads: loaded.load_threads.unwrap_or(1),
             memory_budget_bytes: budget.unwrap_or_else(default_memory_budget_bytes),
             reopen: true,
+            counts_writes: false,
         })
     }
 

@@ -2,7 +2,7 @@
 //! answers.
 //!
 //! `run` loads one store and measures it. `compare` measures several stores in turn and prints the
-//! ratios. See `docs/ycsb.md`.
+//! ratios. `written` measures the bytes that a store writes. See `docs/ycsb.md`.
 //!
 //! - `workload`, `distribution`, `zipf` and `keyspace` choose operations and rows.
 //! - `content` makes the values of rows and checks answers.
@@ -36,6 +36,7 @@ mod tests;
 mod work;
 mod worker;
 mod workload;
+mod written;
 mod zipf;
 
 use anyhow::Context;
@@ -57,6 +58,8 @@ enum Command {
     Run(run::Args),
     /// Measures several stores in turn and prints the ratios
     Compare(compare::Args),
+    /// Changes rows until the bytes that a store writes for each change have settled; prints them
+    Written(written::Args),
     /// Serves one store of a comparison; requests come over standard input
     #[command(hide = true)]
     Serve,
@@ -72,6 +75,7 @@ fn main() -> anyhow::Result<()> {
         Command::Load(args) => run::load(&args, &mut out),
         Command::Run(args) => run::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
+        Command::Written(args) => written::run(&args, &mut out),
         Command::Serve => serve::run(),
     }?;
     out.finish()

@@ -25,6 +25,7 @@ fn settings(directory: &Path, rows: u64, value_bytes: usize, budget: u64) -> Set
         load_threads: 1,
         memory_budget_bytes: budget,
         reopen: false,
+        counts_writes: false,
     }
 }
 

@@ -60,6 +60,36 @@ fn a_loaded_store_is_measured_by_a_later_process() {
 }
 
 #[test]
+fn written_bytes_are_counted_in_windows_of_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("report.json");
+    let output = ycsb(
+        directory.path(),
+        &format!(
+            "written --engine embank --rows 60k --value-size 64 --memory-budget 4MiB --distribution zipfian --json {}",
+            json.display()
+        ),
+    );
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("bytes a change"), "{}", text(&output));
+    let report: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let windows = report["updates"].as_array().unwrap();
+    // Two passes of 16 windows at least, five at most.
+    assert!((32..=80).contains(&windows.len()), "{} windows", windows.len());
+    assert!(report["settled"].as_bool().unwrap() || windows.len() == 80);
+    let measured = report["read_modify_writes"].as_array().unwrap();
+    assert_eq!(measured.len(), 8);
+    for window in measured {
+        assert_eq!(window["operations"], 3_750);
+        assert_eq!(window["latencies"][0]["kind"], "rmw");
+    }
+    // The rows do not fit into memory, so the log has most of them.
+    assert!(report["space_bytes"].as_u64().unwrap() > 60_000 * 64, "{}", report["space_bytes"]);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "only the report stays");
+}
+
+#[test]
 fn bounds_are_measured_beside_a_store_without_leases() {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("report.json");

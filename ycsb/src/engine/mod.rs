@@ -47,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) memory_budget_bytes: u64,
     /// True to open an existing store, false to make a new one.
     pub(crate) reopen: bool,
+    /// True if a store whose account of its own writes costs time must keep it (RocksDB).
+    pub(crate) counts_writes: bool,
 }
 
 /// A store that all threads share.

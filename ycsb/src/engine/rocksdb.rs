@@ -7,6 +7,7 @@
 //! io_uring if the kernel permits that. A batch of writes is one WriteBatch.
 
 use anyhow::{Context, Result};
+use rocksdb::statistics::{StatsLevel, Ticker};
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB,
     DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, DataBlockIndexType, Direction, IteratorMode,
@@ -27,6 +28,8 @@ struct RocksDb {
     budget_bytes: usize,
     memtables_bytes: usize,
     write: WriteOptions,
+    /// The options that hold the tickers. `None` if the database counts nothing.
+    statistics: Option<Options>,
 }
 
 /// Opens a database.
@@ -38,7 +41,11 @@ pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
         usize::try_from(settings.memory_budget_bytes).context("--memory-budget is too large")?;
     // Memtables get at most a quarter of the budget. Blocks get the rest.
     let memtables_bytes = (budget_bytes / 4).max(2 << 20);
-    let options = options(budget_bytes, memtables_bytes);
+    let mut options = options(budget_bytes, memtables_bytes);
+    if settings.counts_writes {
+        options.enable_statistics();
+        options.set_statistics_level(StatsLevel::ExceptHistogramOrTimers);
+    }
     // Only a column family that was opened by its descriptor has a handle, and MultiGet needs a
     // handle.
     let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
@@ -46,7 +53,8 @@ pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     let mut write = WriteOptions::default();
     write.disable_wal(true);
     let value_bytes = settings.value_bytes;
-    Ok(Box::new(RocksDb { db, value_bytes, budget_bytes, memtables_bytes, write }))
+    let statistics = settings.counts_writes.then_some(options);
+    Ok(Box::new(RocksDb { db, value_bytes, budget_bytes, memtables_bytes, write, statistics }))
 }
 
 fn options(budget_bytes: usize, memtables_bytes: usize) -> Options {
@@ -59,7 +67,11 @@ fn options(budget_bytes: usize, memtables_bytes: usize) -> Options {
     table.set_optimize_filters_for_memory(true);
     table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
     table.set_data_block_hash_ratio(HASH_RATIO);
-    table.set_index_type(BlockBasedIndexType::BinarySearch);
+    // A small cache holds the used parts of indexes and filters, and need not hold those of a file.
+    table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    table.set_partition_filters(true);
+    table.set_metadata_block_size(BLOCK_BYTES);
+    table.set_pin_top_level_index_and_filter(true);
     table.set_cache_index_and_filter_blocks(true);
     table.set_cache_index_and_filter_blocks_with_high_priority(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
@@ -77,7 +89,8 @@ fn options(budget_bytes: usize, memtables_bytes: usize) -> Options {
     options.set_memtable_whole_key_filtering(true);
     options.set_memtable_prefix_bloom_ratio(0.02);
     options.set_target_file_size_base((memtable_bytes as u64).clamp(2 << 20, 64 << 20));
-    options.set_max_bytes_for_level_base((memtable_bytes as u64 * 4).max(16 << 20));
+    // Level 1 is as large as level 0 when its compaction begins.
+    options.set_max_bytes_for_level_base(memtable_bytes as u64 * 4);
     options.set_compression_type(DBCompressionType::None);
     options.set_optimize_filters_for_hits(true);
     options.set_use_direct_reads(true);
@@ -105,8 +118,8 @@ impl Engine for RocksDb {
                 "point lookups".into(),
                 format!(
                     "whole-key bloom filters of {FILTER_BITS} bits (optimize_filters_for_hits), data-block \
-                     hash index at {HASH_RATIO}, blocks of {BLOCK_BYTES} bytes, memtable filter of 2%, level-0 \
-                     filters and indexes pinned"
+                     hash index at {HASH_RATIO}, blocks of {BLOCK_BYTES} bytes, memtable filter of 2%, \
+                     partitioned filters and indexes, of which the top levels and those of level 0 are pinned"
                 ),
             ),
             ("batches".into(), "batched MultiGet, WriteBatch".into()),
@@ -126,6 +139,17 @@ impl Engine for RocksDb {
 
     fn persist(&self) -> Result<()> {
         Ok(self.db.flush()?)
+    }
+
+    fn counters(&self) -> Named<u64> {
+        let tickers = [
+            ("flush_write_bytes", Ticker::FlushWriteBytes),
+            ("compaction_write_bytes", Ticker::CompactWriteBytes),
+        ];
+        let Some(statistics) = &self.statistics else { return Vec::new() };
+        let count =
+            |(name, ticker): (&str, _)| (name.to_owned(), statistics.get_ticker_count(ticker));
+        tickers.map(count).into()
     }
 }
 
