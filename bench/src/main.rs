@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `ground/` | what the measurements share: data, bare loops, contenders, rounds, reports |
 //! | `measure/store/` | tables and the store in memory, index growth, cache policy, mechanisms, the soak |
+//! | `measure/cold/` | a cold tier: a prototype's processor time, and what RocksDB writes |
 //! | `measure/drive/` | the drive, tables larger than memory, checkpoints, opening, damage |
 //! | `measure/serving/` | a read-only bank beside a process that trains it |
 //! | `measure/pipeline/` | preprocessing |
@@ -24,6 +25,7 @@ mod measure;
 
 use clap::{Parser, Subcommand};
 
+use measure::cold;
 use measure::drive::{checkpoint, checksum_cost, damage, out_of_core, recovery, roofline};
 use measure::store::{batch_get, cache_policy, footprint, growth, in_memory, mechanisms, scaling};
 use measure::store::{single_op, soak, staleness_cost};
@@ -56,6 +58,9 @@ enum Command {
     Soak(soak::Args),
     /// Tables larger than memory, beside other stores and the drive's own limit
     OutOfCore(out_of_core::Args),
+    /// A cold tier without an index entry for each row: bytes that RocksDB writes for each changed
+    /// row, and nanoseconds of a prototype
+    Cold(cold::Args),
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     Footprint(footprint::Args),
     /// The longest batch of inserts while the index grows
@@ -93,6 +98,7 @@ fn main() -> anyhow::Result<()> {
         Command::Scaling(args) => scaling::run(args),
         Command::Soak(args) => soak::run(args),
         Command::OutOfCore(args) => out_of_core::run(args),
+        Command::Cold(args) => cold::run(args),
         Command::Footprint(args) => footprint::run(args),
         Command::Growth(args) => growth::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),

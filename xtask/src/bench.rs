@@ -35,6 +35,10 @@ pub(crate) enum Measurement {
     /// Tables larger than memory, beside other stores and the drive's own limit
     #[command(disable_help_flag = true)]
     OutOfCore(PassedOn),
+    /// A cold tier without an index entry for each row: bytes that RocksDB writes for each changed
+    /// row, and nanoseconds of a prototype
+    #[command(disable_help_flag = true)]
+    Cold(PassedOn),
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     #[command(disable_help_flag = true)]
     Footprint(PassedOn),
@@ -123,6 +127,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
         Measurement::Scaling(PassedOn { args }) => rust(&root, "scaling", &args),
         Measurement::Soak(PassedOn { args }) => rust(&root, "soak", &args),
         Measurement::OutOfCore(PassedOn { args }) => rust(&root, "out-of-core", &args),
+        Measurement::Cold(PassedOn { args }) => rust(&root, "cold", &args),
         Measurement::Footprint(PassedOn { args }) => rust(&root, "footprint", &args),
         Measurement::Growth(PassedOn { args }) => rust(&root, "growth", &args),
         Measurement::Checkpoint(PassedOn { args }) => rust(&root, "checkpoint", &args),

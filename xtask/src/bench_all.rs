@@ -22,12 +22,13 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 46] = [
+const MEASUREMENTS: [&[&str]; 47] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
     &["scaling"],
     &["out-of-core"],
+    &["cold"],
     &["footprint"],
     &["growth"],
     &["checkpoint"],

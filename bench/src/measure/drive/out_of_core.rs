@@ -117,7 +117,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         (args.threads, args.engines) = ("1".to_owned(), "embank,rocksdb".to_owned());
     }
     print_provenance();
-    let program = build(&args)?;
+    let program = build(&args.features)?;
     let directory = scratch_in(&args.directory)?;
     let mut figures = Vec::new();
     let drive = drive_limit(&args, directory.path())?;
@@ -136,16 +136,19 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
 
 /// Builds `embank-ycsb` with the peers. The peers take long to build. The build has its own target
 /// folder, so that it and a build without the peers do not replace each other's packages.
-fn build(args: &Args) -> Result<PathBuf> {
+///
+/// # Errors
+/// Fails if the build fails.
+pub(crate) fn build(features: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers");
     let status = Command::new(cargo)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("CARGO_TARGET_DIR", &target)
-        .args(["build", "--release", "--package", "embank-ycsb", "--features", &args.features])
+        .args(["build", "--release", "--package", "embank-ycsb", "--features", features])
         .status()
         .context("starting cargo")?;
-    ensure!(status.success(), "embank-ycsb with --features {} can't be built", args.features);
+    ensure!(status.success(), "embank-ycsb with --features {features} can't be built");
     Ok(target.join("release/embank-ycsb"))
 }
 

@@ -159,7 +159,7 @@ fn check(kv: &KvRows) -> Result<()> {
 }
 
 /// The processor time of this thread so far.
-fn processor_time() -> Duration {
+pub(crate) fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer must be valid for writing a timespec, and it points to a local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };

@@ -1,0 +1,72 @@
+//! `cold`: rows at rest without an index entry, beside RocksDB.
+//!
+//! The cold tier is a design whose figures are estimates. This program measures what could refute
+//! it. Each part of `--part` stands alone:
+//!
+//! - `processor`: a prototype of the tier's filters, blocks, sorts and merges, in memory. Nothing
+//!   outside of this folder uses it.
+//! - `rocksdb`: the bytes that RocksDB and Embank write to disk for each changed row, at equal
+//!   budgets. It builds `embank-ycsb` with its peers, as `out-of-core` does.
+
+mod lookup;
+mod merge;
+mod processor;
+mod ribbon;
+mod rows;
+mod run;
+mod sort;
+mod written;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+
+use crate::ground::options::Common;
+use crate::ground::report::{Row, print_provenance};
+
+/// A part of the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Nanoseconds of filters, blocks, sorts and merges
+    Processor,
+    /// Bytes that RocksDB and Embank write for each changed row
+    Rocksdb,
+}
+
+/// Options of `cold`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "With --quick, within two minutes: a tenth of the rows in memory, 3 rounds; rows of \
+                        64 bytes at 10 times a budget of 4 MiB"
+)]
+pub(crate) struct Args {
+    /// Parts, each measured by itself
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "processor,rocksdb")]
+    part: Vec<Part>,
+    #[command(flatten)]
+    processor: processor::Sizes,
+    #[command(flatten)]
+    written: written::Stores,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Fails if options conflict, a store fails, or an answer is wrong.
+pub(crate) fn run(mut args: Args) -> Result<()> {
+    ensure!(!args.part.is_empty(), "--part names nothing to measure");
+    if args.common.quick {
+        args.processor.quicken();
+        args.written.quicken();
+    }
+    print_provenance();
+    let mut figures: Vec<Row> = Vec::new();
+    if args.part.contains(&Part::Processor) {
+        processor::measure(&args.processor, args.common.seed, &mut figures)?;
+    }
+    if args.part.contains(&Part::Rocksdb) {
+        written::measure(&args.written, &args.common, &mut figures)?;
+    }
+    args.common.output.publish("The cold tier", &figures)
+}
