@@ -89,6 +89,8 @@ pub use memory::budget::BUDGET_BYTES_MIN;
 pub use memory::control_group::{default_memory_budget_bytes, memory_budget_warning};
 #[doc(hidden)]
 pub use memory::cpu_hint::prefetch;
+#[doc(hidden)]
+pub use operation::check_batch;
 pub use operation::{Access, Clock, Operation, Outcome, Promoted, RowMark, Shortage, Width};
 pub use options::StoreOptions;
 #[doc(hidden)]
@@ -113,8 +115,6 @@ pub use process::thread_start::with_threads_left;
 pub use record::address::TableId;
 pub use stats::space_holder::SpaceHolder;
 pub use stats::{StoreStats, metrics};
-#[doc(hidden)]
-pub use store::check_batch;
 pub use store::scan::{Scan, ScannedRow};
 pub use store::serving::CallState;
 pub use store::{Loan, Recovered, StateId, Store};

@@ -1,5 +1,6 @@
 //! The trait [`Operation`], which says what a batch does to its rows, and the types of its results.
 
+use crate::error::{Error, Result};
 use crate::hints::{Hints, RowHint};
 
 /// What an operation does to a row that it finds.
@@ -206,6 +207,23 @@ pub trait Operation {
         let _ = (i, value);
         false
     }
+}
+
+/// Fails if a batch has more keys than a place of 32 bits can number: 4,294,967,295.
+///
+/// # Errors
+/// `InvalidArgument`.
+#[doc(hidden)]
+#[inline]
+pub fn check_batch(keys: usize) -> Result<()> {
+    if u32::try_from(keys).is_ok() { Ok(()) } else { Err(too_many_keys(keys)) }
+}
+
+#[cold]
+fn too_many_keys(keys: usize) -> Error {
+    Error::InvalidArgument(format!(
+        "a batch holds at most 4,294,967,295 keys, and this one has {keys}; divide it into several batches"
+    ))
 }
 
 /// The result of a batch.

@@ -1,10 +1,20 @@
 //! The engine: batches of operations, compaction and retention work on a store's rows through one
 //! shared core.
+//!
+//! - `core`: [`Core`](core::Core), where the parts meet: the log, the index, and the parts below.
+//! - `batch`: runs an operation, or a job of the store, over many keys. Everything that reads or
+//!   changes rows is a batch.
+//! - `tables`: the list of tables, their numbers, lengths and row counts.
+//! - `space`: the disk space of the log, and compaction, which frees it.
+//! - `retention`: keeps rows in memory that are used often.
+//! - `waiters`: parks threads until a row is released.
+//! - `read_at`: the checkpoint that a read-only store shows.
+//!
+//! Each part has its own state. `tables` knows no other part. `space` and `retention` run batches to
+//! copy rows, and batches ask them for room and tell them what they appended.
 
 pub(crate) mod batch;
 pub(crate) mod core;
-pub(crate) mod core_parts;
-mod counting;
 pub(crate) mod read_at;
 pub(crate) mod retention;
 pub(crate) mod space;

@@ -51,8 +51,8 @@ use crate::error::{Error, Result};
 use crate::index::ADDRESS_LIMIT;
 use crate::memory::budget::Budget;
 use crate::memory::region::Region;
-use crate::record::address::Address;
-use crate::record::layout::{HEADER_BYTES, RecordRef};
+use crate::record::address::{Address, TableNumber};
+use crate::record::layout::{HEADER_BYTES, RecordRef, record_bytes};
 use crate::stats::Counters;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Planted, planted};
 pub(crate) use full_disk::TurnFor;
@@ -387,6 +387,25 @@ impl Log {
             self.used_bytes[self.slot(page)].store(offset as u32, Ordering::Relaxed);
         }
         Err(PageFull(page))
+    }
+
+    /// Allocates a record at the tail for a value of `value_bytes` bytes. Writes the header, which
+    /// marks the record as invalid. Must be called while pinned, under the pin with which `view`
+    /// was taken.
+    pub(crate) fn begin_record<'g>(
+        &self,
+        view: View<'g>,
+        table: TableNumber,
+        key: u64,
+        value_bytes: usize,
+    ) -> std::result::Result<RecordRef<'g>, PageFull> {
+        let address = self.allocate(record_bytes(value_bytes))?;
+        // SAFETY: the duty is to pass the address of space in memory. The space was allocated under
+        // this pin, so it is above the head. Only this thread uses the space until the record is
+        // published.
+        let record = unsafe { view.record(address) };
+        record.begin(table, key, value_bytes);
+        Ok(record)
     }
 
     /// Begins the page after a full one. Waits for a frame if all are in use. The caller must not

@@ -5,7 +5,7 @@
 //! - `budget`: shares the budget between the index, the buffers, the read cache, memory lent to
 //!   scans and prefetches, and the log's frames.
 //! - `control_group`: the memory limit of the container, and the default budget.
-//! - `cpu_hint`: prefetches of cache lines.
+//! - `cpu_hint`: prefetches of cache lines, and which lines of a record a batch prefetches.
 //! - `read_buffers`: the pool of buffers for reads from disk.
 //! - `region`: reserved address space, whose pages take memory when they are first used.
 

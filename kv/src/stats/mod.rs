@@ -166,8 +166,8 @@ impl Stalls {
     }
 }
 
-/// Counters of the batches of one key that `try_single` completed, by operation and by the region
-/// that held the row. `try_single` completes other operations than peeks only if the row is in the
+/// Counters of the batches of one key that `run_single` completed, by operation and by the region
+/// that held the row. `run_single` completes other operations than peeks only if the row is in the
 /// mutable region. Each batch adds to one of these counters. The statistics derive five other
 /// counters from these, because adding to all five would double the cost of the batch.
 #[derive(Debug, Default)]

@@ -1,9 +1,9 @@
 //! Moves rows into mutable memory before a batch needs them, and keeps them there.
 
 use super::Store;
-use crate::engine::batch::{Announce, Promote, PromoteUnused};
+use crate::engine::batch::{Announce, Promote, PromoteUnused, Tally};
 use crate::error::Result;
-use crate::operation::{Promoted, RowMark};
+use crate::operation::{Clock, Promoted, RowMark};
 use crate::record::address::TableId;
 
 impl Store {
@@ -24,7 +24,8 @@ impl Store {
     ) -> Result<()> {
         let resident = |i: usize, mark| resident.push((keys[i], mark));
         let elsewhere = |i: usize| wanted.push(keys[i]);
-        self.run_job(table, keys, &mut Announce { resident, elsewhere })?;
+        let mut job = Announce { resident, elsewhere };
+        self.core().run(table, keys, Clock::Keep, &mut job, &mut Tally::default())?;
         Ok(())
     }
 
@@ -50,7 +51,9 @@ impl Store {
         marks: &mut Vec<(u64, RowMark)>,
     ) -> Result<Promoted> {
         let marked = &mut |i: usize, mark| marks.push((keys[i], mark));
-        let (outcome, tally) = self.run_job(table, keys, &mut Promote(marked))?;
+        let mut tally = Tally::default();
+        let outcome =
+            self.core().run(table, keys, Clock::Keep, &mut Promote(marked), &mut tally)?;
         Ok(Promoted {
             moved: tally.moved,
             resident: tally.resident,
@@ -75,7 +78,8 @@ impl Store {
     ) -> Result<()> {
         assert_eq!(keys.len(), marks.len());
         let marked = &mut |i: usize, mark| moved.push((i, mark));
-        self.run_job(table, keys, &mut PromoteUnused { marks, marked })?;
+        let mut job = PromoteUnused { marks, marked };
+        self.core().run(table, keys, Clock::Keep, &mut job, &mut Tally::default())?;
         Ok(())
     }
 

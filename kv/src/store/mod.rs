@@ -13,20 +13,16 @@ mod statistics;
 pub(crate) mod tables;
 
 use crate::checkpoint::bank_lock::BankLock;
-use crate::engine::core::Core;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::checkpoint::Checkpoints;
 pub use crate::checkpoint::recovered::Recovered;
-use crate::engine::batch::{
-    BatchMemory, Delete, DeleteIf, Effect, ReadClock, Rows, Tally, Work, give_back_scratch,
-    is_variable, take_scratch, try_single,
-};
+use crate::engine::batch::{Delete, DeleteIf, ReadClock, SeenClock, Tally};
 use crate::engine::space::compactor::{self, Compacted};
 use crate::engine::waiters::{ReleaseTicket, Waiters};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::directory::Directory;
 use crate::operation::{Clock, Operation, Outcome, Width};
 use crate::record::address::TableId;
@@ -39,38 +35,6 @@ pub(crate) use open::{check_bank_file, check_last_page, log_begins};
 pub(crate) use reading::hold_one;
 use serving::{CallState, Serving};
 pub use state::StateId;
-
-/// Fails if a batch has more keys than a place of 32 bits can number: 4,294,967,295.
-///
-/// # Errors
-/// `InvalidArgument`.
-#[doc(hidden)]
-#[inline]
-pub fn check_batch(keys: usize) -> Result<()> {
-    if u32::try_from(keys).is_ok() { Ok(()) } else { Err(too_many_keys(keys)) }
-}
-
-#[cold]
-fn too_many_keys(keys: usize) -> Error {
-    Error::InvalidArgument(format!(
-        "a batch holds at most 4,294,967,295 keys, and this one has {keys}; divide it into several batches"
-    ))
-}
-
-/// A guard that wakes the threads that wait for rows of this batch when it is dropped. The guard
-/// does so even if the batch ends with an error or a panic, because such a batch may have released
-/// rows.
-struct Released<'a> {
-    waiters: &'a Waiters,
-    table: TableId,
-    keys: &'a [u64],
-}
-
-impl Drop for Released<'_> {
-    fn drop(&mut self) {
-        self.waiters.released(self.table.number, self.keys);
-    }
-}
 
 /// A store of rows in a directory. Threads share the store through an `Arc` or a reference.
 ///
@@ -145,91 +109,6 @@ impl Store {
         self.dir.path()
     }
 
-    /// Runs the operation on one key by the short path, and counts the key. Returns false, without
-    /// any effect, if the key needs a batch (for example because its row is on disk).
-    #[inline]
-    fn run_single<O: Operation>(
-        &self,
-        table: TableId,
-        key: u64,
-        clock: Clock,
-        operation: &mut O,
-    ) -> bool {
-        let core = self.core();
-        let hit = try_single(&core, table, key, clock, operation);
-        if let Some(hit) = hit {
-            core.count_single(O::ACCESS, O::CHANGES, hit);
-            // Called after the row was released. A thread that is woken earlier would find the row
-            // still blocked.
-            if clock == Clock::Release {
-                core.waiters.released(table.number, &[key]);
-            }
-        }
-        hit.is_some()
-    }
-
-    #[inline(never)]
-    fn run<O: Operation>(
-        core: &Core,
-        table: TableId,
-        keys: &[u64],
-        clock: Clock,
-        operation: &mut O,
-    ) -> Result<Outcome> {
-        let run = |core: &Core, rows: Rows, memory: BatchMemory<'_>| {
-            if const { is_variable::<O>() } {
-                core.run_batch::<O, true>(rows, keys, clock, operation, memory)
-            } else {
-                core.run_batch::<O, false>(rows, keys, clock, operation, memory)
-            }
-        };
-        let counted = Self::run_counted::<O>(core, (table, O::WIDTH), keys, clock, run);
-        counted.map(|(outcome, _)| outcome)
-    }
-
-    /// Runs a job that is not an [`Operation`], such as a deletion or a promotion, over a batch of
-    /// keys.
-    fn run_job<W: Work>(
-        &self,
-        table: TableId,
-        keys: &[u64],
-        work: &mut W,
-    ) -> Result<(Outcome, Tally)> {
-        let core = self.core();
-        let width = core.tables.width(table)?;
-        let run = |core: &Core, rows: Rows, memory: BatchMemory<'_>| {
-            core.run_job_over(width, rows, keys, work, memory)
-        };
-        Self::run_counted::<W>(&core, (table, width), keys, Clock::Keep, run)
-    }
-
-    /// Runs a batch of the work `W` and adds the batch's counts to the counters. Then wakes the
-    /// threads that wait for the rows that the batch released.
-    fn run_counted<W: Work>(
-        core: &Core,
-        (table, width): (TableId, Width),
-        keys: &[u64],
-        clock: Clock,
-        run: impl FnOnce(&Core, Rows, BatchMemory<'_>) -> Result<()>,
-    ) -> Result<(Outcome, Tally)> {
-        // Checked first, because the guard below reads all keys when it is dropped.
-        check_batch(keys.len())?;
-        let rows = Rows { table, value_bytes: core.tables.value_bytes(table, width)? };
-        let releases = clock == Clock::Release || W::EFFECT == Effect::Delete;
-        let _released = releases.then(|| Released { waiters: &core.waiters, table, keys });
-        let mut scratch = take_scratch();
-        // The batch fills these values through references. In a batch of one key, moving them would
-        // take most of the time.
-        let mut outcome = Outcome::default();
-        let mut tally = Tally::default();
-        let memory =
-            BatchMemory { scratch: &mut scratch, outcome: &mut outcome, tally: &mut tally };
-        let result = run(core, rows, memory);
-        give_back_scratch(scratch);
-        core.add_tally::<W>(keys.len() as u64, &tally);
-        result.map(|()| (outcome, tally))
-    }
-
     /// Runs an operation over a batch of keys of one table.
     ///
     /// With `Acquire` and `Release`, the keys of a batch must be distinct, because a batch could
@@ -255,13 +134,14 @@ impl Store {
         clock: Clock,
         operation: &mut O,
     ) -> Result<Outcome> {
+        let core = self.core();
         if let [key] = *keys
             && O::WIDTH == Width::Fixed
-            && self.run_single(table, key, clock, operation)
+            && core.run_single(table, key, clock, operation)
         {
             return Ok(Outcome::default());
         }
-        Self::run(&self.core(), table, keys, clock, operation)
+        core.run(table, keys, clock, operation, &mut Tally::default())
     }
 
     /// Returns the present state of the store, for the batches of one call. In a read-only store,
@@ -276,7 +156,8 @@ impl Store {
     /// # Errors
     /// The errors of [`execute`](Self::execute).
     pub fn delete(&self, table: TableId, keys: &[u64]) -> Result<u64> {
-        let (_, tally) = self.run_job(table, keys, &mut Delete)?;
+        let mut tally = Tally::default();
+        self.core().run(table, keys, Clock::Keep, &mut Delete, &mut tally)?;
         Ok(tally.deleted)
     }
 
@@ -320,8 +201,10 @@ impl Store {
         keys: &[u64],
         condition: impl FnMut(usize, &[u8], u32) -> bool,
     ) -> Result<u64> {
-        self.core().tables.value_bytes(table, Width::Fixed)?;
-        let (_, tally) = self.run_job(table, keys, &mut DeleteIf(condition))?;
+        let core = self.core();
+        core.tables.value_bytes(table, Width::Fixed)?;
+        let mut tally = Tally::default();
+        core.run(table, keys, Clock::Keep, &mut DeleteIf(condition), &mut tally)?;
         Ok(tally.deleted)
     }
 
@@ -386,9 +269,10 @@ impl Store {
     /// # Errors
     /// The errors of [`execute`](Self::execute).
     pub fn clock_of(&self, table: TableId, key: u64) -> Result<Option<u32>> {
-        let mut clock = ReadClock(None);
-        let (outcome, _) = self.run_job(table, &[key], &mut clock)?;
-        Ok(clock.0.filter(|_| outcome.missing.is_empty()))
+        let mut job = ReadClock(SeenClock(None));
+        let outcome =
+            self.core().run(table, &[key], Clock::Keep, &mut job, &mut Tally::default())?;
+        Ok(job.0.0.filter(|_| outcome.missing.is_empty()))
     }
 
     /// Compacts the whole part of the log that is on disk now, however few dead records it has.

@@ -3,7 +3,7 @@
 
 use crate::checkpoint::bank_dir::create_dir_durably;
 use crate::checkpoint::bank_lock::BankLock;
-use crate::engine::core_parts::CoreParts;
+use crate::engine::core::CoreParts;
 use crate::process::new_id::new_id;
 use std::io::ErrorKind;
 use std::path::Path;

@@ -33,7 +33,7 @@ use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::recovered::Recovered;
 use crate::device::{self, DeviceChoice, DeviceOptions};
 use crate::engine::core::Core;
-use crate::engine::core_parts::CoreParts;
+use crate::engine::core::CoreParts;
 use crate::engine::space::Space;
 use crate::engine::tables::Named;
 use crate::engine::waiters::Waiters;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Store;
 use super::reading::Reading;
+use crate::engine::batch::Tally;
 use crate::engine::core::Core;
 use crate::error::Result;
 use crate::operation::{Clock, Operation, Outcome};
@@ -90,6 +91,6 @@ impl CallState<'_> {
         clock: Clock,
         operation: &mut O,
     ) -> Result<Outcome> {
-        Store::run(&self.0, table, keys, clock, operation)
+        self.0.run(table, keys, clock, operation, &mut Tally::default())
     }
 }

@@ -40,38 +40,36 @@ impl Store {
         stats.put_keys += singles.put;
         stats.hits_mutable += singles.all() - singles.peek_read_only;
         stats.hits_read_only += singles.peek_read_only;
-        core.gauge(&mut stats);
+        gauge(&core, &mut stats);
         stats
     }
 }
 
-impl Core {
-    /// Fills in the values that are not counters: present sizes and addresses.
-    fn gauge(&self, stats: &mut StoreStats) {
-        let report = self.log.device.report();
-        stats.device = self.log.device.name();
-        stats.device_notes =
-            report.io_uring_refused.into_iter().chain(report.direct_io_refused).collect();
-        stats.memory_budget_bytes = self.budget.total_bytes();
-        stats.memory_frames_bytes = self.log.frame_bytes();
-        stats.memory_index_bytes = self.budget.index_bytes();
-        stats.memory_cache_bytes = self.cache.bytes();
-        stats.memory_buffers_bytes = self.budget.buffer_bytes();
-        stats.index_entries = self.index.entry_count();
-        let live = self.tables.live(self.log.page_bytes());
-        stats.live_rows = live.rows;
-        stats.live_bytes = live.bytes;
-        let view = self.log.view();
-        stats.log_begin = view.begin;
-        stats.log_head = view.head;
-        stats.log_read_only = view.read_only;
-        stats.log_tail = self.log.tail_address();
-        stats.log_disk_bytes = self.space.disk_bytes(&self.log);
-        stats.log_held_bytes = view.begin.saturating_sub(self.space.freed());
-        stats.page_size_bytes = self.log.page_bytes();
-        stats.log_address_left_bytes = self.log.address_left_bytes();
-        stats.log_address_warning = self.log.address_warning();
-        stats.compaction_stopped = self.space.stopped();
-        stats.not_removed = self.space.not_removed(&self.log);
-    }
+/// Fills in the values that are not counters: present sizes and addresses.
+fn gauge(core: &Core, stats: &mut StoreStats) {
+    let report = core.log.device.report();
+    stats.device = core.log.device.name();
+    stats.device_notes =
+        report.io_uring_refused.into_iter().chain(report.direct_io_refused).collect();
+    stats.memory_budget_bytes = core.budget.total_bytes();
+    stats.memory_frames_bytes = core.log.frame_bytes();
+    stats.memory_index_bytes = core.budget.index_bytes();
+    stats.memory_cache_bytes = core.cache.bytes();
+    stats.memory_buffers_bytes = core.budget.buffer_bytes();
+    stats.index_entries = core.index.entry_count();
+    let live = core.tables.live(core.log.page_bytes());
+    stats.live_rows = live.rows;
+    stats.live_bytes = live.bytes;
+    let view = core.log.view();
+    stats.log_begin = view.begin;
+    stats.log_head = view.head;
+    stats.log_read_only = view.read_only;
+    stats.log_tail = core.log.tail_address();
+    stats.log_disk_bytes = core.space.disk_bytes(&core.log);
+    stats.log_held_bytes = view.begin.saturating_sub(core.space.freed());
+    stats.page_size_bytes = core.log.page_bytes();
+    stats.log_address_left_bytes = core.log.address_left_bytes();
+    stats.log_address_warning = core.log.address_warning();
+    stats.compaction_stopped = core.space.stopped();
+    stats.not_removed = core.space.not_removed(&core.log);
 }

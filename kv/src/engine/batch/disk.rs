@@ -31,6 +31,7 @@ use crate::cache::Demand;
 use crate::device::AlignedBuffer;
 use crate::error::{Error, Result};
 use crate::log::PageFull;
+use crate::operation::Operation;
 use crate::record::address::Address;
 use crate::record::check::{self, Checked, Site};
 use crate::record::clock::ClockWord;
@@ -320,14 +321,14 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             return;
         }
         let value = self.value_of(image);
-        match if VARIABLE { None } else { self.work.destination(i) } {
+        match if VARIABLE { None } else { self.work.caller().destination(i) } {
             Some(to) => {
                 let bytes = to.len().min(value.len());
                 to[..bytes].copy_from_slice(&value[..bytes]);
             }
-            None => self.work.read(i, value),
+            None => self.work.caller().read(i, value),
         }
-        self.work.clock(i, self.core.word_on_disk(image, pending.address).outstanding());
+        self.work.caller().seen(i, self.core.word_on_disk(image, pending.address).outstanding());
         self.note_hit(place);
     }
 

@@ -12,6 +12,7 @@ use crate::hints::RowHint;
 use crate::log::PageFull;
 use crate::log::view::View;
 use crate::memory::cpu_hint;
+use crate::operation::Operation;
 use crate::record::address::Address;
 use crate::record::layout::{RecordRef, Shape};
 use crate::sync::{Planted, planted};
@@ -28,11 +29,11 @@ struct Group {
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// True if all these keys have hints that lead to the mutable region. The records stay in
     /// memory until the pin under which `view` was taken is released.
-    pub(super) fn has_hints(&self, places: Range<usize>, view: View<'_>) -> bool {
+    pub(super) fn has_hints(&mut self, places: Range<usize>, view: View<'_>) -> bool {
         let first = if planted(Planted::HintUnchecked) { view.head } else { view.read_only };
         // A hint of 0 means "no hint".
         let first = first.max(1);
-        (W::IN_PLACE || W::EFFECT == Effect::Peek)
+        (W::IN_PLACE && W::EFFECT != Effect::Get || W::EFFECT == Effect::Peek)
             && !VARIABLE
             && self.hints().is_some_and(|all| all[places].iter().all(|&at| at >= first))
     }
@@ -40,8 +41,9 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// Returns the hinted addresses of the rows of the whole batch. `None` if the operation has no
     /// hints.
     #[inline]
-    fn hints(&self) -> Option<&[u64]> {
-        self.work.hints()?.of_store(self.core.store, self.keys.len())
+    fn hints(&mut self) -> Option<&[u64]> {
+        let (store, keys) = (self.core.store, self.keys.len());
+        self.work.caller().hints()?.of_store(store, keys)
     }
 
     /// Works on keys `at..end`, all of which have hints. Leaves in `at` the first key that was not
@@ -84,7 +86,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// Prefetches the records of the first keys of `places`, at most `GROUP_KEYS`, and returns them
     /// as a group.
     #[inline]
-    fn begin_group<const NEAR: bool>(&self, places: Range<usize>, view: View<'_>) -> Group {
+    fn begin_group<const NEAR: bool>(&mut self, places: Range<usize>, view: View<'_>) -> Group {
         let mut group = Group {
             addresses: [Address::NONE; GROUP_KEYS],
             places: [ptr::null(); GROUP_KEYS],

@@ -40,10 +40,25 @@
 //! works in memory. It releases the pin before it waits for a new page of the log or for the drive.
 //! The chunk then continues at the first key that is not completed. A single operation is a batch
 //! of one key.
+//!
+//! **The path of a batch**, from the store to the log:
+//!
+//! | step | place |
+//! |---|---|
+//! | `Store::execute` takes an operation; a single key of fixed width takes the short path | `single` |
+//! | `Core::run` counts the batch and wakes the threads that wait for its rows | this file |
+//! | `Batch::run` divides the keys into chunks, pins, and makes room | this file |
+//! | the stages find the record of each key: from the index, or from a hint | `stages`, `hinted` |
+//! | the work on a record in memory | `row` |
+//! | a row that is not in mutable memory gets a new record at the tail | `succession` |
+//! | a key without a row gets one | `new_record` |
+//! | the rows on disk: what is read, and how it is divided into reads | `disk`, `reads` |
+//!
+//! `work` says what a batch does, `scratch` has the memory that a thread keeps, `tally` the counts,
+//! and `variable` the rows of variable width.
 
 mod disk;
 mod hinted;
-mod lines;
 mod new_record;
 mod reads;
 mod row;
@@ -56,25 +71,25 @@ mod variable;
 mod work;
 
 use crate::engine::batch::scratch::CHUNK_KEYS;
-use lines::RecordLines;
-use scratch::{PENDING_KEYS_MAX, Pending};
-pub(crate) use scratch::{Scratch, give_back_scratch, take_scratch};
-pub(crate) use single::{Hit, try_single};
+pub(crate) use scratch::Scratch;
+use scratch::{PENDING_KEYS_MAX, Pending, give_back_scratch, take_scratch};
 pub(crate) use tally::Tally;
 pub(crate) use work::{
     Announce, Delete, DeleteIf, Effect, MoveChained, Promote, PromoteUnused, ReadClock, Retain,
-    Room, Work, is_variable,
+    Room, SeenClock, Work,
 };
 
 use std::time::Instant;
 
 use crate::engine::core::Core;
 use crate::engine::tables::no_such_table;
+use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::index::{Entry, Look};
 use crate::log::view::View;
 use crate::log::{PageFull, TurnFor};
-use crate::operation::{Clock, Outcome, Shortage, Width};
+use crate::memory::cpu_hint::RecordLines;
+use crate::operation::{Clock, Operation, Outcome, Shortage, Width, check_batch};
 use crate::process::cpu_time;
 use crate::record::address::{Address, TableId};
 use crate::record::layout::{HEADER_BYTES, RecordRef, record_bytes};
@@ -102,71 +117,70 @@ struct Place<'g> {
     record: RecordRef<'g>,
 }
 
-/// The table whose rows a batch works on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows {
-    pub(crate) table: TableId,
-    /// The length of the table's values in bytes; the largest length if the lengths vary.
-    pub(crate) value_bytes: usize,
+/// A guard that wakes the threads that wait for rows of this batch when it is dropped. The guard
+/// does so even if the batch ends with an error or a panic, because such a batch may have released
+/// rows.
+struct Released<'a> {
+    waiters: &'a Waiters,
+    table: TableId,
+    keys: &'a [u64],
 }
 
-/// Memory that the caller lends to a batch.
-pub(crate) struct BatchMemory<'a> {
-    pub(crate) scratch: &'a mut Scratch,
-    pub(crate) outcome: &'a mut Outcome,
-    pub(crate) tally: &'a mut Tally,
+impl Drop for Released<'_> {
+    fn drop(&mut self) {
+        self.waiters.released(self.table.number, self.keys);
+    }
 }
 
 impl Core {
-    /// Runs one of the store's own jobs (for example a compaction move) over a table's rows.
+    /// Runs `work` over a batch of keys. Adds the batch's counts to `tally`, which is empty, and to
+    /// the counters. Then wakes the threads that wait for the rows that the batch released.
     ///
     /// # Errors
     /// The errors of [`Store::execute`](crate::Store::execute).
-    pub(crate) fn run_job<W: Work>(
+    #[inline(never)]
+    pub(crate) fn run<W: Work>(
         &self,
         table: TableId,
         keys: &[u64],
+        clock: Clock,
         work: &mut W,
-        memory: BatchMemory<'_>,
-    ) -> Result<()> {
-        let width = self.tables.width(table)?;
-        let rows = Rows { table, value_bytes: self.tables.value_bytes(table, width)? };
-        self.run_job_over(width, rows, keys, work, memory)
+        tally: &mut Tally,
+    ) -> Result<Outcome> {
+        // Checked first, because the guard below reads all keys when it is dropped.
+        check_batch(keys.len())?;
+        let releases = clock == Clock::Release || W::EFFECT == Effect::Delete;
+        let _released = releases.then(|| Released { waiters: &self.waiters, table, keys });
+        let mut scratch = take_scratch();
+        let outcome = self.run_within(table, keys, clock, work, &mut scratch, tally);
+        give_back_scratch(scratch);
+        tally.add_to::<W>(&self.counters, keys.len() as u64);
+        outcome
     }
 
-    /// Runs a job as [`run_job`](Self::run_job) does, for a table that the caller has looked up.
-    /// `width` selects the compiled variant of the batch.
-    ///
-    /// # Errors
-    /// The errors of [`Store::execute`](crate::Store::execute).
-    pub(crate) fn run_job_over<W: Work>(
-        &self,
-        width: Width,
-        rows: Rows,
-        keys: &[u64],
-        work: &mut W,
-        memory: BatchMemory<'_>,
-    ) -> Result<()> {
-        match width {
-            Width::Fixed => self.run_batch::<W, false>(rows, keys, Clock::Keep, work, memory),
-            Width::Variable => self.run_batch::<W, true>(rows, keys, Clock::Keep, work, memory),
-        }
-    }
-
-    /// Runs a batch over a table that the caller has looked up.
+    /// Runs `work` over a batch of keys as a part of a larger job, which counts the batch.
     ///
     /// # Errors
     /// The errors of [`Store::execute`](crate::Store::execute).
     #[inline]
-    pub(crate) fn run_batch<W: Work, const VARIABLE: bool>(
+    pub(crate) fn run_within<W: Work>(
         &self,
-        rows: Rows,
+        table: TableId,
         keys: &[u64],
         clock: Clock,
         work: &mut W,
-        memory: BatchMemory<'_>,
-    ) -> Result<()> {
-        Batch::<W, VARIABLE>::new(self, rows, keys, clock, work, memory).run()
+        scratch: &mut Scratch,
+        tally: &mut Tally,
+    ) -> Result<Outcome> {
+        let width = W::WIDTH.map_or_else(|| self.tables.width(table), Ok)?;
+        // The constants keep the compiler from making the variant that no operation uses.
+        if const { matches!(W::WIDTH, Some(Width::Fixed)) } {
+            Batch::<W, false>::new(self, table, keys, clock, work, scratch, tally)?.run()
+        } else if const { matches!(W::WIDTH, Some(Width::Variable)) } || width == Width::Variable {
+            Batch::<W, true>::new(self, table, keys, clock, work, scratch, tally)?.run()
+        } else {
+            Batch::<W, false>::new(self, table, keys, clock, work, scratch, tally)?.run()
+        }
     }
 }
 
@@ -209,7 +223,7 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     appended_at_turn: Option<u64>,
     /// Index and length of a value that is longer than the table admits. The batch then fails.
     too_long: Option<(usize, usize)>,
-    outcome: &'a mut Outcome,
+    outcome: Outcome,
     tally: &'a mut Tally,
 }
 
@@ -218,14 +232,14 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
 
     fn new(
         core: &'a Core,
-        rows: Rows,
+        table: TableId,
         keys: &'a [u64],
         clock: Clock,
         work: &'a mut W,
-        memory: BatchMemory<'a>,
-    ) -> Self {
-        let Rows { table, value_bytes } = rows;
-        let BatchMemory { scratch, outcome, tally } = memory;
+        scratch: &'a mut Scratch,
+        tally: &'a mut Tally,
+    ) -> Result<Self> {
+        let value_bytes = core.tables.value_bytes(table, Self::WIDTH)?;
         if scratch.value.len() != value_bytes.div_ceil(8) {
             scratch.value.resize(value_bytes.div_ceil(8), 0);
         }
@@ -242,11 +256,13 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         } else {
             (record_bytes(value_bytes), record_bytes(value_bytes))
         };
-        let prefetched_bytes = match work.reads_headers_alone() {
-            true => HEADER_BYTES,
-            false => record_bytes,
+        let reads_headers_alone = match W::EFFECT {
+            Effect::Locate | Effect::Touch => true,
+            Effect::Get => !work.caller().reads_values(),
+            Effect::Peek | Effect::Update | Effect::Put | Effect::Delete | Effect::Move => false,
         };
-        Batch {
+        let prefetched_bytes = if reads_headers_alone { HEADER_BYTES } else { record_bytes };
+        Ok(Batch {
             core,
             table,
             value_bytes,
@@ -265,18 +281,18 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             appended_noted: 0,
             appended_at_turn: None,
             too_long: None,
-            outcome,
+            outcome: Outcome::default(),
             tally,
-        }
+        })
     }
 
     /// Runs the whole batch.
-    fn run(&mut self) -> Result<()> {
+    fn run(mut self) -> Result<Outcome> {
         if W::APPENDS {
             self.core.log.check_poison()?;
         }
         if self.clock != Clock::Release
-            && self.work.shortage() == Shortage::Whole
+            && self.work.caller().shortage() == Shortage::Whole
             && self.core.headroom().was_short()
         {
             self.core.headroom().await_space()?;
@@ -290,7 +306,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
                 self.finish_pending()?;
             }
         }
-        Ok(())
+        Ok(self.outcome)
     }
 
     fn run_chunk(&mut self, start: usize, end: usize) -> Result<()> {
@@ -466,8 +482,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// must complete, because otherwise its Gets would stay outstanding forever. An update must
     /// complete, because the caller can neither undo nor repeat half of it. Such a batch exceeds
     /// the available room by at most its own rows.
-    fn goes_on(&self) -> bool {
-        self.clock == Clock::Release || self.work.shortage() != Shortage::Stops
+    fn goes_on(&mut self) -> bool {
+        self.clock == Clock::Release || self.work.caller().shortage() != Shortage::Stops
     }
 
     fn await_space(&mut self) -> Result<()> {

@@ -1,44 +1,12 @@
 //! How a batch allocates a new record at the tail, fills it, and inserts it into the index.
 
 use super::{Batch, Step, Work, bytes_of};
-use crate::engine::core::Core;
 use crate::hints::RowHint;
 use crate::index::{Candidates, Inserted};
 use crate::log::PageFull;
-use crate::log::view::View;
-use crate::record::address::Address;
-use crate::record::address::TableNumber;
+use crate::operation::Operation;
 use crate::record::clock::ClockWord;
-use crate::record::layout::RecordImage;
 use crate::record::layout::{RecordRef, record_bytes};
-
-impl Core {
-    /// Allocates a record at the tail for a value of `value_bytes` bytes. Writes the header, which
-    /// marks the record as invalid. Must be called while pinned, under the pin with which `view`
-    /// was taken.
-    pub(crate) fn begin_record<'g>(
-        &self,
-        view: View<'g>,
-        table: TableNumber,
-        key: u64,
-        value_bytes: usize,
-    ) -> std::result::Result<RecordRef<'g>, PageFull> {
-        let address = self.log.allocate(record_bytes(value_bytes))?;
-        // SAFETY: the duty is to pass the address of space in memory. The space was allocated under
-        // this pin, so it is above the head. Only this thread uses the space until the record is
-        // published.
-        let record = unsafe { view.record(address) };
-        record.begin(table, key, value_bytes);
-        Ok(record)
-    }
-
-    /// Returns the clock of a row whose record lies on disk. An outstanding Get does not survive a
-    /// restart. So the clock of a record that was written before this opening gets the count 0.
-    pub(crate) fn word_on_disk(&self, image: RecordImage<'_>, address: Address) -> ClockWord {
-        let word = image.clock().for_disk();
-        if address.raw() >= self.session_start { word } else { word.with_outstanding(0) }
-    }
-}
 
 impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// Allocates a record for a value of `value_bytes` bytes. Writes the header, which marks the
@@ -49,7 +17,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         value_bytes: usize,
     ) -> std::result::Result<RecordRef<'a>, PageFull> {
         let view = self.core.log.view();
-        let record = self.core.begin_record(view, self.table.number, key, value_bytes)?;
+        let record = self.core.log.begin_record(view, self.table.number, key, value_bytes)?;
         self.tally.appended += 1;
         Ok(record)
     }
@@ -71,7 +39,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let link = |previous| record.set_link(record.link().with_previous(previous));
         match self.core.index.insert(&self.core.budget, hash, searched, record.address(), link) {
             Inserted::Yes => {
-                self.work.settled(i, RowHint::new(self.core.store, record.address()));
+                self.work.caller().settled(i, RowHint::new(self.core.store, record.address()));
                 self.note_inserted(record_bytes(value_bytes));
                 Ok(Step::Done)
             }
@@ -91,7 +59,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let value_bytes = self.next_value_bytes(i, None)?;
         self.scratch.value[..value_bytes.div_ceil(8)].fill(0);
         let value = bytes_of(&mut self.scratch.value, value_bytes);
-        self.work.insert(i, value).then_some(value_bytes)
+        self.work.caller().insert(i, value).then_some(value_bytes)
     }
 
     /// Returns the length in bytes of a row's next value. `None` if the table does not admit that

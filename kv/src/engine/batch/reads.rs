@@ -16,13 +16,12 @@
 //! between them.
 
 use super::disk::Found;
-use super::lines::LINE_BYTES;
 use super::succession::Old;
 use super::{Batch, Pending, Work};
 use crate::cache::Demand;
 use crate::device::{Priority, ReadStream};
 use crate::error::Result;
-use crate::memory::cpu_hint;
+use crate::memory::cpu_hint::{self, LINE_BYTES};
 
 /// Largest length in bytes of a read that covers several records.
 pub(super) const JOINED_BYTES_MAX: u64 = 64 << 10;

@@ -5,7 +5,7 @@ use super::{Batch, Effect, Place, Step, Work, bytes_of};
 use crate::hints::RowHint;
 use crate::log::PageFull;
 use crate::log::view::View;
-use crate::operation::{Clock, RowMark};
+use crate::operation::{Clock, Operation, RowMark};
 use crate::record::clock::{self, ClockWord, LockRefused, Locked};
 use crate::record::layout::RecordRef;
 use crate::sync::Ordering;
@@ -50,7 +50,7 @@ pub(super) fn peek<W: Work, const VARIABLE: bool>(
         if !has_room || link.is_tombstone() {
             return;
         }
-        match if VARIABLE { None } else { work.destination(i) } {
+        match if VARIABLE { None } else { work.caller().destination(i) } {
             Some(to) => {
                 let bytes = to.len().min(room.value_bytes);
                 record.load_value_bytes(&mut to[..bytes]);
@@ -67,11 +67,11 @@ pub(super) fn peek<W: Work, const VARIABLE: bool>(
     }
     if !direct {
         let bytes = if VARIABLE { padded_bytes - link.unused_bytes() } else { room.value_bytes };
-        work.read(i, bytes_of(words, bytes));
+        work.caller().read(i, bytes_of(words, bytes));
     }
     // Relaxed: any count that the row had during the read is right.
     let clock = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
-    work.clock(i, clock.outstanding());
+    work.caller().seen(i, clock.outstanding());
     Peeked::Row
 }
 
@@ -122,7 +122,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     let old_bytes = if VARIABLE { record.value_bytes() } else { room.value_bytes };
     match W::EFFECT {
         Effect::Get => {
-            match if VARIABLE { None } else { work.destination(i) } {
+            match if VARIABLE { None } else { work.caller().destination(i) } {
                 Some(to) => {
                     let bytes = to.len().min(old_bytes);
                     record.load_value_bytes(&mut to[..bytes]);
@@ -130,11 +130,11 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
                 // SAFETY: the duty is that no thread writes the value while it is borrowed, and
                 // that it lies in the record. The lock is held, and the record has room for its
                 // value.
-                None => work.read(i, unsafe { record.value(old_bytes) }),
+                None => work.caller().read(i, unsafe { record.value(old_bytes) }),
             }
             locked.unlock_unchanged(after);
-            work.clock(i, before.outstanding());
-            work.settled(i, hint);
+            work.caller().seen(i, before.outstanding());
+            work.caller().settled(i, hint);
             return done;
         }
         Effect::Delete => {
@@ -153,7 +153,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             // A release counts as a change of the value and ends a Get. So the row's use count, the
             // sum of changes and outstanding Gets, stays as it is.
             locked.unlock_changed(after);
-            work.settled(i, hint);
+            work.caller().settled(i, hint);
             return done;
         }
         Effect::Update | Effect::Put => {}
@@ -166,11 +166,11 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             // lies in the record. The lock is held, and the record has room for its value.
             value.copy_from_slice(unsafe { record.value(old_bytes) });
         }
-        work.update(i, value);
+        work.caller().update(i, value);
         clock::fence_before_change();
         record.store_value(room.words);
         locked.unlock_changed(after);
-        work.settled(i, hint);
+        work.caller().settled(i, hint);
         return done;
     }
     if let Err(refused) = write_variable(work, i, record, old_bytes, room) {
@@ -178,7 +178,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
         return refused;
     }
     locked.unlock_changed(after);
-    work.settled(i, hint);
+    work.caller().settled(i, hint);
     done
 }
 
@@ -195,7 +195,7 @@ fn write_variable<'g, W: Work>(
     // the record. The lock is held, the record has room, and this thread stores only after the last
     // use of `known`.
     let known = (W::EFFECT == Effect::Update).then(|| unsafe { record.value(old_bytes) });
-    let next_bytes = work.value_bytes(i, known);
+    let next_bytes = work.caller().value_bytes(i, known);
     if next_bytes > room.value_bytes {
         return Err(InPlace::TooLong(next_bytes));
     }
@@ -213,7 +213,7 @@ fn write_variable<'g, W: Work>(
         let kept = old.len().min(next_bytes);
         value[..kept].copy_from_slice(&old[..kept]);
     }
-    work.update(i, value);
+    work.caller().update(i, value);
     clock::fence_before_change();
     record.store_value(words);
     record.set_link(record.link().with_value_bytes(next_bytes));
@@ -340,7 +340,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let link = record.link().with_tombstone(false);
         record.set_link(if VARIABLE { link.with_value_bytes(value_bytes) } else { link });
         locked.unlock_changed(before.with_outstanding(self.clock.after(0)));
-        self.work.settled(i, RowHint::new(self.core.store, record.address()));
+        self.work.caller().settled(i, RowHint::new(self.core.store, record.address()));
         self.note_inserted(record.shape().record_bytes());
         Some(Step::Done)
     }

@@ -16,9 +16,10 @@ use super::{Effect, Entry, Work};
 use crate::engine::batch::row::{InPlace, Peeked, in_place, peek};
 use crate::engine::core::Core;
 use crate::hints::RowHint;
-use crate::operation::{Clock, Width};
+use crate::operation::{Access, Clock, Operation, Width};
 use crate::record::address::TableId;
 use crate::record::clock::ClockWord;
+use crate::stats::Counters;
 use crate::sync::Ordering;
 
 /// Largest value on this path, in words of 8 bytes. The value is copied to the stack.
@@ -26,17 +27,54 @@ const WORDS_MAX: usize = 16;
 
 /// The region of memory where a row was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hit {
+enum Hit {
     /// The row is in the mutable region.
     Mutable,
     /// The row is in the read-only region.
     ReadOnly,
 }
 
-/// Completes the operation on `key` of a table of fixed width. `None` if this path does not cover
-/// the case. The row is then unchanged.
+impl Core {
+    /// Completes the operation on `key` of a table of fixed width, and counts the key. False if
+    /// this path does not cover the case (for example because the row is on disk). The row is then
+    /// unchanged.
+    #[inline]
+    pub(crate) fn run_single<O: Operation>(
+        &self,
+        table: TableId,
+        key: u64,
+        clock: Clock,
+        operation: &mut O,
+    ) -> bool {
+        let Some(hit) = try_single(self, table, key, clock, operation) else { return false };
+        count::<O>(&self.counters, hit);
+        // Called after the row was released. A thread that is woken earlier would find the row
+        // still blocked.
+        if clock == Clock::Release {
+            self.waiters.released(table.number, &[key]);
+        }
+        true
+    }
+}
+
+/// Counts an operation on a single key that took the short path. The call adds to one counter
+/// only, and the statistics derive the operation's other counts from that counter.
 #[inline]
-pub(crate) fn try_single<W: Work>(
+fn count<O: Operation>(counters: &Counters, hit: Hit) {
+    let singles = &counters.singles;
+    match (O::ACCESS, hit) {
+        (Access::Peek, Hit::Mutable) => singles.peek_mutable.add(1),
+        (Access::Peek, Hit::ReadOnly) => singles.peek_read_only.add(1),
+        (Access::Get, _) => singles.get.add(1),
+        (Access::Update, _) if O::CHANGES => singles.update.add(1),
+        (Access::Update | Access::Touch, _) => singles.touch.add(1),
+        (Access::Put, _) => singles.put.add(1),
+    }
+}
+
+/// Returns where the row was. `None` if this path does not cover the case.
+#[inline]
+fn try_single<W: Work>(
     core: &Core,
     table: TableId,
     key: u64,
@@ -73,7 +111,7 @@ pub(crate) fn try_single<W: Work>(
                 return None;
             }
             let Peeked::Row = peek::<W, false>(work, 0, record, room) else { return None };
-            work.settled(0, RowHint::new(core.store, record.address()));
+            work.caller().settled(0, RowHint::new(core.store, record.address()));
         }
         Effect::Get | Effect::Update | Effect::Put | Effect::Touch => {
             let has_room = record.shape().padded_value_bytes() == room.words.len() * 8;

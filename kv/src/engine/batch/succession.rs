@@ -15,6 +15,7 @@ use super::{Batch, Effect, Work, row};
 use crate::hints::RowHint;
 use crate::index::Entry;
 use crate::log::PageFull;
+use crate::operation::Operation;
 use crate::record::address::Address;
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordRef;
@@ -138,8 +139,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         value[kept..].fill(0);
         let value = &mut value[..value_bytes];
         match W::EFFECT {
-            Effect::Get => self.work.read(i, value),
-            Effect::Update | Effect::Put => self.work.update(i, value),
+            Effect::Get => self.work.caller().read(i, value),
+            Effect::Update | Effect::Put => self.work.caller().update(i, value),
             Effect::Touch | Effect::Delete | Effect::Move | Effect::Peek | Effect::Locate => {}
         }
         Ok(Some(new))
@@ -188,7 +189,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             return;
         }
         self.tally.copied += 1;
-        self.work.settled(i, RowHint::new(self.core.store, new.address()));
+        self.work.caller().settled(i, RowHint::new(self.core.store, new.address()));
         self.tally.promoted_used += u64::from(old.word.is_promoted());
         if old.value.is_none() {
             self.note_inserted(new_bytes);
@@ -200,7 +201,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
                 self.note_replaced(old.record_bytes, 0);
             }
             Effect::Get => {
-                self.work.clock(i, old.word.outstanding());
+                self.work.caller().seen(i, old.word.outstanding());
                 self.note_replaced(old.record_bytes, new_bytes);
             }
             _ => self.note_replaced(old.record_bytes, new_bytes),

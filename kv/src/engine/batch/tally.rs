@@ -1,7 +1,8 @@
 //! Counts of a batch. The batch adds them to the store's counters at its end.
 
 use super::{Batch, Effect, Work};
-use crate::engine::core::Core;
+use crate::operation::Operation;
+use crate::stats::Counters;
 
 /// Counts of one batch, which are added to the store's counters once.
 #[derive(Debug, Default)]
@@ -34,14 +35,13 @@ pub(crate) struct Tally {
     pub(crate) overtaken: u64,
 }
 
-impl Core {
+impl Tally {
     /// Adds the counts of a batch of `keys` keys to the store's counters.
-    pub(crate) fn add_tally<W: Work>(&self, keys: u64, tally: &Tally) {
-        let counters = &self.counters;
+    pub(super) fn add_to<W: Work>(&self, counters: &Counters, keys: u64) {
         counters.batches.add(1);
         // Number of rows that the batch worked on. After an error this is less than the number of
         // keys.
-        let found = tally.hits_mutable + tally.hits_read_only + tally.hits_disk + tally.hits_cache;
+        let found = self.hits_mutable + self.hits_read_only + self.hits_disk + self.hits_cache;
         let changed = match W::EFFECT {
             Effect::Peek => {
                 counters.peek_keys.add(keys);
@@ -49,41 +49,45 @@ impl Core {
             }
             Effect::Get => {
                 counters.get_keys.add(keys);
-                tally.inserted
+                self.inserted
             }
             Effect::Update | Effect::Touch => {
                 counters.update_keys.add(keys);
-                found + tally.inserted
+                found + self.inserted
             }
             Effect::Put => {
                 counters.put_keys.add(keys);
-                found + tally.inserted
+                found + self.inserted
             }
             Effect::Delete => {
                 counters.delete_keys.add(keys);
-                tally.deleted
+                self.deleted
             }
             // These jobs are not operations on rows. The counter `promoted` counts the rows that
             // lookahead moves.
             Effect::Move | Effect::Locate => 0,
         };
-        counters.changed.add(if W::CHANGES { changed } else { 0 });
-        counters.deleted.add(tally.deleted);
-        counters.hits_mutable.add(tally.hits_mutable);
-        counters.hits_read_only.add(tally.hits_read_only);
-        counters.hits_disk.add(tally.hits_disk);
-        counters.hits_cache.add(tally.hits_cache);
-        counters.missing.add(tally.missing);
-        counters.inserted.add(tally.inserted);
-        counters.records_appended.add(tally.appended);
-        counters.copied_to_tail.add(tally.copied);
-        counters.disk_reads.add(tally.disk_reads);
-        counters.disk_reads_joined.add(tally.disk_reads_joined);
-        counters.disk_queue_depth_max.raise(tally.disk_queue_depth_max);
-        counters.disk_read_bytes.add(tally.disk_read_bytes);
-        counters.promoted.add(tally.promoted);
-        counters.promoted_used.add(tally.promoted_used);
-        counters.overtaken.add(tally.overtaken);
+        counters.changed.add(if W::Caller::CHANGES && W::EFFECT != Effect::Touch {
+            changed
+        } else {
+            0
+        });
+        counters.deleted.add(self.deleted);
+        counters.hits_mutable.add(self.hits_mutable);
+        counters.hits_read_only.add(self.hits_read_only);
+        counters.hits_disk.add(self.hits_disk);
+        counters.hits_cache.add(self.hits_cache);
+        counters.missing.add(self.missing);
+        counters.inserted.add(self.inserted);
+        counters.records_appended.add(self.appended);
+        counters.copied_to_tail.add(self.copied);
+        counters.disk_reads.add(self.disk_reads);
+        counters.disk_reads_joined.add(self.disk_reads_joined);
+        counters.disk_queue_depth_max.raise(self.disk_queue_depth_max);
+        counters.disk_read_bytes.add(self.disk_read_bytes);
+        counters.promoted.add(self.promoted);
+        counters.promoted_used.add(self.promoted_used);
+        counters.overtaken.add(self.overtaken);
     }
 }
 

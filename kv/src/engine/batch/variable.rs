@@ -21,6 +21,7 @@
 use super::{Batch, Work};
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
+use crate::operation::Operation;
 use crate::record::address::TableId;
 use crate::record::layout::{HEADER_BYTES, record_bytes};
 
@@ -43,7 +44,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// Asks the operation for the length of a row's next value. `None` if the table does not admit
     /// that length.
     pub(super) fn asked_value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> Option<usize> {
-        let value_bytes = self.work.value_bytes(i, old);
+        let value_bytes = self.work.caller().value_bytes(i, old);
         if value_bytes > self.value_bytes {
             self.too_long = Some((i, value_bytes));
             return None;

@@ -1,7 +1,6 @@
 //! The operations and jobs that a batch can run, as the engine sees them.
 
-use crate::hints::{Hints, RowHint};
-use crate::operation::{Access, Operation, RowMark, Shortage, Width};
+use crate::operation::{Access, Operation, RowMark, Width};
 use crate::record::address::Address;
 use crate::record::clock::ClockWord;
 
@@ -40,11 +39,17 @@ pub(crate) enum Room {
     Spare,
 }
 
-/// Work that a batch runs: an [`Operation`] of a caller, or one of the store's own jobs.
+/// What a batch does: an [`Operation`] of a caller, or one of the store's own jobs.
 ///
 /// A job runs over tables of either width. The width is a constant of `Batch`.
 pub(crate) trait Work {
+    /// The operation whose methods get and give the values. A job has [`NoCaller`].
+    type Caller: Operation;
+    fn caller(&mut self) -> &mut Self::Caller;
+
     const EFFECT: Effect;
+    /// The width of the tables that accept the work. `None` if the work runs over both.
+    const WIDTH: Option<Width> = None;
     const ROOM: Room = Room::Awaited;
     /// True if the work ignores rows on disk.
     const IN_MEMORY: bool = matches!(Self::EFFECT, Effect::Locate);
@@ -55,8 +60,6 @@ pub(crate) trait Work {
     /// True if a row that the work reads from disk, and does not move to the tail, is copied into
     /// the read cache.
     const FILLS_CACHE: bool = true;
-    /// True if the rows that the work updates count as changed in the statistics.
-    const CHANGES: bool = true;
 
     /// True if the work may append records.
     const APPENDS: bool = !matches!(Self::EFFECT, Effect::Locate | Effect::Peek);
@@ -68,25 +71,6 @@ pub(crate) trait Work {
     /// True if the work may insert a row that is missing.
     const INSERTS: bool = matches!(Self::EFFECT, Effect::Get | Effect::Update | Effect::Put);
 
-    /// See [`Operation::shortage`].
-    fn shortage(&self) -> Shortage {
-        Shortage::Stops
-    }
-    /// True if the work reads only the header of a record in mutable memory.
-    fn reads_headers_alone(&self) -> bool {
-        matches!(Self::EFFECT, Effect::Locate | Effect::Touch)
-    }
-    fn read(&mut self, _i: usize, _value: &[u8]) {}
-    fn destination(&mut self, _i: usize) -> Option<&mut [u8]> {
-        None
-    }
-    fn value_bytes(&mut self, _i: usize, _old: Option<&[u8]>) -> usize {
-        0
-    }
-    fn update(&mut self, _i: usize, _value: &mut [u8]) {}
-    fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
-        false
-    }
     /// True if `Move` moves the row that was found at `address` with the clock `word`.
     fn wants(&self, _i: usize, _address: Address, _word: ClockWord) -> bool {
         true
@@ -109,18 +93,14 @@ pub(crate) trait Work {
         let _ = was;
         false
     }
-    /// Tells the work the number of outstanding Gets of a row that it peeked at or got. The
-    /// operation's own Get does not count.
-    fn clock(&mut self, _i: usize, _outstanding: u32) {}
-    /// Called when the effect of `Get`, `Update`, `Put` or `Touch` on a row is final.
-    fn settled(&mut self, _i: usize, _hint: RowHint) {}
-    /// See [`Operation::hints`].
-    fn hints(&self) -> Option<Hints<'_>> {
-        None
-    }
 }
 
 impl<O: Operation> Work for O {
+    type Caller = O;
+    #[inline(always)]
+    fn caller(&mut self) -> &mut O {
+        self
+    }
     const EFFECT: Effect = match O::ACCESS {
         Access::Peek => Effect::Peek,
         Access::Get => Effect::Get,
@@ -128,59 +108,30 @@ impl<O: Operation> Work for O {
         Access::Put => Effect::Put,
         Access::Touch => Effect::Touch,
     };
+    const WIDTH: Option<Width> = Some(O::WIDTH);
     const AHEAD: bool = O::AHEAD;
-    const CHANGES: bool = O::CHANGES && !matches!(O::ACCESS, Access::Touch);
-    fn shortage(&self) -> Shortage {
-        Operation::shortage(self)
-    }
-    fn reads_headers_alone(&self) -> bool {
-        match O::ACCESS {
-            Access::Touch => true,
-            Access::Get => !self.reads_values(),
-            Access::Peek | Access::Update | Access::Put => false,
-        }
-    }
-    fn read(&mut self, i: usize, value: &[u8]) {
-        Operation::read(self, i, value);
-    }
-    fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
-        match O::ACCESS {
-            Access::Peek | Access::Get => Operation::destination(self, i),
-            Access::Update | Access::Put | Access::Touch => None,
-        }
-    }
-    fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
-        Operation::value_bytes(self, i, old)
-    }
-    fn update(&mut self, i: usize, value: &mut [u8]) {
-        Operation::update(self, i, value);
-    }
-    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        Operation::insert(self, i, value)
-    }
-    fn clock(&mut self, i: usize, outstanding: u32) {
-        Operation::seen(self, i, outstanding);
-    }
-    #[inline]
-    fn settled(&mut self, i: usize, hint: RowHint) {
-        Operation::settled(self, i, hint);
-    }
-    #[inline]
-    fn hints(&self) -> Option<Hints<'_>> {
-        match O::ACCESS {
-            Access::Peek | Access::Update | Access::Put | Access::Touch => Operation::hints(self),
-            Access::Get => None,
-        }
-    }
 }
 
-/// True if the operation runs on tables of variable width.
-pub(crate) const fn is_variable<O: Operation>() -> bool {
-    matches!(O::WIDTH, Width::Variable)
+/// The caller of a job, which neither gets nor gives values.
+pub(crate) struct NoCaller;
+impl Operation for NoCaller {
+    const ACCESS: Access = Access::Peek;
+}
+
+/// Says that a job has no caller.
+macro_rules! no_caller {
+    () => {
+        type Caller = NoCaller;
+        fn caller(&mut self) -> &mut NoCaller {
+            // Allocates nothing, because the value has no bytes.
+            Box::leak(Box::new(NoCaller))
+        }
+    };
 }
 
 pub(crate) struct Delete;
 impl Work for Delete {
+    no_caller!();
     const EFFECT: Effect = Effect::Delete;
     const ROOM: Room = Room::Ending;
 }
@@ -188,6 +139,7 @@ impl Work for Delete {
 /// Deletes the rows for which the function returns true.
 pub(crate) struct DeleteIf<F>(pub(crate) F);
 impl<F: FnMut(usize, &[u8], u32) -> bool> Work for DeleteIf<F> {
+    no_caller!();
     const EFFECT: Effect = Effect::Delete;
     const ROOM: Room = Room::Ending;
     fn deletes(&mut self, i: usize, value: &[u8], outstanding: u32) -> bool {
@@ -198,6 +150,7 @@ impl<F: FnMut(usize, &[u8], u32) -> bool> Work for DeleteIf<F> {
 /// Brings rows to mutable memory, and reports the mark of each row.
 pub(crate) struct Promote<'a, F>(pub(crate) &'a mut F);
 impl<F: FnMut(usize, RowMark)> Work for Promote<'_, F> {
+    no_caller!();
     const EFFECT: Effect = Effect::Move;
     const PROMOTES: bool = true;
     const AHEAD: bool = true;
@@ -218,6 +171,7 @@ pub(crate) struct PromoteUnused<'a, F> {
     pub(crate) marked: &'a mut F,
 }
 impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
+    no_caller!();
     const EFFECT: Effect = Effect::Move;
     const PROMOTES: bool = true;
     const AHEAD: bool = true;
@@ -238,6 +192,7 @@ impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
 /// Copies to the tail the rows that are still at these addresses in the read-only region.
 pub(crate) struct Retain<'a>(pub(crate) &'a [Address]);
 impl Work for Retain<'_> {
+    no_caller!();
     const EFFECT: Effect = Effect::Move;
     const ROOM: Room = Room::Spare;
     const IN_MEMORY: bool = true;
@@ -256,6 +211,7 @@ pub(crate) struct Announce<F, G> {
     pub(crate) elsewhere: G,
 }
 impl<F: FnMut(usize, RowMark), G: FnMut(usize)> Work for Announce<F, G> {
+    no_caller!();
     const EFFECT: Effect = Effect::Locate;
     fn in_mutable_memory(&mut self, i: usize, mark: RowMark) {
         (self.resident)(i, mark);
@@ -266,10 +222,19 @@ impl<F: FnMut(usize, RowMark), G: FnMut(usize)> Work for Announce<F, G> {
 }
 
 /// Reads the clock of one row. `None` until the batch has found the row.
-pub(crate) struct ReadClock(pub(crate) Option<u32>);
+pub(crate) struct ReadClock(pub(crate) SeenClock);
 impl Work for ReadClock {
+    type Caller = SeenClock;
+    fn caller(&mut self) -> &mut SeenClock {
+        &mut self.0
+    }
     const EFFECT: Effect = Effect::Peek;
-    fn clock(&mut self, _i: usize, outstanding: u32) {
+}
+
+pub(crate) struct SeenClock(pub(crate) Option<u32>);
+impl Operation for SeenClock {
+    const ACCESS: Access = Access::Peek;
+    fn seen(&mut self, _: usize, outstanding: u32) {
         self.0 = Some(outstanding);
     }
 }
@@ -277,6 +242,7 @@ impl Work for ReadClock {
 /// Moves the rows that are still at these addresses, where compaction found them.
 pub(crate) struct MoveChained<'a>(pub(crate) &'a [Address]);
 impl Work for MoveChained<'_> {
+    no_caller!();
     const EFFECT: Effect = Effect::Move;
     const ROOM: Room = Room::Compaction;
     const AHEAD: bool = true;

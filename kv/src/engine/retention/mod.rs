@@ -42,11 +42,11 @@
 
 mod uses;
 
-use crate::engine::batch::{BatchMemory, Retain, Scratch, Tally};
+use crate::engine::batch::{Retain, Scratch, Tally};
 use crate::engine::core::Core;
 use crate::epoch::Gate;
 use crate::log::Log;
-use crate::operation::Outcome;
+use crate::operation::Clock;
 use crate::record::address::{Address, TableNumber};
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordRef;
@@ -225,13 +225,12 @@ impl Copying {
             keys.extend(rows.iter().map(|&(_, key, _)| key));
             addresses.clear();
             addresses.extend(rows.iter().map(|&(.., address)| address));
-            let mut outcome = Outcome::default();
             let mut tally = Tally::default();
-            let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };
             // The job fails if the log is poisoned or if there is no space. The next batch that
             // writes reports such an error. The rows that were not copied leave memory, but they
             // are on disk already.
-            let _ = core.run_job(table, keys, &mut Retain(addresses), memory);
+            let job = &mut Retain(addresses);
+            let _ = core.run_within(table, keys, Clock::Keep, job, scratch, &mut tally);
             core.counters.records_appended.add(tally.appended);
             core.counters.retained.add(tally.moved);
         }

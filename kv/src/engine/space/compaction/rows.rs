@@ -1,14 +1,14 @@
 //! Copies the current rows of a page to the tail. No row then needs the page.
 
 use super::{Compaction, Fill, GROUP_ROWS, Row};
-use crate::engine::batch::{BatchMemory, MoveChained, Tally};
+use crate::engine::batch::{MoveChained, Tally};
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::index::{Candidates, Entry, Index};
 use crate::log::page::PAGE_HEADER_BYTES;
 use crate::log::view::View;
 use crate::log::{PageFull, TurnFor};
-use crate::operation::Outcome;
+use crate::operation::Clock;
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 
@@ -152,11 +152,9 @@ impl Compaction<'_> {
             // If the table was dropped, its rows are dead. No other table has the number, because
             // this page still has records with it.
             let Some(table) = tables.of(number) else { continue };
-            let mut outcome = Outcome::default();
             let mut tally = Tally::default();
-            let scratch = &mut pass.scratch;
-            let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };
-            let done = self.core.run_job(table, keys, &mut MoveChained(addresses), memory);
+            let (job, scratch) = (&mut MoveChained(addresses), &mut pass.scratch);
+            let done = self.core.run_within(table, keys, Clock::Keep, job, scratch, &mut tally);
             counters.records_appended.add(tally.appended);
             counters.disk_reads.add(tally.disk_reads);
             counters.disk_read_bytes.add(tally.disk_read_bytes);
@@ -164,7 +162,7 @@ impl Compaction<'_> {
             match done {
                 // Another thread dropped the table during the batch, so the rows that the batch has
                 // moved are dead.
-                Err(Error::NoSuchTable(_)) | Ok(()) => {}
+                Err(Error::NoSuchTable(_)) | Ok(_) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -196,7 +194,7 @@ fn copy(
 ) -> std::result::Result<bool, PageFull> {
     let value = image.padded_value();
     let value_bytes = value.len() - image.unused_bytes();
-    let new = core.begin_record(view, image.shape().table(), image.key(), value_bytes)?;
+    let new = core.log.begin_record(view, image.shape().table(), image.key(), value_bytes)?;
     core.counters.records_appended.add(1);
     // SAFETY: the duty is that no other thread uses the value, and that it lies in the record. This
     // thread has not published the record, and the record is as long as the image.
