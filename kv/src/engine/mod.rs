@@ -10,8 +10,8 @@
 //! - `waiters`: parks threads until a row is released.
 //! - `read_at`: the checkpoint that a read-only store shows.
 //!
-//! Each part has its own state. `tables` knows no other part. `space` and `retention` run batches to
-//! copy rows, and batches ask them for room and tell them what they appended.
+//! Each part has its own state. `tables` knows no other part. `space` and `retention` run batches
+//! to copy rows, and batches ask them for room and tell them what they appended.
 
 pub(crate) mod batch;
 pub(crate) mod core;
