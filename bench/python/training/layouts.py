@@ -274,7 +274,7 @@ def joined(starts: Ints, ends: Ints, groups: Ints, longest: int) -> tuple[int, i
 
 
 class Uses:
-    """Which rows retention keeps: `Uses` of `kv/src/engine/retention/state.rs`."""
+    """Which rows retention keeps: `Uses` of `kv/src/engine/retention/uses.rs`."""
 
     def __init__(self) -> None:
         self.rows = np.zeros(USES_MAX + 1, np.int64)

@@ -110,6 +110,7 @@ impl Core {
     }
 
     /// Returns the parts that decide if the log may take another page.
+    #[inline]
     pub(crate) fn headroom(&self) -> Headroom<'_> {
         Headroom { space: &self.space, log: &self.log, tables: &self.tables }
     }

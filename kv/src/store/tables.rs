@@ -152,8 +152,12 @@ impl Store {
         }
         let core = self.core();
         core.log.check_poison()?;
-        let dropped = core.tables.lock().drop_tables(tables)?;
+        let mut locked = core.tables.lock();
+        let dropped = locked.drop_tables(tables)?;
+        // Counted under the lock. A checkpoint that has taken the lock and finds a table gone must
+        // also find the drop counted (`Store::checkpoint_id`).
         core.counters.tables_dropped.add(dropped);
+        drop(locked);
         self.waiters.wake_all();
         core.space.signal().raise();
         Ok(())
@@ -211,6 +215,30 @@ mod tests {
 
     fn names(store: &Store) -> Vec<String> {
         store.tables().into_iter().map(|table| table.name).collect()
+    }
+
+    /// Regression test: a call that was refused for its table counted its keys.
+    #[test]
+    fn a_call_on_a_table_that_is_gone_counts_nothing() {
+        struct Release;
+        impl crate::Operation for Release {
+            const ACCESS: crate::Access = crate::Access::Touch;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
+        let table = store.create_table("a", 8, b"").unwrap();
+        store.drop_table(table).unwrap();
+        let before = store.stats();
+        for keys in [&[1][..], &[1, 2, 3]] {
+            let released = store.execute(table, keys, crate::Clock::Release, &mut Release);
+            assert!(matches!(released, Err(Error::NoSuchTable(_))), "{released:?}");
+            let deleted = store.delete(table, keys);
+            assert!(matches!(deleted, Err(Error::NoSuchTable(_))), "{deleted:?}");
+        }
+        let after = store.stats();
+        assert_eq!(after.batches, before.batches);
+        assert_eq!(after.update_keys, before.update_keys);
+        assert_eq!(after.delete_keys, before.delete_keys);
     }
 
     #[test]

@@ -33,7 +33,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let first = if planted(Planted::HintUnchecked) { view.head } else { view.read_only };
         // A hint of 0 means "no hint".
         let first = first.max(1);
-        (W::IN_PLACE && W::EFFECT != Effect::Get || W::EFFECT == Effect::Peek)
+        // The accesses that `Operation::hints` names.
+        matches!(W::EFFECT, Effect::Peek | Effect::Update | Effect::Put | Effect::Touch)
             && !VARIABLE
             && self.hints().is_some_and(|all| all[places].iter().all(|&at| at >= first))
     }

@@ -117,6 +117,15 @@ struct Place<'g> {
     record: RecordRef<'g>,
 }
 
+/// The table whose rows a batch works on.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    table: TableId,
+    width: Width,
+    /// The length of the table's values in bytes; the largest length if the lengths vary.
+    value_bytes: usize,
+}
+
 /// A guard that wakes the threads that wait for rows of this batch when it is dropped. The guard
 /// does so even if the batch ends with an error or a panic, because such a batch may have released
 /// rows.
@@ -149,10 +158,11 @@ impl Core {
     ) -> Result<Outcome> {
         // Checked first, because the guard below reads all keys when it is dropped.
         check_batch(keys.len())?;
+        let rows = self.rows_of::<W>(table)?;
         let releases = clock == Clock::Release || W::EFFECT == Effect::Delete;
         let _released = releases.then(|| Released { waiters: &self.waiters, table, keys });
         let mut scratch = take_scratch();
-        let outcome = self.run_within(table, keys, clock, work, &mut scratch, tally);
+        let outcome = self.run_over(rows, keys, clock, work, &mut scratch, tally);
         give_back_scratch(scratch);
         tally.add_to::<W>(&self.counters, keys.len() as u64);
         outcome
@@ -162,24 +172,42 @@ impl Core {
     ///
     /// # Errors
     /// The errors of [`Store::execute`](crate::Store::execute).
-    #[inline]
     pub(crate) fn run_within<W: Work>(
         &self,
         table: TableId,
+        keys: &[u64],
+        work: &mut W,
+        scratch: &mut Scratch,
+        tally: &mut Tally,
+    ) -> Result<Outcome> {
+        self.run_over(self.rows_of::<W>(table)?, keys, Clock::Keep, work, scratch, tally)
+    }
+
+    /// Looks a table up for `W`.
+    fn rows_of<W: Work>(&self, table: TableId) -> Result<Rows> {
+        let width = W::WIDTH.map_or_else(|| self.tables.width(table), Ok)?;
+        Ok(Rows { table, width, value_bytes: self.tables.value_bytes(table, width)? })
+    }
+
+    #[inline]
+    fn run_over<W: Work>(
+        &self,
+        rows: Rows,
         keys: &[u64],
         clock: Clock,
         work: &mut W,
         scratch: &mut Scratch,
         tally: &mut Tally,
     ) -> Result<Outcome> {
-        let width = W::WIDTH.map_or_else(|| self.tables.width(table), Ok)?;
         // The constants keep the compiler from making the variant that no operation uses.
         if const { matches!(W::WIDTH, Some(Width::Fixed)) } {
-            Batch::<W, false>::new(self, table, keys, clock, work, scratch, tally)?.run()
-        } else if const { matches!(W::WIDTH, Some(Width::Variable)) } || width == Width::Variable {
-            Batch::<W, true>::new(self, table, keys, clock, work, scratch, tally)?.run()
+            Batch::<W, false>::new(self, rows, keys, clock, work, scratch, tally).run()
+        } else if const { matches!(W::WIDTH, Some(Width::Variable)) }
+            || rows.width == Width::Variable
+        {
+            Batch::<W, true>::new(self, rows, keys, clock, work, scratch, tally).run()
         } else {
-            Batch::<W, false>::new(self, table, keys, clock, work, scratch, tally)?.run()
+            Batch::<W, false>::new(self, rows, keys, clock, work, scratch, tally).run()
         }
     }
 }
@@ -232,14 +260,14 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
 
     fn new(
         core: &'a Core,
-        table: TableId,
+        rows: Rows,
         keys: &'a [u64],
         clock: Clock,
         work: &'a mut W,
         scratch: &'a mut Scratch,
         tally: &'a mut Tally,
-    ) -> Result<Self> {
-        let value_bytes = core.tables.value_bytes(table, Self::WIDTH)?;
+    ) -> Self {
+        let Rows { table, value_bytes, .. } = rows;
         if scratch.value.len() != value_bytes.div_ceil(8) {
             scratch.value.resize(value_bytes.div_ceil(8), 0);
         }
@@ -262,7 +290,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             Effect::Peek | Effect::Update | Effect::Put | Effect::Delete | Effect::Move => false,
         };
         let prefetched_bytes = if reads_headers_alone { HEADER_BYTES } else { record_bytes };
-        Ok(Batch {
+        Batch {
             core,
             table,
             value_bytes,
@@ -283,7 +311,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             too_long: None,
             outcome: Outcome::default(),
             tally,
-        })
+        }
     }
 
     /// Runs the whole batch.

@@ -1,6 +1,7 @@
 //! Memory that a thread keeps from one batch to the next.
 
 use std::cell::Cell;
+use std::fmt;
 
 /// Number of keys of a chunk. After each chunk, the batch looks for rows to retain.
 pub(crate) const CHUNK_KEYS: usize = 1024;
@@ -45,7 +46,7 @@ pub(super) struct Pending {
 }
 
 /// Memory that a thread keeps from one batch to the next.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Scratch {
     pub(super) value: Vec<u64>,
     pub(super) candidates: Candidates,
@@ -58,6 +59,13 @@ pub(crate) struct Scratch {
     pub(crate) own_buffer: Option<AlignedBuffer>,
     /// Indices of the keys whose entries are in overflow buckets.
     pub(super) deferred: Vec<u32>,
+}
+
+/// Shows no content, because it has values of rows.
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
 }
 
 thread_local! {

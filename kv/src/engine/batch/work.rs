@@ -43,7 +43,8 @@ pub(crate) enum Room {
 ///
 /// A job runs over tables of either width. The width is a constant of `Batch`.
 pub(crate) trait Work {
-    /// The operation whose methods get and give the values. A job has [`NoCaller`].
+    /// The operation whose methods get and give the values. A job that neither gets nor gives
+    /// values has [`NoCaller`].
     type Caller: Operation;
     fn caller(&mut self) -> &mut Self::Caller;
 
@@ -221,7 +222,7 @@ impl<F: FnMut(usize, RowMark), G: FnMut(usize)> Work for Announce<F, G> {
     }
 }
 
-/// Reads the clock of one row. `None` until the batch has found the row.
+/// Reads the clock of one row. Runs over tables of both widths, which an operation does not.
 pub(crate) struct ReadClock(pub(crate) SeenClock);
 impl Work for ReadClock {
     type Caller = SeenClock;
@@ -231,6 +232,7 @@ impl Work for ReadClock {
     const EFFECT: Effect = Effect::Peek;
 }
 
+/// The clock that a [`ReadClock`] has read. `None` until the batch has found the row.
 pub(crate) struct SeenClock(pub(crate) Option<u32>);
 impl Operation for SeenClock {
     const ACCESS: Access = Access::Peek;

@@ -42,11 +42,12 @@
 
 mod uses;
 
+use std::fmt;
+
 use crate::engine::batch::{Retain, Scratch, Tally};
 use crate::engine::core::Core;
 use crate::epoch::Gate;
 use crate::log::Log;
-use crate::operation::Clock;
 use crate::record::address::{Address, TableNumber};
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordRef;
@@ -80,7 +81,7 @@ pub(crate) struct Retention {
     half_life_bytes: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inspection {
     uses: Uses,
     /// The rows to retain, and the addresses at which the inspection saw them.
@@ -89,12 +90,19 @@ struct Inspection {
 }
 
 /// Memory for the batches that copy rows.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Copying {
     keys: Vec<u64>,
     addresses: Vec<Address>,
     /// The thread's own scratch memory belongs to the batch that runs retention.
     scratch: Scratch,
+}
+
+/// Shows no content, because it has the keys of many rows.
+impl fmt::Debug for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inspection").finish_non_exhaustive()
+    }
 }
 
 impl Retention {
@@ -230,7 +238,7 @@ impl Copying {
             // writes reports such an error. The rows that were not copied leave memory, but they
             // are on disk already.
             let job = &mut Retain(addresses);
-            let _ = core.run_within(table, keys, Clock::Keep, job, scratch, &mut tally);
+            let _ = core.run_within(table, keys, job, scratch, &mut tally);
             core.counters.records_appended.add(tally.appended);
             core.counters.retained.add(tally.moved);
         }

@@ -37,7 +37,7 @@ pub(crate) fn compact_all(core: &Core) -> Result<Compacted> {
     while log.begin() + log.page_bytes() <= end {
         // A kept checkpoint or a scan needs the old records, so copies free no space now. The next
         // checkpoint may free some, and must find room on the disk.
-        if space.is_pinned() && core.headroom().lack_of_disk_for(0).is_some() {
+        if space.has_holder() && core.headroom().lack_of_disk_for(0).is_some() {
             done.out_of_room = true;
             break;
         }
@@ -95,7 +95,8 @@ fn compact_next(core: &Core) -> Result<u64> {
 }
 
 /// Gives back unneeded space, if there is enough of it for a system call. A system call for each
-/// small page would cost more than it gains. Without room, each page counts.
+/// small page would cost more than it gains. With a quota, or without room, each
+/// page counts.
 fn free_in_strides(core: &Core) -> Result<()> {
     let page_bytes = core.log.page_bytes();
     let urgent = core.space.quota_bytes.is_some() || core.headroom().was_short();

@@ -81,7 +81,7 @@ impl Space {
             quota_bytes: options.disk_quota_bytes,
             pins: Mutex::new(Pins { checkpoints: kept, ..Pins::default() }),
             checkpoints: Some(checkpoints),
-            ..Space::of_reader(0, budget, counters)
+            ..Space::with_begin(0, budget, counters)
         }
     }
 
@@ -92,6 +92,13 @@ impl Space {
         budget: &Arc<Budget>,
         counters: &Arc<Counters>,
     ) -> Self {
+        // A reader has no compaction thread.
+        let options = CompactionOptions { background: false, ..CompactionOptions::default() };
+        Space { options, ..Space::with_begin(log_begin, budget, counters) }
+    }
+
+    /// Makes a state that keeps no space above `log_begin` and gives back none below.
+    fn with_begin(log_begin: u64, budget: &Arc<Budget>, counters: &Arc<Counters>) -> Self {
         Space {
             options: CompactionOptions::default(),
             quota_bytes: None,

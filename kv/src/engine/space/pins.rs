@@ -145,7 +145,7 @@ impl Space {
     }
 
     /// True if a checkpoint or a scan needs log.
-    pub(super) fn is_pinned(&self) -> bool {
+    pub(super) fn has_holder(&self) -> bool {
         self.pins.lock().lowest().is_some()
     }
 

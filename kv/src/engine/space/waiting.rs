@@ -126,7 +126,7 @@ impl Headroom<'_> {
         let pressure = self.pressure(state);
         // True if compaction cannot free space now: a checkpoint or a scan still needs the old
         // records, and there is no room for the copies that compaction appends.
-        let in_vain = || self.space.is_pinned() && self.is_short();
+        let in_vain = || self.space.has_holder() && self.is_short();
         (state.urgent && pressure.has_dead_space() || pressure.exceeds_target()) && !in_vain()
     }
 
@@ -145,7 +145,7 @@ impl Headroom<'_> {
                 || self.space.pins.lock().taking
                 // Copying rows frees no space while a checkpoint holds the old records.
                 || self.pressure(state).has_dead_space()
-                    && !self.space.is_pinned()
+                    && !self.space.has_holder()
                     && (self.has_cold_page() || !self.log.is_disk_full() && self.log.settle_oldest()))
     }
 

@@ -56,6 +56,7 @@
 mod rows;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Instant;
 
 use super::pressure::Fill;
@@ -72,7 +73,7 @@ use crate::sync::{MutexGuard, Planted, planted};
 const GROUP_ROWS: usize = 32;
 
 /// Memory and state that compaction keeps from one page to the next.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Pass {
     buffer: Option<AlignedBuffer>,
     rows: Vec<Row>,
@@ -86,6 +87,13 @@ pub(super) struct Pass {
     fill: Fill,
     /// The bucket at which the sweep of the index continues.
     sweep: u64,
+}
+
+/// Shows the position alone, because the rest has the keys of many rows.
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pass").field("sweep", &self.sweep).finish_non_exhaustive()
+    }
 }
 
 /// A record of the page that is being compacted, identified by its offset in the page.

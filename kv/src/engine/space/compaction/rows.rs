@@ -8,7 +8,6 @@ use crate::index::{Candidates, Entry, Index};
 use crate::log::page::PAGE_HEADER_BYTES;
 use crate::log::view::View;
 use crate::log::{PageFull, TurnFor};
-use crate::operation::Clock;
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 
@@ -154,7 +153,7 @@ impl Compaction<'_> {
             let Some(table) = tables.of(number) else { continue };
             let mut tally = Tally::default();
             let (job, scratch) = (&mut MoveChained(addresses), &mut pass.scratch);
-            let done = self.core.run_within(table, keys, Clock::Keep, job, scratch, &mut tally);
+            let done = self.core.run_within(table, keys, job, scratch, &mut tally);
             counters.records_appended.add(tally.appended);
             counters.disk_reads.add(tally.disk_reads);
             counters.disk_read_bytes.add(tally.disk_read_bytes);
