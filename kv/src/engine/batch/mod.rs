@@ -199,17 +199,29 @@ impl Core {
         scratch: &mut Scratch,
         tally: &mut Tally,
     ) -> Result<Outcome> {
+        // The batch fills this value through a reference, because moving it costs a batch of one
+        // key as much as its row.
+        let mut outcome = Outcome::default();
+        let lent = Lent { scratch, outcome: &mut outcome, tally };
         // The constants keep the compiler from making the variant that no operation uses.
-        if const { matches!(W::WIDTH, Some(Width::Fixed)) } {
-            Batch::<W, false>::new(self, rows, keys, clock, work, scratch, tally).run()
+        let done = if const { matches!(W::WIDTH, Some(Width::Fixed)) } {
+            Batch::<W, false>::new(self, rows, keys, clock, work, lent).run()
         } else if const { matches!(W::WIDTH, Some(Width::Variable)) }
             || rows.width == Width::Variable
         {
-            Batch::<W, true>::new(self, rows, keys, clock, work, scratch, tally).run()
+            Batch::<W, true>::new(self, rows, keys, clock, work, lent).run()
         } else {
-            Batch::<W, false>::new(self, rows, keys, clock, work, scratch, tally).run()
-        }
+            Batch::<W, false>::new(self, rows, keys, clock, work, lent).run()
+        };
+        done.map(|()| outcome)
     }
+}
+
+/// Memory that is lent to a batch.
+struct Lent<'a> {
+    scratch: &'a mut Scratch,
+    outcome: &'a mut Outcome,
+    tally: &'a mut Tally,
 }
 
 /// A running batch.
@@ -251,7 +263,7 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     appended_at_turn: Option<u64>,
     /// Index and length of a value that is longer than the table admits. The batch then fails.
     too_long: Option<(usize, usize)>,
-    outcome: Outcome,
+    outcome: &'a mut Outcome,
     tally: &'a mut Tally,
 }
 
@@ -264,8 +276,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         keys: &'a [u64],
         clock: Clock,
         work: &'a mut W,
-        scratch: &'a mut Scratch,
-        tally: &'a mut Tally,
+        Lent { scratch, outcome, tally }: Lent<'a>,
     ) -> Self {
         let Rows { table, value_bytes, .. } = rows;
         if scratch.value.len() != value_bytes.div_ceil(8) {
@@ -309,13 +320,13 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             appended_noted: 0,
             appended_at_turn: None,
             too_long: None,
-            outcome: Outcome::default(),
+            outcome,
             tally,
         }
     }
 
     /// Runs the whole batch.
-    fn run(mut self) -> Result<Outcome> {
+    fn run(&mut self) -> Result<()> {
         if W::APPENDS {
             self.core.log.check_poison()?;
         }
@@ -334,7 +345,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
                 self.finish_pending()?;
             }
         }
-        Ok(self.outcome)
+        Ok(())
     }
 
     fn run_chunk(&mut self, start: usize, end: usize) -> Result<()> {
