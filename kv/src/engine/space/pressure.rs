@@ -1,10 +1,10 @@
 //! How far the log's length exceeds the size that its current rows need.
 //!
-//! That size is their *footprint* times the *packing*. The footprint is the size of the pages that the rows of each
-//! table would fill by themselves. The packing is the size of the pages that the rows really need,
-//! divided by the footprint. Compaction measures it in each turn through the log. It exceeds 1
-//! because long and short rows in one page may leave gaps. Without the packing, a log without dead
-//! records could be longer than the target, and copying it would gain nothing.
+//! That size is their *footprint* times the *packing*. The footprint is the size of the pages that
+//! the rows of each table would fill by themselves. The packing is the size of the pages that the
+//! rows really need, divided by the footprint. Compaction measures it in each turn through the log.
+//! It exceeds 1 because long and short rows in one page may leave gaps. Without the packing, a log
+//! without dead records could be longer than the target, and copying it would gain nothing.
 //!
 //! Compaction begins at 1.4 times that size (the target). If the log is longer than
 //! `bytes_before_waiting`, which is a little above the target, a writer waits at its next page
