@@ -5,6 +5,7 @@ use crate::engine::tables::{NewTable, TableInfo};
 use crate::error::{Error, Result};
 use crate::operation::Width;
 use crate::record::address::TableId;
+use crate::sync::{Planted, planted, thread};
 
 impl Store {
     /// Makes a table whose values have `value_bytes` bytes each. Stores `descriptor` with the
@@ -154,6 +155,11 @@ impl Store {
         core.log.check_poison()?;
         let mut locked = core.tables.lock();
         let dropped = locked.drop_tables(tables)?;
+        let late = planted(Planted::DropCountedLate);
+        let locked = (!late).then_some(locked);
+        if late {
+            thread::yield_now();
+        }
         // Counted under the lock. A checkpoint that has taken the lock and finds a table gone must
         // also find the drop counted (`Store::checkpoint_id`).
         core.counters.tables_dropped.add(dropped);

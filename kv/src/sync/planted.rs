@@ -62,6 +62,9 @@ pub(crate) enum Planted {
     /// A batch changes the record to which a hint leads, although the record is in the read-only
     /// region.
     HintUnchecked,
+    /// A dropped table is counted after the lock of the tables is released. A checkpoint that takes
+    /// the lock in between gets the id of a state that has the table.
+    DropCountedLate,
     /// A crew that one caller has is given to another caller too.
     CrewShared,
     /// A helper enters a round that its caller has closed.

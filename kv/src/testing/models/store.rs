@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{SMALL, explore, finds};
+use crate::checkpoint::Checkpoints;
 use crate::device::{Device, DeviceOptions, MemoryDevice};
 use crate::engine::space::options::CompactionOptions;
 use crate::engine::waiters::ReleaseTicket;
+use crate::files::directory::Directory;
 use crate::hints::{Hints, RowHint, RowHints};
 use crate::operation::{Access, Clock, Operation};
 use crate::options::StoreOptions;
@@ -450,6 +452,28 @@ fn second_checkpoint_among_writers() {
     });
 }
 
+/// A table is dropped while a checkpoint is taken. The id of the checkpoint must agree with the
+/// tables that it has.
+fn checkpoint_beside_a_drop() {
+    let bank = Bank::new(|_| {});
+    let filler = bank.filler;
+    let made = bank.store.state_id();
+    let dropping = spawn(&bank, move |bank| bank.store.drop_table(filler).unwrap());
+    let number = bank.store.checkpoint(b"").unwrap();
+    join([dropping]);
+    let dropped = bank.store.state_id();
+    quietly(|| {
+        let dir = Directory::open(bank.dir.path()).unwrap();
+        let kept = Checkpoints::look(&dir).unwrap().within(SMALL);
+        let id = kept.manifest(number).unwrap().id;
+        let bank = bank.reopen();
+        // A table that is missing is made again, with another id.
+        let is_there = bank.filler == filler;
+        assert!(id != made.checkpoint_id(number) || is_there, "the id says that it is there");
+        assert!(id != dropped.checkpoint_id(number) || !is_there, "the id says that it is gone");
+    });
+}
+
 /// Compaction moves rows while other threads add to them, delete them and insert them again.
 fn compacting_among_writers() {
     const FILLED: u64 = PAGES_IN_MEMORY;
@@ -550,6 +574,11 @@ fn a_second_checkpoint_is_one_moment() {
 }
 
 #[test]
+fn the_id_of_a_checkpoint_says_which_tables_it_has() {
+    explore("checkpoint beside a drop", checkpoint_beside_a_drop);
+}
+
+#[test]
 fn no_row_is_lost_by_compaction() {
     explore("compacting among writers", compacting_among_writers);
 }
@@ -599,4 +628,9 @@ fn planted_a_release_that_does_not_count_is_found() {
 #[test]
 fn planted_a_hint_that_is_not_checked_is_found() {
     finds(Planted::HintUnchecked, training_by_hints_while_pages_leave);
+}
+
+#[test]
+fn planted_a_drop_that_is_counted_late_is_found() {
+    finds(Planted::DropCountedLate, checkpoint_beside_a_drop);
 }
