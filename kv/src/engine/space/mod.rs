@@ -97,7 +97,7 @@ impl Space {
         Space { options, ..Space::with_begin(log_begin, budget, counters) }
     }
 
-    /// Makes a state that keeps no space above `log_begin` and gives back none below.
+    /// Makes a state in which all space below `log_begin` counts as given back.
     fn with_begin(log_begin: u64, budget: &Arc<Budget>, counters: &Arc<Counters>) -> Self {
         Space {
             options: CompactionOptions::default(),
