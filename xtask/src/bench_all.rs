@@ -28,7 +28,7 @@ const MEASUREMENTS: [&[&str]; 47] = [
     &["single-op"],
     &["scaling"],
     &["out-of-core"],
-    &["cold"],
+    &["cold", "--part", "processor"],
     &["footprint"],
     &["growth"],
     &["checkpoint"],
