@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use common::reading::{by_hand, keys, rows_of};
 use common::{peek, put};
-use embank_kv::device::{self, Device, DeviceOptions, Freed, Read};
+use embank_kv::device::{self, Device, DeviceOptions, Freed, PartFile, Read};
 use embank_kv::{DeviceChoice, Result, Store, StoreOptions, inspect};
 
 const ROLE: &str = "EMBANK_TEST_STREAMS_ROLE";
@@ -80,6 +80,13 @@ impl Device for Watching {
     fn free(&self, below: u64) -> Result<Freed> {
         self.look("a free");
         self.inner.free(below)
+    }
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.inner.part_files()
+    }
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        self.look("a removal");
+        self.inner.remove_part(begin)
     }
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.inner.locate(offset)

@@ -3,18 +3,14 @@
 use std::ops::{Range, RangeInclusive};
 
 use crate::device::Device;
+pub(crate) use crate::device::placement::COLD_BEGIN;
+use crate::device::placement::part_span_bytes;
 use crate::error::Result;
 use crate::record::hash::KeyHash;
 
-/// The first address of parts. Addresses of the log stay below.
-pub(crate) const COLD_BEGIN: u64 = 1 << 49;
-
-/// Smallest distance of the addresses of two parts, in bytes.
-const SPAN_BYTES_MIN: u64 = 16 << 20;
-
 /// Returns the address of a part's first byte.
 pub(crate) fn part_address(number: u64, segment_size_bytes: u64) -> u64 {
-    COLD_BEGIN + number * segment_size_bytes.max(SPAN_BYTES_MIN)
+    COLD_BEGIN + number * part_span_bytes(segment_size_bytes)
 }
 
 /// Where the parts of a bank lie, and by which hash their rows are ordered.

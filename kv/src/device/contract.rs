@@ -64,7 +64,27 @@ pub struct Freed {
     pub segments: u64,
 }
 
-/// Block storage for the log.
+/// The file of a part of the cold tier.
+///
+/// ```
+/// use embank_kv::device::{AlignedBuffer, Device, DeviceOptions, MemoryDevice, PartFile};
+/// let device = MemoryDevice::new(&DeviceOptions::default())?;
+/// let begin = 1 << 49; // The address of part 0.
+/// device.write(begin, &AlignedBuffer::zeroed(512))?;
+/// assert_eq!(device.part_files()?, [PartFile { begin, bytes: 512 }]);
+/// # Ok::<(), embank_kv::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartFile {
+    /// Log offset of the file's first byte: the part's address.
+    pub begin: u64,
+    /// Length of the file in bytes.
+    pub bytes: u64,
+}
+
+/// Block storage for the log, and for the parts of the cold tier. A log offset below 2^49 belongs
+/// to a segment of the log. From 2^49 on, each part has a span of 16 MiB or of a segment, whichever
+/// is longer, and a file of its own.
 pub trait Device: Send + Sync + fmt::Debug {
     /// The device's name in statistics: `"io_uring"`, `"threads"` or `"memory"`.
     fn name(&self) -> &'static str;
@@ -83,8 +103,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Reads all of `reads`, with as many at the same time as the device allows. Returns when all
     /// have ended.
     ///
-    /// Bytes between written ranges of a segment read as zeros, as in a sparse file. A read beyond
-    /// the last written block of a segment fails with [`Error::Truncated`](crate::Error::Truncated).
+    /// Bytes between written ranges of a file read as zeros, as in a sparse file. A read beyond the
+    /// last written block of a file fails with [`Error::Truncated`](crate::Error::Truncated).
     ///
     /// # Errors
     /// The first failure, with file and offset. All reads have ended when the call returns, and the
@@ -132,15 +152,15 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// syncs of this device fail too.
     fn sync(&self) -> Result<()>;
 
-    /// Drops all bytes from log offset `end` on, rounded up to a block. An opening of the bank
-    /// calls this with the end of its checkpoint's log, to discard what was written after that
-    /// checkpoint. The change is durable on return.
+    /// Drops all bytes of the log from log offset `end` on, rounded up to a block. An opening of
+    /// the bank calls this with the end of its checkpoint's log, to discard what was written after
+    /// that checkpoint. The change is durable on return. Parts stay.
     ///
     /// # Errors
     /// A failed truncation or removal, with the file.
     fn truncate(&self, end: u64) -> Result<()>;
 
-    /// Returns the space below log offset `below` to the file system. Removes files that lie
+    /// Returns the log's space below log offset `below` to the file system. Removes files that lie
     /// completely below `below`, and punches a hole into the next file if the file system supports
     /// holes. Later reads below `below` fail or return zeros. The change is not durable: after a
     /// crash some of the space may be in use again. If a file can't be removed, the call continues
@@ -149,6 +169,19 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// An error if the bank's directory was moved or can't be read.
     fn free(&self, below: u64) -> Result<Freed>;
+
+    /// Returns the files of all parts, in ascending order of their addresses.
+    ///
+    /// # Errors
+    /// A failed listing, with the folder.
+    fn part_files(&self) -> Result<Vec<PartFile>>;
+
+    /// Removes the file of the part at log offset `begin`. Does nothing if there is no such file.
+    /// The change is not durable: after a crash the file may be there again.
+    ///
+    /// # Errors
+    /// A failed removal, with the file.
+    fn remove_part(&self, begin: u64) -> Result<()>;
 
     /// Returns to the file system what the device has allocated beyond the last write. A checkpoint
     /// that fails calls this, because it may have lacked that room. Default: does nothing.

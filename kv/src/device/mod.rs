@@ -1,7 +1,8 @@
 //! Devices: the storage for pages of the log that are not in memory.
 //!
 //! The log is one address space of bytes. A device stores it in segment files of a fixed size and
-//! transfers whole blocks. There are three devices: `io_uring` with `O_DIRECT`; a thread pool with
+//! transfers whole blocks. The addresses from 2^49 on belong to the parts of the cold tier, each in
+//! a file of its own. There are three devices: `io_uring` with `O_DIRECT`; a thread pool with
 //! `pread` and `pwrite`, for systems without io_uring; and memory, in which nothing is durable.
 //! With the feature `testing`, `FaultyDevice` wraps another device and fails on request.
 //!
@@ -31,6 +32,7 @@ mod lent_files;
 mod memory;
 mod open_file;
 pub(crate) mod options;
+pub(crate) mod placement;
 pub(crate) mod pool;
 #[cfg(target_os = "linux")]
 mod priority;
@@ -54,7 +56,7 @@ use std::sync::Arc;
 pub use crate::testing::faulty::{DeviceCalls, FaultyDevice, ReadFault, WriteFault};
 pub use buffer::AlignedBuffer;
 pub(crate) use contract::BLOCK_BYTES_MAX;
-pub use contract::{BLOCK_BYTES, Device, DeviceReport, Freed, Read};
+pub use contract::{BLOCK_BYTES, Device, DeviceReport, Freed, PartFile, Read};
 pub use memory::MemoryDevice;
 pub use options::{DeviceChoice, DeviceOptions};
 pub use segments::SEGMENT_SIZE_BYTES_DEFAULT;

@@ -210,7 +210,7 @@ impl<'a, 'f> Streaming<'a, 'f> {
             self.asked = Some((offset, len));
             return Ok(None);
         };
-        let within = offset % self.segments.segment_size_bytes();
+        let within = self.segments.within(offset);
         let end = self.tail;
         let lent = Lent { at, len, end, file, offset: within, arrived: 0, done: false };
         self.lent.push_back(lent);

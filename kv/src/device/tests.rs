@@ -348,6 +348,64 @@ fn truncation_drops_what_lies_beyond_and_keeps_the_rest() {
     });
 }
 
+/// Address of part `number`.
+fn part(number: u64) -> u64 {
+    (1 << 49) + number * (16 << 20)
+}
+
+#[test]
+fn parts_lie_beside_the_log_and_go_by_themselves() {
+    on_every_device(|device| {
+        assert_eq!(device.part_files().unwrap(), []);
+        write_log(device, 4);
+        // A part may be longer than a segment, and a transfer of it crosses no file.
+        for number in [0, 3, 7] {
+            let begin = part(number);
+            device.write(begin, &stamped(begin, 1, SEGMENT - BLOCK)).unwrap();
+            device.write(begin + SEGMENT - BLOCK, &stamped(begin, 2, SEGMENT)).unwrap();
+        }
+        device.sync().unwrap();
+        let files = |numbers: &[u64]| {
+            let file = |&number| PartFile { begin: part(number), bytes: 2 * SEGMENT - BLOCK };
+            numbers.iter().map(file).collect::<Vec<_>>()
+        };
+        assert_eq!(device.part_files().unwrap(), files(&[0, 3, 7]));
+        let whole = part(3) + SEGMENT - BLOCK;
+        assert_eq!(*read(device, whole, SEGMENT).unwrap(), *stamped(part(3), 2, SEGMENT));
+        let beyond = read(device, part(3) + 2 * SEGMENT - BLOCK, BLOCK);
+        assert!(matches!(beyond, Err(Error::Truncated { .. })), "{beyond:?}");
+        assert!(matches!(read(device, part(1), BLOCK), Err(Error::Truncated { found: 0, .. })));
+        assert_eq!(device.free(2 * SEGMENT).unwrap(), Freed { end: 2 * SEGMENT, segments: 2 });
+        device.truncate(u64::MAX).unwrap();
+        device.truncate(0).unwrap();
+        assert_eq!(device.part_files().unwrap(), files(&[0, 3, 7]));
+        device.remove_part(part(3)).unwrap();
+        device.remove_part(part(3)).unwrap();
+        assert_eq!(device.part_files().unwrap(), files(&[0, 7]));
+        assert!(matches!(read(device, part(3), BLOCK), Err(Error::Truncated { .. })));
+        device.write(part(3), &stamped(0, 9, BLOCK)).unwrap();
+        assert_eq!(*read(device, part(3), BLOCK).unwrap(), *stamped(0, 9, BLOCK));
+        assert_eq!(*read(device, part(7), BLOCK).unwrap(), *stamped(part(7), 1, BLOCK));
+    });
+}
+
+/// Shows that reads of more parts than a device may have open files complete.
+#[test]
+fn a_stream_reads_more_parts_than_files_may_be_open() {
+    on_every_device(|device| {
+        let parts = 4 * OPEN_FILES_MIN as u64;
+        for number in 0..parts {
+            device.write(part(number), &stamped(part(number), 0, 8 * BLOCK)).unwrap();
+        }
+        let at = |i: u64| part(i * 7 % parts) + i % 8 * BLOCK;
+        let offsets: Vec<u64> = (0..400).map(at).collect();
+        assert_burst(device, &offsets, BLOCK as usize);
+        let mut stream = Wander::new(offsets.iter().map(|&at| (at, BLOCK as usize)).collect(), 0);
+        device.read_stream(&mut AlignedBuffer::zeroed(16 << 10), &mut stream).unwrap();
+        device.sync().unwrap();
+    });
+}
+
 #[test]
 fn many_threads_read_while_one_writes() {
     on_every_device(|device| {

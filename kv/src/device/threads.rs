@@ -20,7 +20,7 @@ use crate::process::locks::{Condvar, Mutex};
 use super::pool::ReadPool;
 use super::segments::Segments;
 use super::segments::segment::read_failed;
-use super::{Device, DeviceOptions, DeviceReport, Freed, Read};
+use super::{Device, DeviceOptions, DeviceReport, Freed, PartFile, Read};
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 use crate::sync::{AtomicUsize, Ordering};
@@ -126,6 +126,14 @@ impl Device for ThreadDevice {
 
     fn free(&self, below: u64) -> Result<Freed> {
         self.segments.free(below)
+    }
+
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.segments.part_files()
+    }
+
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        self.segments.remove_part(begin)
     }
 
     fn return_surplus(&self) {

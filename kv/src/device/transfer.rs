@@ -2,16 +2,17 @@
 
 use std::io;
 
-use super::BLOCK_BYTES;
+use super::{BLOCK_BYTES, placement};
 use crate::error::{Error, Result};
 
-/// Refuses a transfer that is empty, is not block-aligned or crosses a segment. `memory` is the
-/// transfer's memory, and `offset` its log offset.
+/// Refuses a transfer that is empty, is not block-aligned or crosses a segment or a part. `memory`
+/// is the transfer's memory, and `offset` its log offset.
 pub(crate) fn check(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Result<()> {
     let block = BLOCK_BYTES as u64;
     let len = memory.len() as u64;
     let aligned = (offset | len | memory.as_ptr() as u64).is_multiple_of(block);
-    let within = len > 0 && (offset & (segment_size_bytes - 1)) + len <= segment_size_bytes;
+    let file_bytes = placement::file_bytes_max(offset, segment_size_bytes);
+    let within = len > 0 && (offset & (file_bytes - 1)) + len <= file_bytes;
     if aligned && within { Ok(()) } else { Err(refuse(offset, memory, segment_size_bytes)) }
 }
 
@@ -19,10 +20,11 @@ pub(crate) fn check(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Resu
 fn refuse(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Error {
     Error::InvalidArgument(format!(
         "a transfer of {} bytes at log offset {offset} from or to address {:p} won't do: all three \
-         must be multiples of {BLOCK_BYTES}, the length above zero, and the bytes within one segment of \
-         {segment_size_bytes} bytes",
+         must be multiples of {BLOCK_BYTES}, the length above zero, and the bytes within one file of \
+         {} bytes",
         memory.len(),
         memory.as_ptr(),
+        placement::file_bytes_max(offset, segment_size_bytes),
     ))
 }
 
@@ -88,6 +90,10 @@ mod tests {
         assert!(refused(512, 0..4096));
         assert!(refused(0, 0..8192));
         assert!(refused(u64::MAX - 511, 0..1024));
+        let part = placement::COLD_BEGIN;
+        assert!(!refused(part, 0..8192));
+        assert!(!refused(part + (16 << 20) - 512, 0..512));
+        assert!(refused(part + (16 << 20) - 512, 0..1024));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use embank_kv::device::{self, Device, DeviceOptions, Freed, Read};
+use embank_kv::device::{self, Device, DeviceOptions, Freed, PartFile, Read};
 use embank_kv::{DeviceChoice, Result};
 
 struct BeforeSync {
@@ -50,6 +50,12 @@ impl Device for BeforeSync {
     }
     fn free(&self, below: u64) -> Result<Freed> {
         self.inner.free(below)
+    }
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.inner.part_files()
+    }
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        self.inner.remove_part(begin)
     }
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.inner.locate(offset)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 
 use embank_kv::Result;
-use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
+use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, PartFile, Read};
 
 /// A device that holds all writes while it is closed. A test can let single writes pass.
 #[derive(Debug)]
@@ -67,6 +67,12 @@ impl Device for Gate {
     }
     fn free(&self, below: u64) -> Result<Freed> {
         self.inner.free(below)
+    }
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.inner.part_files()
+    }
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        self.inner.remove_part(begin)
     }
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.inner.locate(offset)

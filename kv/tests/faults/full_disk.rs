@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::faulty::{BUDGET_BYTES, Open, VALUE_BYTES, memory, open_on, try_put};
 use crate::common::compacting::by_hand;
 use crate::common::{Add, options, peek, put, value};
-use embank_kv::device::{Device, DeviceOptions, FaultyDevice, Freed, MemoryDevice, Read};
+use embank_kv::device::{Device, DeviceOptions, FaultyDevice, Freed, MemoryDevice, PartFile, Read};
 use embank_kv::{Clock, DeviceChoice, Error, StoreOptions};
 
 /// Number of rows, several times the number that memory holds.
@@ -321,7 +321,8 @@ impl Device for SmallDisk {
     }
 
     fn truncate(&self, end: u64) -> embank_kv::Result<()> {
-        self.taken.lock().unwrap().split_off(&end.div_ceil(BLOCK_BYTES));
+        let log = end.div_ceil(BLOCK_BYTES)..(1 << 49) / BLOCK_BYTES;
+        self.taken.lock().unwrap().retain(|block| !log.contains(block));
         self.inner.truncate(end)
     }
 
@@ -336,6 +337,18 @@ impl Device for SmallDisk {
         Some(self.room_blocks() * BLOCK_BYTES)
     }
 
+    fn part_files(&self) -> embank_kv::Result<Vec<PartFile>> {
+        self.inner.part_files()
+    }
+    fn remove_part(&self, begin: u64) -> embank_kv::Result<()> {
+        let files = self.inner.part_files()?;
+        self.inner.remove_part(begin)?;
+        if let Some(file) = files.iter().find(|file| file.begin == begin) {
+            let blocks = begin / BLOCK_BYTES..(begin + file.bytes).div_ceil(BLOCK_BYTES);
+            self.taken.lock().unwrap().retain(|block| !blocks.contains(block));
+        }
+        Ok(())
+    }
     fn locate(&self, offset: u64) -> (std::path::PathBuf, u64) {
         self.inner.locate(offset)
     }

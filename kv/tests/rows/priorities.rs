@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{GetAll, options, peek, put};
 use embank_kv::device::{
-    AlignedBuffer, Device, DeviceOptions, Freed, MemoryDevice, Priority, Read, ReadStream,
+    AlignedBuffer, Device, DeviceOptions, Freed, MemoryDevice, PartFile, Priority, Read, ReadStream,
 };
 use embank_kv::{Clock, Result, Store};
 
@@ -64,6 +64,12 @@ impl Device for Counting {
     }
     fn free(&self, below: u64) -> Result<Freed> {
         self.inner.free(below)
+    }
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.inner.part_files()
+    }
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        self.inner.remove_part(begin)
     }
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.inner.locate(offset)

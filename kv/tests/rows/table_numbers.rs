@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier, Condvar, Mutex, RwLock};
 
 use crate::common::reading::{by_hand, keys, rows_of, scanned};
 use crate::common::{Add, PutAll, Random, acquire, options, peek, put, release, value};
-use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
+use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, PartFile, Read};
 use embank_kv::inspect::{SalvageOptions, TableReader, VerifyOptions, salvage, summary, verify};
 use embank_kv::{Clock, Error, Result, RowMark, Store, StoreOptions, TableId};
 
@@ -304,6 +304,12 @@ impl Device for HeldRead {
     }
     fn free(&self, below: u64) -> Result<Freed> {
         self.inner.free(below)
+    }
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.inner.part_files()
+    }
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        self.inner.remove_part(begin)
     }
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.inner.locate(offset)

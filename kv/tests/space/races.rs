@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::compacting::{VALUE_BYTES, by_hand, ends, open};
 use crate::common::{Add, GetAll, Random, options, peek, put, value};
-use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
+use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, PartFile, Read};
 use embank_kv::{Clock, CompactionOptions, Result, Store, StoreOptions};
 
 #[test]
@@ -180,6 +180,12 @@ impl Device for Slow {
     }
     fn free(&self, below: u64) -> Result<Freed> {
         self.inner.free(below)
+    }
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.inner.part_files()
+    }
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        self.inner.remove_part(begin)
     }
     fn locate(&self, offset: u64) -> (PathBuf, u64) {
         self.inner.locate(offset)

@@ -1,14 +1,16 @@
-//! Lists the segment files of a log, and says which names an opening refuses.
+//! Lists the segment files of a log and the files of parts, and says which names an opening
+//! refuses.
 
 use std::ffi::OsString;
 use std::io;
 
 use rustix::fs::{FileType, Stat};
 
+use crate::device::placement::{file_bytes_max, is_of_part};
 use crate::device::segments::names::first_offset;
 use crate::files::directory::Place;
 
-/// A name in the folder `log` that has the form of a segment's.
+/// A name in the folder `log` that has the form of a segment's or a part's.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) place: Place,
@@ -59,12 +61,16 @@ fn look(
     };
     let len = found.as_ref().map_or(0, |found| found.st_size.cast_unsigned());
     let is_file = |found: &Stat| FileType::from_raw_mode(found.st_mode).is_file();
-    let refused = if !first.is_multiple_of(segment_bytes) {
-        Some(format!("has a name that is no multiple of the segment size, {segment_bytes} bytes"))
+    let (of, most) = match is_of_part(first) {
+        true => ("part", file_bytes_max(first, segment_bytes)),
+        false => ("segment", segment_bytes),
+    };
+    let refused = if !first.is_multiple_of(most) {
+        Some(format!("has a name that is no multiple of the {of} size, {most} bytes"))
     } else if found.as_ref().is_some_and(|found| !is_file(found)) {
         Some("is no regular file".to_owned())
-    } else if len > segment_bytes {
-        Some(format!("has {len} bytes, and a segment has at most {segment_bytes}"))
+    } else if len > most {
+        Some(format!("has {len} bytes, and a {of} has at most {most}"))
     } else {
         None
     };

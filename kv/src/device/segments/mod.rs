@@ -1,7 +1,9 @@
-//! Maps the log's address space to segment files.
+//! Maps the log's address space to segment files, and the parts of the cold tier to files.
 //!
-//! Log offset `o` is in the file `log/<first offset, 16 hex digits>.seg`. All files have one fixed
-//! size, a power of two, so the log's beginning can be removed in whole files. A file is opened
+//! Log offset `o` is in the file `log/<first offset, 16 hex digits>.seg`. All segments have one
+//! fixed size, a power of two, so the log's beginning can be removed in whole files. Each part has
+//! one file, with a name of the same form (see `placement`). `truncate` and `free` change segments
+//! alone. A file is opened
 //! when it is first needed, with `O_DIRECT` if the file system allows it, and stays open until its
 //! place is needed (`open_files`). If too many files wait for a sync, the next write syncs all but
 //! the last. Before the log begins a segment without a free descriptor, the device syncs the
@@ -60,9 +62,10 @@ use rustix::fs::OFlags;
 use crate::process::descriptors;
 use crate::process::locks::Mutex;
 
+use crate::device::placement::{COLD_BEGIN, Placement, is_of_part};
 use crate::device::segments::listing::Listed;
 use crate::device::transfer::{self};
-use crate::device::{BLOCK_BYTES, DeviceOptions, Freed, Read, open_file};
+use crate::device::{BLOCK_BYTES, DeviceOptions, Freed, PartFile, Read, open_file};
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, FileIdentity, Place};
 use crate::files::held_file::HeldFile;
@@ -88,13 +91,13 @@ struct FreedFiles {
     unfinished: Vec<String>,
 }
 
-/// The segment files of one log.
+/// The segment files of one log, and the files of the parts beside it.
 #[derive(Debug)]
 pub(super) struct Segments {
     bank: Arc<Directory>,
     /// The directory `log`.
     folder: Arc<Directory>,
-    segment_size_bytes: u64,
+    placement: Placement,
     read_only: bool,
     direct: bool,
     block_bytes: usize,
@@ -128,7 +131,7 @@ impl Segments {
             bank: Arc::clone(dir),
             folder,
             read_only: options.read_only,
-            segment_size_bytes: options.segment_size_bytes,
+            placement: Placement { segment_size_bytes: options.segment_size_bytes },
             direct: false,
             block_bytes: BLOCK_BYTES,
             direct_refused: None,
@@ -141,10 +144,13 @@ impl Segments {
             sync_failure: Mutex::default(),
         };
         let on_disk = segments.on_disk()?;
-        segments.freed.lock().first = on_disk.first().map_or(0, |file| segments.number(file.first));
+        let mut of_log = on_disk.iter().filter(|file| !is_of_part(file.first));
+        let first = of_log.clone().next();
+        segments.freed.lock().first = first.map_or(0, |file| segments.number(file.first));
         let probed = if options.read_only {
-            // No writer removes the last file.
-            open_file::probe_direct_reads(on_disk.last().map(|file| &file.place))
+            // No writer removes the last segment.
+            let last = of_log.next_back().or(on_disk.last());
+            open_file::probe_direct_reads(last.map(|file| &file.place))
         } else {
             open_file::probe_direct(&segments.folder)
         };
@@ -162,13 +168,13 @@ impl Segments {
         self.folder.path()
     }
 
-    /// True if a segment contains log offset `offset`.
+    /// True if a file contains log offset `offset`.
     pub(super) fn holds(&self, segment: &Segment, offset: u64) -> bool {
         segment.number == self.number(offset)
     }
 
     pub(super) fn segment_size_bytes(&self) -> u64 {
-        self.segment_size_bytes
+        self.placement.segment_size_bytes
     }
 
     /// See [`Device::block_bytes`](crate::device::Device::block_bytes).
@@ -188,7 +194,7 @@ impl Segments {
     /// Checks every read, before any read starts.
     pub(super) fn check_all(&self, reads: &[Read<'_>]) -> Result<()> {
         let check =
-            |read: &Read<'_>| transfer::check(read.offset, read.buffer, self.segment_size_bytes);
+            |read: &Read<'_>| transfer::check(read.offset, read.buffer, self.segment_size_bytes());
         reads.iter().try_for_each(check)
     }
 
@@ -200,13 +206,17 @@ impl Segments {
 
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_writable("write")?;
-        transfer::check(offset, bytes, self.segment_size_bytes)?;
+        transfer::check(offset, bytes, self.segment_size_bytes())?;
         let segment = self.for_writing(self.number(offset), self.within(offset))?;
-        let growth = self.growth.change();
-        self.allocate(&growth, &segment, offset, bytes.len() as u64);
-        segment.write_all(self.within(offset), bytes)?;
-        growth.note_written(offset + bytes.len() as u64);
-        drop(growth);
+        if is_of_part(offset) {
+            // No thread reads a part before it is complete, so its writes need no allocation.
+            segment.write_all(self.within(offset), bytes)?;
+        } else {
+            let growth = self.growth.change();
+            self.allocate(&growth, &segment, offset, bytes.len() as u64);
+            segment.write_all(self.within(offset), bytes)?;
+            growth.note_written(offset + bytes.len() as u64);
+        }
         let unsynced = self.open.note_written(&segment);
         drop(segment);
         // While another thread syncs, that thread frees places, and this write returns at once.
@@ -227,7 +237,7 @@ impl Segments {
     fn allocate(&self, growth: &Changing<'_>, segment: &Segment, offset: u64, bytes: u64) {
         let within = self.within(offset);
         let room = if self.direct && self.allocates_ahead { self.room_bytes() } else { None };
-        let rest = self.segment_size_bytes - within;
+        let rest = self.segment_size_bytes() - within;
         let Some(wanted) = growth.wanted(offset, bytes, rest, room.unwrap_or(0)) else { return };
         // `write_all` reports a descriptor that fails this check.
         if segment.file.check().is_err() {
@@ -250,7 +260,7 @@ impl Segments {
         let Taken::Held(segment) = self.take(number, Wait::No, Purpose::Change)? else {
             return Ok(());
         };
-        let len = written.saturating_sub(number * self.segment_size_bytes);
+        let len = written.saturating_sub(self.placement.first(number));
         let is_written = self.written.lock().get(&number) == Some(&segment.file.identity());
         let cut = || {
             segment.file.check()?;
@@ -276,15 +286,17 @@ impl Segments {
         ((limit / 16).clamp(1, most), (limit / 8).clamp(1, 2 * most))
     }
 
-    /// Syncs all files except the last, which is being written.
+    /// Syncs all files except the last segment and the last part, which are being written.
     fn sync_all_but_last(&self, failure: &mut Option<String>) -> Result<()> {
-        self.sync_below(self.open.last_unsynced().unwrap_or(0), failure)
+        let parts = self.number(COLD_BEGIN);
+        let written = [self.open.last_unsynced(0..parts), self.open.last_unsynced(parts..u64::MAX)];
+        self.sync_files(|number| !written.contains(&Some(number)), failure)
     }
 
-    /// Syncs the files below segment `below`.
-    fn sync_below(&self, below: u64, failure: &mut Option<String>) -> Result<()> {
+    /// Syncs the files whose numbers `wanted` accepts.
+    fn sync_files(&self, wanted: impl Fn(u64) -> bool, failure: &mut Option<String>) -> Result<()> {
         self.check_sync(failure)?;
-        let synced = sync_all(&self.open.take_unsynced(below));
+        let synced = sync_all(&self.open.take_unsynced(wanted));
         synced.inspect_err(|error| *failure = Some(error.to_string()))
     }
 
@@ -305,7 +317,7 @@ impl Segments {
     }
 
     fn sync_unsynced(&self) -> Result<()> {
-        sync_all(&self.open.take_unsynced(u64::MAX))?;
+        sync_all(&self.open.take_unsynced(|_| true))?;
         // SeqCst: pairs with the store in `for_writing`.
         if self.folder_unsynced.swap(false, Ordering::SeqCst) {
             self.sync_folder()?;
@@ -320,16 +332,18 @@ impl Segments {
         self.check_writable("truncate")?;
         self.check_in_place()?;
         let Some(end) = end.checked_next_multiple_of(BLOCK_BYTES as u64) else { return Ok(()) };
+        let end = end.min(COLD_BEGIN);
         self.growth.change().begin_anew();
         let mut freed = self.freed.lock();
         freed.first = freed.first.min(self.number(end));
         drop(freed);
         let unfinished = self.remove_unfinished()?;
         self.freed.lock().unfinished = unfinished;
-        for file in self.on_disk()?.into_iter().rev() {
+        let of_log = self.on_disk()?.into_iter().filter(|file| !is_of_part(file.first));
+        for file in of_log.rev() {
             let Listed { place, first, len, .. } = file;
             let number = self.number(first);
-            let is_last = (first + 1..first + self.segment_size_bytes).contains(&end);
+            let is_last = (first + 1..first + self.segment_size_bytes()).contains(&end);
             let is_copied = is_last && (is_shared(&place)? || is_another_users(&place));
             if first >= end || is_copied {
                 self.open.forget(number);
@@ -388,6 +402,25 @@ impl Segments {
         Ok(freed)
     }
 
+    /// Returns the files of the parts.
+    pub(super) fn part_files(&self) -> Result<Vec<PartFile>> {
+        let parts = self.on_disk()?.into_iter().filter(|file| is_of_part(file.first));
+        Ok(parts.map(|Listed { first, len, .. }| PartFile { begin: first, bytes: len }).collect())
+    }
+
+    /// Removes the file of the part at log offset `begin`. A reader that has the file open can
+    /// still read it.
+    pub(super) fn remove_part(&self, begin: u64) -> Result<()> {
+        debug_assert!(is_of_part(begin), "`begin` is the address of a part");
+        self.check_writable("remove")?;
+        self.check_in_place()?;
+        let number = self.number(begin);
+        let place = self.place(number);
+        self.open.forget(number);
+        self.written.lock().remove(&number);
+        place.remove_file_if_there().map_err(|e| Error::io("remove", &place, e))
+    }
+
     /// Returns the space of a segment's first bytes to the file system. False if that is not
     /// possible.
     fn punch(&self, number: u64, bytes: u64) -> bool {
@@ -433,16 +466,16 @@ impl Segments {
     }
 
     fn number(&self, offset: u64) -> u64 {
-        offset / self.segment_size_bytes
+        self.placement.number(offset)
     }
 
     /// Returns the offset of log offset `offset` in its file.
     pub(super) fn within(&self, offset: u64) -> u64 {
-        offset % self.segment_size_bytes
+        self.placement.within(offset)
     }
 
     fn place(&self, number: u64) -> Place {
-        self.folder.place(segment_name(number * self.segment_size_bytes))
+        self.folder.place(segment_name(self.placement.first(number)))
     }
 
     /// Fails for a read of bytes that are allocated and not written.
@@ -504,10 +537,9 @@ impl Segments {
         loop {
             let mut taken = take(Wait::No)?;
             if matches!(taken, Taken::Busy) {
-                // All open files are in use, or no descriptor is free. The earlier segments are
-                // complete, and after their sync their files can be closed. Without this sync the
-                // wait might not end.
-                self.sync_below(number, &mut self.sync_failure.lock())?;
+                // All open files are in use, or no descriptor is free. After a sync of the other
+                // files, those can be closed. Without this sync the wait might not end.
+                self.sync_files(|other| other != number, &mut self.sync_failure.lock())?;
                 taken = take(Wait::Yes)?;
             }
             if let Taken::Held(segment) = taken {
@@ -517,8 +549,7 @@ impl Segments {
     }
 
     /// Returns the segment if its file is the one that this device has written, or belongs to this
-    /// bank alone and is no longer than a segment. Otherwise replaces the file by a copy of its
-    /// first `within` bytes.
+    /// bank alone and fits. Otherwise replaces the file by a copy of its first `within` bytes.
     fn owned<'a>(&'a self, segment: Held<'a>, within: u64) -> Result<Held<'a>> {
         let number = segment.number;
         let place = segment.place.clone();
@@ -543,9 +574,12 @@ impl Segments {
         Ok(own)
     }
 
-    /// False if a file is longer than a segment. Another program has made it.
+    /// False if a file is longer than a segment, or if a part would be written over an older file.
+    /// Another program has made the file, or it belongs to a part that could not be removed.
     fn fits(&self, segment: &Segment) -> io::Result<bool> {
-        Ok(segment.file().metadata()?.len() <= self.segment_size_bytes)
+        let first = self.placement.first(segment.number);
+        let most = if is_of_part(first) { 0 } else { self.segment_size_bytes() };
+        Ok(segment.file().metadata()?.len() <= most)
     }
 
     /// Notes a file that this device writes from now on. The next sync makes its name durable.
@@ -590,17 +624,18 @@ impl Segments {
         self.folder.names().map_err(|e| Error::io("list", self.folder.path(), e))
     }
 
-    /// Returns the segment files in ascending order. Ignores files with other names.
+    /// Returns the segment files, and then the files of parts, in ascending order. Ignores files
+    /// with other names.
     fn on_disk(&self) -> Result<Vec<Listed>> {
         let place = |name| self.folder.place(name);
-        let listed = listing::list(self.names()?, place, self.segment_size_bytes);
+        let listed = listing::list(self.names()?, place, self.segment_size_bytes());
         let listed = listed.map_err(|(place, e)| Error::io("stat", &place, e))?;
         match listed.iter().find_map(|file| Some((file, file.refused.as_ref()?))) {
             Some((file, refused)) => {
                 let problem = format!(
                     "must be that of the files of the log, not {}: {} {refused}, or open the bank with the segment \
                      size that it was created with",
-                    self.segment_size_bytes,
+                    self.segment_size_bytes(),
                     file.place.path().display(),
                 );
                 Err(Error::option("segment_size_bytes", problem))

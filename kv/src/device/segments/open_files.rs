@@ -248,13 +248,14 @@ impl OpenFiles {
         state.files.values().filter(|entry| entry.unsynced).count()
     }
 
-    /// Takes the files below segment `below` that wait for a sync. From here on they wait no more:
-    /// a write that completes later makes its file wait again.
-    pub(super) fn take_unsynced(&self, below: u64) -> Vec<Held<'_>> {
+    /// Takes the files that wait for a sync and whose numbers `wanted` accepts. From here on they
+    /// wait no more: a write that completes later makes its file wait again.
+    pub(super) fn take_unsynced(&self, wanted: impl Fn(u64) -> bool) -> Vec<Held<'_>> {
         let mut state = self.state.lock();
         let State { files, reading, .. } = &mut *state;
-        let unsynced = files.range_mut(..below).filter(|(_, entry)| entry.unsynced);
+        let unsynced = files.iter_mut().filter(|(_, entry)| entry.unsynced);
         unsynced
+            .filter(|(number, _)| wanted(**number))
             .map(|(_, entry)| {
                 entry.unsynced = false;
                 self.hold_entry(entry, reading, Purpose::Change)
@@ -262,10 +263,11 @@ impl OpenFiles {
             .collect()
     }
 
-    /// Number of the last segment that waits for a sync.
-    pub(super) fn last_unsynced(&self) -> Option<u64> {
+    /// Number of the last file among `numbers` that waits for a sync.
+    pub(super) fn last_unsynced(&self, numbers: std::ops::Range<u64>) -> Option<u64> {
         let state = self.state.lock();
-        let mut unsynced = state.files.iter().rev().filter(|(_, entry)| entry.unsynced);
+        let files = state.files.range(numbers);
+        let mut unsynced = files.rev().filter(|(_, entry)| entry.unsynced);
         unsynced.next().map(|(number, _)| *number)
     }
 

@@ -23,10 +23,10 @@ fn few_handles_stay_open_and_every_write_is_still_synced() {
         assert!(segments.open.count() <= OPEN_FILES_MIN);
     }
     // One file may wait for a sync, so a write to a new file synced all earlier files.
-    assert_eq!(segments.open.last_unsynced(), Some(19));
-    assert!(segments.open.take_unsynced(19).is_empty());
+    assert_eq!(segments.open.last_unsynced(0..u64::MAX), Some(19));
+    assert!(segments.open.take_unsynced(|number| number < 19).is_empty());
     segments.sync().unwrap();
-    assert_eq!(segments.open.last_unsynced(), None);
+    assert_eq!(segments.open.last_unsynced(0..u64::MAX), None);
     assert!(!segments.folder_unsynced.load(Ordering::SeqCst));
     for number in 0..20_u64 {
         segments.read(&mut Read { offset: number * 4096, buffer: &mut block }).unwrap();
@@ -238,4 +238,56 @@ fn bytes_from_before_the_opening_are_readable_during_the_first_write() {
     assert_eq!(growth.written_of(8192, 4096), None);
     assert_eq!(growth.written_of(9 * 8192, 4096), None, "beyond the allocation, the file decides");
     assert_eq!(change.wanted(8192 + 4096, 4096, 1 << 20, 1 << 30), None);
+}
+
+/// Shows that the segment and the part that are being written are not synced at each write, and
+/// that the files before them are.
+#[test]
+fn a_log_and_a_part_that_grow_together_stay_unsynced() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = segments(dir.path(), OPEN_FILES_MIN);
+    let block = AlignedBuffer::zeroed(512);
+    for number in 0..8 {
+        for at in (0..4096).step_by(512) {
+            segments.write(number * 4096 + at, &block).unwrap();
+            segments.write(COLD_BEGIN + (number << 24) + at, &block).unwrap();
+        }
+        let log = segments.open.last_unsynced(0..1 << 63);
+        let part = segments.open.last_unsynced(1 << 63..u64::MAX);
+        assert_eq!((log, part), (Some(number), Some(1 << 63 | number)));
+        assert!(segments.open.count() <= OPEN_FILES_MIN);
+    }
+    let waiting = segments.open.take_unsynced(|_| true);
+    assert_eq!(waiting.iter().map(|file| file.number).collect::<Vec<_>>(), [7, 1 << 63 | 7]);
+    drop(waiting);
+    segments.sync().unwrap();
+}
+
+/// Shows that a part never has bytes of an older file with its name.
+#[test]
+fn a_part_replaces_a_file_that_has_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = segments(dir.path(), 8);
+    let place = segments.place(segments.number(COLD_BEGIN)).path();
+    fs::write(&place, vec![1; 8192]).unwrap();
+    let other = dir.path().join("other");
+    fs::hard_link(&place, &other).unwrap();
+    segments.write(COLD_BEGIN, &AlignedBuffer::zeroed(512)).unwrap();
+    segments.write(COLD_BEGIN + 512, &AlignedBuffer::zeroed(512)).unwrap();
+    assert_eq!(fs::read(&place).unwrap(), vec![0; 1024]);
+    assert_eq!(fs::read(&other).unwrap(), vec![1; 8192]);
+}
+
+#[test]
+fn names_that_are_no_parts_are_refused() {
+    for (name, bytes) in [("0002000000001000.seg", 0), ("0002000000000000.seg", (16 << 20) + 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        drop(segments(dir.path(), 8));
+        let file = fs::File::create(dir.path().join("log").join(name)).unwrap();
+        file.set_len(bytes).unwrap();
+        let options = DeviceOptions { segment_size_bytes: 4096, ..DeviceOptions::default() };
+        let bank = Directory::open(dir.path()).unwrap();
+        let refused = Segments::open(&bank, &options).unwrap_err().to_string();
+        assert!(refused.contains("part") && refused.contains(name), "{refused}");
+    }
 }

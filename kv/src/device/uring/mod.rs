@@ -40,7 +40,7 @@ use super::segments::Segments;
 use super::segments::segment::read_failed;
 use super::streaming::Streaming;
 use super::{
-    AlignedBuffer, Device, DeviceOptions, DeviceReport, Freed, Priority, Read, ReadStream,
+    AlignedBuffer, Device, DeviceOptions, DeviceReport, Freed, PartFile, Priority, Read, ReadStream,
 };
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
@@ -168,6 +168,14 @@ impl Device for UringDevice {
 
     fn free(&self, below: u64) -> Result<Freed> {
         self.segments.free(below)
+    }
+
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.segments.part_files()
+    }
+
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        self.segments.remove_part(begin)
     }
 
     fn return_surplus(&self) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::process::locks::Mutex;
 
 use crate::device::{
-    AlignedBuffer, BLOCK_BYTES, Device, DeviceReport, Freed, Read, ReadStream, stream,
+    AlignedBuffer, BLOCK_BYTES, Device, DeviceReport, Freed, PartFile, Read, ReadStream, stream,
 };
 use crate::error::{Error, Result};
 
@@ -78,7 +78,7 @@ pub struct DeviceCalls {
     pub syncs: u64,
     /// Number of truncates.
     pub truncates: u64,
-    /// Number of calls that free space.
+    /// Number of calls that free space: of the log, or of a part.
     pub frees: u64,
 }
 
@@ -213,7 +213,7 @@ impl FaultyDevice {
         self.plan.lock().truncates.set(n, kind);
     }
 
-    /// Makes the `n`-th call that frees space fail. No space is freed.
+    /// Makes the `n`-th call that frees space, of the log or of a part, fail. No space is freed.
     pub fn fail_free(&self, n: u64, kind: io::ErrorKind) {
         self.plan.lock().frees.set(n, kind);
     }
@@ -465,6 +465,22 @@ impl Device for FaultyDevice {
         match failure {
             Some((_, kind)) => Err(self.error("remove", below, kind)),
             None => self.inner.free(below),
+        }
+    }
+
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.inner.part_files()
+    }
+
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        let failure = {
+            let mut plan = self.plan.lock();
+            plan.calls.frees += 1;
+            plan.frees.pass(1)
+        };
+        match failure {
+            Some((_, kind)) => Err(self.error("remove", begin, kind)),
+            None => self.inner.remove_part(begin),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{SMALL, explore, finds};
 use crate::checkpoint::lineage::Lineage;
-use crate::device::{AlignedBuffer, Device, DeviceOptions, Freed, MemoryDevice, Read};
+use crate::device::{AlignedBuffer, Device, DeviceOptions, Freed, MemoryDevice, PartFile, Read};
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
 use crate::log::page::{PageIdentity, check_image};
@@ -76,6 +76,14 @@ impl Device for FillingDisk {
 
     fn free(&self, below: u64) -> Result<Freed> {
         self.inner.free(below)
+    }
+
+    fn part_files(&self) -> Result<Vec<PartFile>> {
+        self.inner.part_files()
+    }
+
+    fn remove_part(&self, begin: u64) -> Result<()> {
+        self.inner.remove_part(begin)
     }
 
     fn locate(&self, offset: u64) -> (std::path::PathBuf, u64) {
