@@ -53,7 +53,8 @@ pub(crate) struct PartHead {
 }
 
 impl PartHead {
-    /// Reads the header of the part `number`, for `verify` and `repair`, which do not trust the list.
+    /// Reads the header of the part `number`, for `verify` and `repair`, which do not trust the
+    /// list.
     ///
     /// # Errors
     /// The errors of the device. `Damaged` if there is no sound header of this part.

@@ -126,8 +126,8 @@ impl Part {
         todo!("follows")
     }
 
-    /// Looks for a row in the bytes of a block. `locate` gives the block's file and the offset in it
-    /// for an error.
+    /// Looks for a row in the bytes of a block. `locate` gives the block's file and the offset in
+    /// it for an error.
     ///
     /// # Errors
     /// `Damaged` if the bytes are not the block's.

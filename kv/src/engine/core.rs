@@ -7,6 +7,7 @@ use crate::cache::ReadCache;
 use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::manifest::Manifest;
 use crate::device::contract::Device;
+use crate::engine::cold::Cold;
 use crate::engine::read_at::ReadAt;
 use crate::engine::retention::Retention;
 use crate::engine::space::{Headroom, Space};
@@ -42,6 +43,7 @@ pub(crate) struct Core {
     /// since then.
     pub(crate) session_start: u64,
     pub(crate) space: Space,
+    pub(crate) cold: Cold,
     pub(crate) retention: Retention,
     pub(crate) counters: Arc<Counters>,
     pub(crate) waiters: Arc<Waiters>,
@@ -61,6 +63,7 @@ pub(crate) struct CoreParts {
     pub(crate) counters: Arc<Counters>,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) space: Space,
+    pub(crate) cold: Cold,
     /// For each table number, the checkpoints that have the table.
     pub(crate) named: Named,
     /// The incarnation of each table's number, in the order of the manifest's tables. The list may
@@ -71,7 +74,7 @@ pub(crate) struct CoreParts {
 impl Core {
     /// Makes a core in the state of a checkpoint. The whole log of the checkpoint is on the device.
     pub(crate) fn new(parts: CoreParts, manifest: &Manifest, lineage: Lineage) -> Result<Core> {
-        let CoreParts { index, budget, device, counters, waiters, space, .. } = parts;
+        let CoreParts { index, budget, device, counters, waiters, space, cold, .. } = parts;
         let extent = Extent {
             page_bits: manifest.page_bits,
             begin: manifest.log_begin,
@@ -98,6 +101,7 @@ impl Core {
             cache: ReadCache::new(Arc::clone(&budget)),
             session_start: manifest.log_end,
             space,
+            cold,
             retention: Retention::new(budget.frames_max() * budget.page_bytes()),
             budget,
             counters,
@@ -112,7 +116,7 @@ impl Core {
     /// Returns the parts that decide if the log may take another page.
     #[inline]
     pub(crate) fn headroom(&self) -> Headroom<'_> {
-        Headroom { space: &self.space, log: &self.log, tables: &self.tables }
+        Headroom { space: &self.space, log: &self.log, tables: &self.tables, cold: &self.cold }
     }
 
     /// Returns the clock of a row whose record lies on disk. An outstanding Get does not survive a

@@ -1,6 +1,6 @@
-//! The memory budget of a store. The index and the buffers take the memory that they need, and
-//! scans and prefetches borrow some. The log's frames (memory for one page each) and the read cache
-//! share the rest.
+//! The memory budget of a store. The index, the parts of the cold tier and the buffers take the
+//! memory that they need, and scans and prefetches borrow some. The log's frames (memory for one
+//! page each) and the read cache share the rest.
 //!
 //! **The index grows by taking memory from the frames.** No batch waits for this memory. The frames
 //! leave a slack of at least one page free (`slack_bytes`). When the index needs a unit of memory,
@@ -16,9 +16,10 @@
 //!
 //! **The process stays inside the budget at every instant.** Frames and index are counted under one
 //! lock. The read cache and scans take memory without that lock. They may therefore overlook one
-//! unit that the index takes at the same time, and the slack has room for this unit. There is one
-//! exception. While a checkpoint's index image is written, each thread may save index buckets of
-//! about 50 KiB outside the budget (`index::cut`).
+//! unit that the index takes at the same time, and the slack has room for this unit. There are two
+//! exceptions. While a checkpoint's index image is written, each thread may save index buckets of
+//! about 50 KiB outside the budget (`index::cut`). When the compactor adds a part, the frames and
+//! the read cache have too much memory until they have released the bytes that the part takes.
 //!
 //! **The index stops growing** when the frames are down to their minimum. More rows then share an
 //! index entry, and the entry's chain of records gets longer (`Index::insert`). Answers stay
@@ -41,6 +42,8 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 /// batches fill, two that are being written, two free frames and one in reserve. The seventh frame
 /// is the slack: the index may take this memory before the log has released a frame.
 const FRAMES_MIN: u64 = 7;
+/// Parts of the cold tier take at most the budget divided by this number.
+const COLD_PART: u64 = 2;
 /// Number of pages that a scan borrows: one page to read into, and one for bits that mark the rows
 /// of the page.
 pub(crate) const SCAN_PAGES: u64 = 2;
@@ -76,6 +79,9 @@ pub(crate) struct Budget {
     frames: AtomicU64,
     /// Bytes that the index has taken. The number changes only under the lock `taking`.
     index_bytes: AtomicU64,
+    /// Bytes that fences and filters of parts have taken. The number changes only under the lock
+    /// `taking`.
+    cold_bytes: AtomicU64,
     cache_bytes: AtomicU64,
     /// Bytes that scans and prefetches have borrowed from the frames.
     lent_bytes: AtomicU64,
@@ -151,6 +157,7 @@ impl Budget {
             slack_bytes: Self::slack_bytes_for(total_bytes, page_bytes),
             frames: AtomicU64::new(0),
             index_bytes: AtomicU64::new(0),
+            cold_bytes: AtomicU64::new(0),
             cache_bytes: AtomicU64::new(0),
             lent_bytes: AtomicU64::new(0),
             taking: Mutex::new(()),
@@ -224,9 +231,8 @@ impl Budget {
 
     /// Returns the number of frames that the log may have now.
     pub(crate) fn frames_allowed(&self) -> u64 {
-        self.frames_beside(
-            self.index_bytes() + self.cache_bytes() + self.lent_bytes.load(Ordering::Relaxed),
-        )
+        let lent = self.lent_bytes.load(Ordering::Relaxed);
+        self.frames_beside(self.index_bytes() + self.cold_bytes() + self.cache_bytes() + lent)
     }
 
     /// Returns the bytes that the read cache has taken.
@@ -235,11 +241,11 @@ impl Budget {
     }
 
     /// Returns the largest size that the read cache may have now, in bytes. It depends on the size
-    /// of the index and on the memory lent to scans and prefetches.
+    /// of the index and of the parts, and on the memory lent to scans and prefetches.
     pub(crate) fn cache_bytes_max(&self) -> u64 {
         // Memory for one scan stays with the frames, so that a scan need not wait for the cache.
         let lent = self.lent_bytes.load(Ordering::Relaxed).max(SCAN_PAGES * self.page_bytes);
-        let taken = self.index_bytes() + lent;
+        let taken = self.index_bytes() + self.cold_bytes() + lent;
         let shared = (self.total_bytes - self.buffer_bytes).saturating_sub(taken);
         let frames = FRAMES_MIN.max(shared / 16 / self.page_bytes) + self.slack_pages();
         shared.saturating_sub(frames * self.page_bytes)
@@ -282,7 +288,7 @@ impl Budget {
         (FRAMES_MIN - 1 + slack).max(self.total_bytes / 4 / self.page_bytes + slack)
     }
 
-    /// Returns the largest size of the index in bytes.
+    /// Returns the largest size in bytes of the index and the parts together.
     pub(crate) fn index_bytes_max(&self) -> u64 {
         let frames = self.frames_kept() * self.page_bytes;
         (self.total_bytes - self.buffer_bytes).saturating_sub(frames)
@@ -309,7 +315,8 @@ impl Budget {
             // whole units.
             let half = self.index_bytes().div_ceil(2);
             let lent_bytes = lent + bytes;
-            let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes };
+            let cold_bytes = self.cold_bytes();
+            let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes, cold_bytes };
             Error::BudgetTooSmall {
                 budget_bytes: self.total_bytes,
                 needed_bytes: Self::least(self.page_bytes, needs, self.limits),
@@ -344,14 +351,63 @@ impl Budget {
     pub(crate) fn try_charge_index(&self, bytes: u64) -> bool {
         let _taking = self.taking.lock();
         let index_bytes = self.index_bytes() + bytes;
+        let cold = self.cold_bytes();
         let lent = self.lent_bytes.load(Ordering::Relaxed);
-        let others = self.frames() * self.page_bytes + self.cache_bytes() + lent;
-        let fits = index_bytes <= self.index_bytes_max()
+        let others = self.frames() * self.page_bytes + self.cache_bytes() + cold + lent;
+        let fits = index_bytes + cold <= self.index_bytes_max()
             && index_bytes + others <= self.total_bytes - self.buffer_bytes;
         if fits {
             self.index_bytes.store(index_bytes, Ordering::Relaxed);
         }
         fits
+    }
+
+    /// Returns the bytes that fences and filters of parts have taken.
+    pub(crate) fn cold_bytes(&self) -> u64 {
+        self.cold_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of bytes that parts may still take: together they have at most half of
+    /// the budget, and leave the log the frames that the index leaves it.
+    pub(crate) fn cold_bytes_left(&self) -> u64 {
+        let beside_index = self.index_bytes_max().saturating_sub(self.index_bytes());
+        beside_index.min(self.total_bytes / COLD_PART).saturating_sub(self.cold_bytes())
+    }
+
+    /// Takes memory from the frames and the read cache for a part. They may still use it: the
+    /// caller makes them release it ([`is_over`](Self::is_over)).
+    ///
+    /// # Errors
+    /// `BudgetTooSmall` if [`cold_bytes_left`](Self::cold_bytes_left) is less.
+    pub(crate) fn charge_cold(&self, bytes: u64) -> Result<()> {
+        let _taking = self.taking.lock();
+        let cold_bytes = self.cold_bytes() + bytes;
+        if bytes > self.cold_bytes_left() {
+            return Err(self.too_small_for_parts(cold_bytes));
+        }
+        self.cold_bytes.store(cold_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns memory of a part to the frames.
+    pub(crate) fn release_cold(&self, bytes: u64) {
+        let _taking = self.taking.lock();
+        self.cold_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the error for a budget that is too small for parts with `cold_bytes` bytes of fences
+    /// and filters.
+    pub(crate) fn too_small_for_parts(&self, cold_bytes: u64) -> Error {
+        let half = self.index_bytes().div_ceil(2);
+        let lent_bytes = SCAN_PAGES * self.page_bytes;
+        let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes, cold_bytes };
+        Error::BudgetTooSmall {
+            budget_bytes: self.total_bytes,
+            needed_bytes: Self::least(self.page_bytes, needs, self.limits),
+            what: format!(
+                "the cold tier of this bank, with {cold_bytes} bytes of fences and filters,"
+            ),
+        }
     }
 
     /// Returns the smallest budget that meets `needs`. It tries budgets in steps of 256 KiB, or of
@@ -360,7 +416,9 @@ impl Budget {
     fn least(page_bytes: u64, needs: Needs, limits: Limits) -> u64 {
         let fits = |total: u64| {
             Self::new(total, page_bytes, limits).is_ok_and(|budget| {
-                needs.index_bytes(budget.index_unit_bytes()) <= budget.index_bytes_max()
+                needs.index_bytes(budget.index_unit_bytes()) + needs.cold_bytes
+                    <= budget.index_bytes_max()
+                    && needs.cold_bytes <= total / COLD_PART
                     && needs.lent_bytes <= budget.lent_bytes_max()
             })
         };
@@ -369,9 +427,10 @@ impl Budget {
         let needs = Needs {
             buckets_bytes: needs.buckets_bytes.min(1 << 55),
             overflow_bytes: needs.overflow_bytes.min(1 << 55),
+            cold_bytes: needs.cold_bytes.min(1 << 55),
             ..needs
         };
-        let index_bytes = needs.index_bytes(index_unit_bytes_for(0, page_bytes));
+        let index_bytes = needs.index_bytes(index_unit_bytes_for(0, page_bytes)) + needs.cold_bytes;
         let step = (index_bytes / 4096).max(1).next_multiple_of(BUDGET_STEP_BYTES);
         let least = Self::least_without_index(page_bytes, limits).max(index_bytes);
         let mut total = least.next_multiple_of(BUDGET_STEP_BYTES);
@@ -393,7 +452,7 @@ impl Budget {
     ) -> Error {
         let (buckets_bytes, overflow_bytes) = index_bytes;
         let lent_bytes = SCAN_PAGES * page_bytes;
-        let needs = Needs { buckets_bytes, overflow_bytes, lent_bytes };
+        let needs = Needs { buckets_bytes, overflow_bytes, lent_bytes, cold_bytes: 0 };
         let index_bytes = buckets_bytes.saturating_add(overflow_bytes);
         let what = match index_bytes {
             0 => format!("a log with pages of {page_bytes} bytes"),
@@ -417,6 +476,8 @@ struct Needs {
     overflow_bytes: u64,
     /// The most bytes that are lent to scans and prefetches at one time.
     lent_bytes: u64,
+    /// The bytes of fences and filters of parts.
+    cold_bytes: u64,
 }
 
 impl Needs {
@@ -490,6 +551,34 @@ mod tests {
             }
             assert!(budget.try_charge_index(unit));
         }
+    }
+
+    #[test]
+    fn parts_take_from_frames_and_cache_and_leave_the_log_its_frames() {
+        let budget = Budget::new(8 << 20, 16 << 10, Limits::PRODUCT).unwrap();
+        let frames = budget.frames_allowed();
+        let cache = budget.cache_bytes_max();
+        budget.charge_cold(1 << 20).unwrap();
+        assert_eq!(budget.frames_allowed(), frames - 64);
+        assert!(cache - budget.cache_bytes_max() >= (1 << 20) - (1 << 20) / 16 - (16 << 10));
+        budget.release_cold(1 << 20);
+        assert_eq!((budget.frames_allowed(), budget.cache_bytes_max()), (frames, cache));
+        // Together, index and parts leave the log a quarter of the budget.
+        while budget.try_charge_index(64 << 10) {}
+        assert!(budget.cold_bytes_left() < 64 << 10);
+        let error = budget.charge_cold(64 << 10).unwrap_err();
+        let Error::BudgetTooSmall { needed_bytes, .. } = error else { panic!("{error}") };
+        let larger = Budget::new(needed_bytes, 16 << 10, Limits::PRODUCT).unwrap();
+        for _ in 0..budget.index_bytes() / (64 << 10) {
+            assert!(larger.try_charge_index(64 << 10));
+        }
+        larger.charge_cold(64 << 10).unwrap();
+        // Parts alone take at most half of it.
+        let budget = Budget::new(8 << 20, 16 << 10, Limits::PRODUCT).unwrap();
+        assert_eq!(budget.cold_bytes_left(), 4 << 20);
+        assert!(budget.charge_cold((4 << 20) + 1).is_err());
+        budget.charge_cold(4 << 20).unwrap();
+        assert_eq!(budget.cold_bytes_left(), 0);
     }
 
     #[test]

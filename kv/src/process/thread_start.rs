@@ -18,6 +18,20 @@ pub(crate) fn start(
     Builder::new().name(name).spawn(work)
 }
 
+/// Starts a thread with this name that ends before `scope`.
+///
+/// # Errors
+/// The errors of [`start`].
+pub(crate) fn start_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    name: String,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<std::thread::ScopedJoinHandle<'scope, T>> {
+    #[cfg(any(test, feature = "testing"))]
+    refusal::take_one()?;
+    std::thread::Builder::new().name(name).spawn_scoped(scope, work)
+}
+
 #[cfg(any(test, feature = "testing"))]
 pub use refusal::with_threads_left;
 

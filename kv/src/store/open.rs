@@ -17,6 +17,7 @@ use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::recovered::Recovered;
 use crate::device::{self, Device, DeviceOptions};
+use crate::engine::cold::Cold;
 use crate::engine::core::Core;
 use crate::engine::space::{Space, compactor, quota_reserve_bytes};
 use crate::engine::tables::named;
@@ -154,6 +155,7 @@ impl Store {
         let counters = Arc::new(Counters::default());
         let space =
             Space::new(options, checkpoints.clone(), log_begins(&checkpoints)?, &budget, &counters);
+        let cold = Cold::empty(manifest.segment_bytes, &budget);
         let parts = CoreParts {
             index,
             budget,
@@ -161,6 +163,7 @@ impl Store {
             counters,
             waiters: Arc::clone(&waiters),
             space,
+            cold,
             named: named(&checkpoints, &manifest.tables)?,
             incarnations: Vec::new(),
         };

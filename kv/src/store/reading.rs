@@ -32,6 +32,7 @@ use crate::checkpoint::hold::Hold;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::recovered::Recovered;
 use crate::device::{self, DeviceChoice, DeviceOptions};
+use crate::engine::cold::Cold;
 use crate::engine::core::{Core, CoreParts};
 use crate::engine::space::Space;
 use crate::engine::tables::Named;
@@ -258,6 +259,7 @@ fn core_of(
     check_last_page(device.as_ref(), &manifest)?;
     let recovered = Arc::new(Recovered { checkpoint: manifest.number, blob });
     let space = Space::of_reader(manifest.log_begin, &budget, counters);
+    let cold = Cold::empty(manifest.segment_bytes, &budget);
     let parts = CoreParts {
         index,
         budget,
@@ -265,6 +267,7 @@ fn core_of(
         counters: Arc::clone(counters),
         waiters: Arc::clone(waiters),
         space,
+        cold,
         named: Named::default(),
         incarnations,
     };

@@ -1,6 +1,7 @@
 //! The room that a log has: below its disk quota, and on the disk.
 
 use super::Space;
+use crate::engine::cold::Cold;
 use crate::engine::tables::Tables;
 use crate::error::{Error, Result};
 use crate::log::Log;
@@ -45,6 +46,7 @@ pub(crate) struct Headroom<'c> {
     pub(crate) space: &'c Space,
     pub(crate) log: &'c Log,
     pub(crate) tables: &'c Tables,
+    pub(crate) cold: &'c Cold,
 }
 
 impl Headroom<'_> {
@@ -76,7 +78,8 @@ impl Headroom<'_> {
     fn lack_of_quota(&self) -> Option<Lack> {
         let bytes = self.space.quota_bytes?;
         let next = self.log.tail_address() + self.log.page_bytes() + self.reserve_bytes();
-        (next - self.space.freed() > bytes).then_some(Lack::Quota { bytes })
+        (next - self.space.freed() + self.cold.disk_bytes() > bytes)
+            .then_some(Lack::Quota { bytes })
     }
 
     /// Returns a reason if the disk has less room than another page of the log, the next checkpoint
@@ -133,7 +136,7 @@ impl Headroom<'_> {
         };
         Error::QuotaExceeded {
             quota_bytes,
-            log_bytes: self.log.tail_address() - self.space.freed(),
+            log_bytes: self.log.tail_address() - self.space.freed() + self.cold.disk_bytes(),
             live_bytes: self.tables.live(self.log.page_bytes()).bytes,
             held_bytes: self.log.begin().saturating_sub(self.space.freed()),
             holders: self.space.holders(self.log),

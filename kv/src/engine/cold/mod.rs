@@ -1,0 +1,288 @@
+//! The cold tier of a running store: which parts its readers see, and when a part's file goes.
+//!
+//! - `view`: the parts as one reader sees them.
+//! - `opening`: loads the parts of a checkpoint.
+//!
+//! **Problem.** Batches look rows up in parts while the compactor adds and removes parts. A part's
+//! file may go only when no batch reads it, no scan needs it, and no checkpoint names it.
+//!
+//! **Approach.** A [`ColdView`] is an immutable set of parts. The compactor publishes the next view
+//! in place of the present one ([`Cold::publish`]). A reader takes the present view once
+//! ([`Cold::view`]) and keeps its `Arc` over its reads. Each part is an `Arc` too, so its count
+//! says whether a view of a reader has it. A checkpoint names its parts by number
+//! ([`Cold::pin_checkpoint`]). A part that the present view lacks is *retired*. Its memory goes
+//! with the last `Arc`, and its file goes after that, once no checkpoint names it
+//! ([`Cold::remove_unneeded`]).
+//!
+//! **A mutex guards the view.** A reader takes the lock once for each batch with cold keys, clones
+//! an `Arc` and releases the lock, which takes some 20 ns. A read of the disk for a cold key takes
+//! thousands of times longer. A pointer under the epoch would need unsafe code for this price.
+//! [`Cold::has_rows`] answers batches without the lock while the bank has no parts.
+//!
+//! **Order.** The compactor publishes a view, then moves the log's begin, then removes entries from
+//! the index. A search loads the begin, then the index, then the view. The lock orders `publish`
+//! before each `view` that follows it. So a search that misses a removed entry takes a view that
+//! has the row.
+//!
+//! **Numbers.** Part numbers and run numbers only grow. A part that a crash or a roll back has
+//! abandoned may have had the number of a later part. The salts of the two differ.
+
+mod opening;
+#[cfg(test)]
+mod tests;
+pub(crate) mod view;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::cold::head::part_address;
+use crate::cold::list::{ListedPart, PartList};
+use crate::cold::part::Part;
+use crate::device::Device;
+use crate::error::Result;
+use crate::memory::budget::Budget;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use view::ColdView;
+
+/// The cold tier of a store.
+#[derive(Debug)]
+pub(crate) struct Cold {
+    segment_bytes: u64,
+    /// The present view.
+    view: Mutex<Arc<ColdView>>,
+    /// True if the present view has parts.
+    has_rows: AtomicBool,
+    state: Mutex<State>,
+    /// Bytes of the files of parts: those of the present view and retired ones.
+    disk_bytes: AtomicU64,
+    budget: Arc<Budget>,
+}
+
+#[derive(Debug)]
+struct State {
+    next_part: u64,
+    next_run: u64,
+    cursor: u64,
+    /// The parts that each checkpoint names, in ascending order. `None` if its list can't be read:
+    /// then it may name any part.
+    checkpoints: Vec<(u64, Option<Vec<u64>>)>,
+    retired: BTreeMap<u64, Retired>,
+    /// Describes each file that could not be removed.
+    not_removed: Vec<String>,
+}
+
+/// A part that the present view lacks.
+#[derive(Debug)]
+struct Retired {
+    /// `None` once no reader has the part.
+    part: Option<Arc<Part>>,
+    file_bytes: u64,
+}
+
+/// Keeps the parts of a checkpoint that is being taken. If the checkpoint fails, dropping the pin
+/// releases them.
+pub(crate) struct PartsPin<'a> {
+    cold: &'a Cold,
+    number: u64,
+    on_disk: bool,
+    /// The parts of the checkpoint.
+    pub(crate) list: PartList,
+}
+
+impl PartsPin<'_> {
+    /// Called when the checkpoint is on disk. Its parts are then kept until [`Cold::unpin`].
+    pub(crate) fn keep(&mut self) {
+        self.on_disk = true;
+    }
+}
+
+impl Drop for PartsPin<'_> {
+    fn drop(&mut self) {
+        if !self.on_disk {
+            self.cold.unpin(&[self.number]);
+        }
+    }
+}
+
+impl Cold {
+    /// Makes the cold tier of a bank without parts.
+    pub(crate) fn empty(segment_bytes: u64, budget: &Arc<Budget>) -> Self {
+        Cold::new(segment_bytes, budget, &PartList::default(), Vec::new())
+    }
+
+    /// Makes the cold tier with the numbers of `list` and its parts, whose memory is charged.
+    fn new(
+        segment_bytes: u64,
+        budget: &Arc<Budget>,
+        list: &PartList,
+        parts: Vec<Arc<Part>>,
+    ) -> Self {
+        let view = ColdView::new(0, parts);
+        Cold {
+            segment_bytes,
+            has_rows: AtomicBool::new(!view.is_empty()),
+            disk_bytes: AtomicU64::new(view.file_bytes()),
+            view: Mutex::new(Arc::new(view)),
+            state: Mutex::new(State {
+                next_part: list.next_part,
+                next_run: list.next_run,
+                cursor: list.cursor,
+                checkpoints: Vec::new(),
+                retired: BTreeMap::new(),
+                not_removed: Vec::new(),
+            }),
+            budget: Arc::clone(budget),
+        }
+    }
+
+    /// Returns the present view.
+    pub(crate) fn view(&self) -> Arc<ColdView> {
+        Arc::clone(&self.view.lock())
+    }
+
+    /// False if the bank has no parts. A search that misses a row asks this before it takes a view.
+    #[inline]
+    pub(crate) fn has_rows(&self) -> bool {
+        // Acquire: pairs with the Release in `publish`. The compactor removes entries from the
+        // index after the store, so a search that misses a removed entry sees `true`.
+        self.has_rows.load(Ordering::Acquire)
+    }
+
+    /// Makes `next` the present view. Parts that only the view before has are retired. Only the
+    /// compactor calls this.
+    ///
+    /// Charges the budget for the added parts. The log's frames or the read cache may then have too
+    /// much memory (`Budget::is_over`): the caller makes them release it.
+    ///
+    /// # Errors
+    /// `BudgetTooSmall` if the budget has no memory for the added parts. Nothing changes then.
+    ///
+    /// # Panics
+    /// If `next` does not follow the present view.
+    pub(crate) fn publish(&self, next: ColdView) -> Result<()> {
+        let before = self.view();
+        assert_eq!(next.number(), before.number() + 1, "one thread publishes views");
+        let has =
+            |view: &ColdView, part: &Arc<Part>| view.parts().any(|other| Arc::ptr_eq(other, part));
+        let added = next.parts().filter(|part| !has(&before, part));
+        let (memory_bytes, file_bytes) = added.fold((0, 0), |(memory, file), part| {
+            (memory + part.memory_bytes() as u64, file + part.file_bytes())
+        });
+        self.budget.charge_cold(memory_bytes)?;
+        self.disk_bytes.fetch_add(file_bytes, Ordering::Relaxed);
+        let gone: Vec<Arc<Part>> =
+            before.parts().filter(|part| !has(&next, part)).cloned().collect();
+        let has_rows = !next.is_empty();
+        drop(before);
+        // Both under the lock, so that no later view is overtaken. A view that is dropped here
+        // leaves its parts to `retired`.
+        let mut view = self.view.lock();
+        let old = std::mem::replace(&mut *view, Arc::new(next));
+        // Release: pairs with the Acquire in `has_rows`.
+        self.has_rows.store(has_rows, Ordering::Release);
+        drop(view);
+        drop(old);
+        let mut state = self.state.lock();
+        for part in gone {
+            let file_bytes = part.file_bytes();
+            let number = part.head().number;
+            state.retired.insert(number, Retired { part: Some(part), file_bytes });
+        }
+        Ok(())
+    }
+
+    /// Returns the number for a new part. No other part gets it.
+    pub(crate) fn next_part(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.next_part += 1;
+        state.next_part - 1
+    }
+
+    /// Returns the number for a new run. No other run gets it.
+    pub(crate) fn next_run(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.next_run += 1;
+        state.next_run - 1
+    }
+
+    /// Returns the hash at which the next base merge begins.
+    pub(crate) fn cursor(&self) -> u64 {
+        self.state.lock().cursor
+    }
+
+    pub(crate) fn set_cursor(&self, hash: u64) {
+        self.state.lock().cursor = hash;
+    }
+
+    /// Returns the bytes of the files of all parts.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.disk_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Describes each part's file that could not be removed.
+    pub(crate) fn not_removed(&self) -> Vec<String> {
+        self.state.lock().not_removed.clone()
+    }
+
+    /// Notes that checkpoint `number`, which is being taken, names the parts of the present view.
+    /// Must be called while batches are paused.
+    pub(crate) fn pin_checkpoint(&self, number: u64) -> PartsPin<'_> {
+        // The lock is held until the view's parts are noted. Otherwise the compactor could retire
+        // one of them and remove its file in between.
+        let mut state = self.state.lock();
+        let view = self.view();
+        let mut parts: Vec<u64> = view.parts().map(|part| part.head().number).collect();
+        parts.sort_unstable();
+        state.checkpoints.retain(|&(other, _)| other != number);
+        state.checkpoints.push((number, Some(parts)));
+        let listed = |part: &Arc<Part>| ListedPart {
+            head: part.head().clone(),
+            file_bytes: part.file_bytes(),
+            trailer_crc: part.trailer_crc(),
+        };
+        let list = PartList {
+            next_part: state.next_part,
+            next_run: state.next_run,
+            cursor: state.cursor,
+            parts: view.parts().map(listed).collect(),
+        };
+        PartsPin { cold: self, number, on_disk: false, list }
+    }
+
+    /// Releases the parts of checkpoints that were removed.
+    pub(crate) fn unpin(&self, removed: &[u64]) {
+        self.state.lock().checkpoints.retain(|(number, _)| !removed.contains(number));
+    }
+
+    /// Frees the memory of retired parts that no reader has, and removes the files of those that no
+    /// checkpoint names. If a file can't be removed, notes it and continues; the next call tries
+    /// again.
+    pub(crate) fn remove_unneeded(&self, device: &dyn Device) {
+        let mut state = self.state.lock();
+        let State { checkpoints, retired, not_removed, .. } = &mut *state;
+        not_removed.clear();
+        retired.retain(|&number, Retired { part, file_bytes }| {
+            // Only this list clones the `Arc` of a retired part, so a part that no reader has gets
+            // no new reader.
+            if let Some(last) = part.take_if(|part| Arc::get_mut(part).is_some()) {
+                self.budget.release_cold(last.memory_bytes() as u64);
+            }
+            let names = |parts: &Option<Vec<u64>>| {
+                parts.as_ref().is_none_or(|parts| parts.binary_search(&number).is_ok())
+            };
+            if part.is_some() || checkpoints.iter().any(|(_, parts)| names(parts)) {
+                return true;
+            }
+            match device.remove_part(part_address(number, self.segment_bytes)) {
+                Ok(()) => {
+                    self.disk_bytes.fetch_sub(*file_bytes, Ordering::Relaxed);
+                    false
+                }
+                Err(error) => {
+                    not_removed.push(error.to_string());
+                    true
+                }
+            }
+        });
+    }
+}

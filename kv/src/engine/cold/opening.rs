@@ -1,0 +1,146 @@
+//! Loads the parts of a checkpoint, and removes the files of parts that no checkpoint names.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use super::{Cold, Retired};
+use crate::cold::head::{PartSite, part_address};
+use crate::cold::list::{ListedPart, PartList};
+use crate::cold::part::Part;
+use crate::device::{Device, PartFile};
+use crate::error::Result;
+use crate::memory::budget::Budget;
+use crate::process::thread_start;
+
+/// Most threads that load parts, the calling thread among them. Each has one part's reads in
+/// flight, so that the drive has work while a thread checks what it has read.
+const LOADERS_MAX: usize = 8;
+
+impl Cold {
+    /// Loads the parts of `list`, and charges the budget for their memory.
+    ///
+    /// # Errors
+    /// `BudgetTooSmall` if the budget has no memory for the parts. `Damaged` or `Truncated` if a
+    /// part fails its checks. The errors of the device.
+    pub(crate) fn load(list: &PartList, site: PartSite<'_>, budget: &Arc<Budget>) -> Result<Self> {
+        let loading = Loading {
+            site,
+            budget,
+            parts: &list.parts,
+            next: AtomicUsize::new(0),
+            loaded_bytes: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+        };
+        let parts = loading.run()?;
+        Ok(Cold::new(site.segment_size_bytes, budget, list, parts))
+    }
+
+    /// Notes which parts the bank's checkpoints name, and removes the files of all other parts: a
+    /// crash or a roll back has left them. `checkpoints` has the number of each checkpoint on disk,
+    /// and its list. The list is `None` if it can't be read.
+    ///
+    /// # Errors
+    /// The error of a file that can't be removed and whose number a later part gets. The errors of
+    /// the listing.
+    pub(crate) fn keep_only(
+        &self,
+        checkpoints: Vec<(u64, Option<PartList>)>,
+        device: &dyn Device,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let present: BTreeSet<u64> = self.view().parts().map(|part| part.head().number).collect();
+        let named = checkpoints.into_iter().map(|(number, list)| (number, list.map(numbers_of)));
+        state.checkpoints = named.collect();
+        let next_part = part_address(state.next_part, self.segment_bytes);
+        for PartFile { begin, bytes } in device.part_files()? {
+            if begin >= next_part {
+                // No checkpoint names it: the newest one has the largest `next_part`.
+                device.remove_part(begin)?;
+                continue;
+            }
+            let span = part_address(1, self.segment_bytes) - part_address(0, self.segment_bytes);
+            let number = (begin - part_address(0, self.segment_bytes)) / span;
+            if !present.contains(&number) {
+                self.disk_bytes.fetch_add(bytes, super::Ordering::Relaxed);
+                state.retired.insert(number, Retired { part: None, file_bytes: bytes });
+            }
+        }
+        drop(state);
+        self.remove_unneeded(device);
+        Ok(())
+    }
+}
+
+/// Returns the numbers of a list's parts, in ascending order.
+fn numbers_of(list: PartList) -> Vec<u64> {
+    let mut numbers: Vec<u64> = list.parts.iter().map(|part| part.head.number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Parts that several threads load.
+struct Loading<'a> {
+    site: PartSite<'a>,
+    budget: &'a Budget,
+    parts: &'a [ListedPart],
+    /// Place of the next part that no thread has taken.
+    next: AtomicUsize,
+    /// Bytes of the files of the loaded parts.
+    loaded_bytes: AtomicU64,
+    /// True if a part failed: the threads then take no more.
+    failed: AtomicBool,
+}
+
+impl Loading<'_> {
+    /// Loads all parts. After an error, the memory of the loaded parts stays charged, because the
+    /// opening fails and drops the budget.
+    fn run(&self) -> Result<Vec<Arc<Part>>> {
+        let helpers = self.parts.len().min(LOADERS_MAX).saturating_sub(1);
+        let mut loaded = std::thread::scope(|scope| {
+            // Fewer threads load more slowly, so a refused thread is no error.
+            let start =
+                |i| thread_start::start_scoped(scope, format!("embank-loader-{i}"), || self.work());
+            let started: Vec<_> = (0..helpers).map_while(|i| start(i).ok()).collect();
+            let mut loaded = self.work();
+            for thread in started {
+                loaded.extend(thread.join().unwrap_or_else(|panic| {
+                    std::panic::resume_unwind(panic);
+                }));
+            }
+            loaded
+        });
+        loaded.sort_unstable_by_key(|(place, _)| *place);
+        loaded.into_iter().map(|(_, part)| part.map(Arc::new)).collect()
+    }
+
+    /// Loads parts until all are taken or one has failed.
+    fn work(&self) -> Vec<(usize, Result<Part>)> {
+        let mut loaded = Vec::new();
+        while !self.failed.load(Ordering::Relaxed) {
+            let place = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(listed) = self.parts.get(place) else { break };
+            let part = self.one(listed);
+            if part.is_err() {
+                self.failed.store(true, Ordering::Relaxed);
+            }
+            loaded.push((place, part));
+        }
+        loaded
+    }
+
+    fn one(&self, listed: &ListedPart) -> Result<Part> {
+        let part = Part::load(self.site, &listed.head, listed.file_bytes, listed.trailer_crc)?;
+        let loaded_bytes =
+            self.loaded_bytes.fetch_add(listed.file_bytes, Ordering::Relaxed) + listed.file_bytes;
+        let memory_bytes = part.memory_bytes() as u64;
+        self.budget.charge_cold(memory_bytes).map_err(|_| {
+            // Assumes that the other parts take as much memory for each byte of their files.
+            let so_far = self.budget.cold_bytes() + memory_bytes;
+            let all_bytes: u64 = self.parts.iter().map(|part| part.file_bytes).sum();
+            let all = so_far as f64 / loaded_bytes as f64 * all_bytes as f64;
+            self.budget.too_small_for_parts(all as u64)
+        })?;
+        Ok(part)
+    }
+}
