@@ -1,26 +1,127 @@
 //! Reads the rows of a part in order.
 
+use crate::cold::block::RowPlace;
 use crate::cold::part::Part;
-use crate::cold::row::ColdRow;
+use crate::cold::row::{ColdRow, RowOrder};
+use crate::device::{AlignedBuffer, Device, Read};
 use crate::error::Result;
 
-/// Reads the rows of a part in order: ahead, in transfers of 1 MiB, in the background. Checks each
+/// Bytes that are read together.
+const UNIT_BYTES: usize = 1 << 20;
+
+/// Reads the rows of a part in order: in transfers of at most 1 MiB, in the background. Checks each
 /// block before it returns a row of it.
+#[derive(Debug)]
 pub(crate) struct PartCursor<'a> {
-    _part: &'a Part,
+    part: &'a Part,
+    device: &'a dyn Device,
+    /// Rows with a lower hash are left out.
+    from: u64,
+    /// Bytes that were read. Blocks of several MiB are read whole: the buffer then grows.
+    unit: AlignedBuffer,
+    /// The address of `unit`, and its bytes that have been read.
+    unit_address: u64,
+    unit_bytes: usize,
+    /// The present block: its offset in `unit` and its length.
+    block: std::ops::Range<usize>,
+    /// The block after the present one.
+    next_block: usize,
+    /// Rows of the present block that are left.
+    rows_left: usize,
+    /// The offset of the next row in the present block.
+    next_row: usize,
+    row: Option<(RowOrder, RowPlace)>,
 }
 
-impl PartCursor<'_> {
+impl<'a> PartCursor<'a> {
+    pub(super) fn new(part: &'a Part, device: &'a dyn Device, block: usize, from: u64) -> Self {
+        let unit_bytes = UNIT_BYTES.min(part.data_bytes() as usize);
+        PartCursor {
+            part,
+            device,
+            from,
+            unit: AlignedBuffer::zeroed(unit_bytes),
+            unit_address: 0,
+            unit_bytes: 0,
+            block: 0..0,
+            next_block: block,
+            rows_left: 0,
+            next_row: 0,
+            row: None,
+        }
+    }
+
     /// Goes to the next row. `None` after the last one.
     ///
     /// # Errors
-    /// The errors of the device. `Damaged` if a block is damaged; the cursor then stays there.
+    /// The errors of the device. `Damaged` if a block is damaged; the next call tries it again.
+    #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<ColdRow<'_>>> {
-        todo!("follows")
+        // The loop ends at the first row with at least the hash `from`, or at the part's end.
+        loop {
+            if self.rows_left == 0 && !self.enter()? {
+                self.row = None;
+                return Ok(None);
+            }
+            let bytes = &self.unit[self.block.clone()];
+            let block =
+                self.part.block_of_bytes(self.unit_address + self.block.start as u64, bytes);
+            let place = block.place(self.next_row).expect("a sound block has rows");
+            let order = place.order(self.part.key_hash());
+            if self.row.is_some_and(|(last, _)| order <= last) {
+                return Err(self.damaged("its rows are out of order"));
+            }
+            self.next_row = place.end();
+            self.rows_left -= 1;
+            self.row = Some((order, place));
+            if order.0 >= self.from {
+                return Ok(self.row());
+            }
+        }
     }
 
     /// Returns the row of the last call of `next` that returned one.
+    #[inline]
     pub(crate) fn row(&self) -> Option<ColdRow<'_>> {
-        todo!("follows")
+        let (order, place) = self.row.as_ref()?;
+        place.row(order.0, &self.unit[self.block.clone()])
+    }
+
+    fn damaged(&self, what: &str) -> crate::error::Error {
+        let address = self.unit_address + self.block.start as u64;
+        self.part.damaged(address, self.device.locate(address), what)
+    }
+
+    /// Enters the next block. False if there is none.
+    fn enter(&mut self) -> Result<bool> {
+        if self.next_block == self.part.blocks() {
+            return Ok(false);
+        }
+        let (address, bytes) = self.part.extent_of(self.next_block);
+        let is_there = self.unit_bytes > 0
+            && address >= self.unit_address
+            && address + bytes as u64 <= self.unit_address + self.unit_bytes as u64;
+        if !is_there {
+            self.read(address)?;
+        }
+        let start = (address - self.unit_address) as usize;
+        self.block = start..start + bytes;
+        let block = self.part.block_of_bytes(address, &self.unit[self.block.clone()]);
+        let (rows, first, checked) = (block.rows(), block.first(), block.check());
+        checked.map_err(|what| self.damaged(&what))?;
+        (self.rows_left, self.next_row) = (rows, first);
+        self.next_block += 1;
+        Ok(true)
+    }
+
+    /// Reads from a block on.
+    fn read(&mut self, address: u64) -> Result<()> {
+        self.unit_bytes = 0;
+        let end = self.part.data_end();
+        let bytes = (end - address).min(self.unit.len() as u64) as usize;
+        let reads = &mut [Read { offset: address, buffer: &mut self.unit[..bytes] }];
+        self.device.read_many_behind(reads)?;
+        (self.unit_address, self.unit_bytes) = (address, bytes);
+        Ok(())
     }
 }

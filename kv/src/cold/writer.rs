@@ -1,40 +1,252 @@
-//! Writes a part.
+//! Writes a part: header, blocks, sections, trailer, from the first byte to the last.
+//!
+//! ```text
+//! part     = header (4 KiB) | blocks | sections, zeros up to a multiple of 4 KiB | trailer (4 KiB)
+//! sections = group* | long block* | filter*
+//! group    = first hash (8) | words of a column of its filter (4) | zero (4) | 64 fences (2 each)
+//! long     = block (4) | its length in blocks (4)
+//! filter   = words (8 each), see `filter`
+//! ```
 
-use crate::cold::head::{PartHead, PartSite};
-use crate::cold::part::Part;
-use crate::cold::row::ColdRow;
+use crate::cold::block::{BlockBuilder, BlockIdentity};
+use crate::cold::fence::{Fences, GROUP_BLOCKS};
+use crate::cold::filter::{COLUMNS_MAX, FilterBuilder, PADDING};
+use crate::cold::head::{PAGE_BYTES, PartHead, PartSite, part_address};
+use crate::cold::part::{Counts, Part, Trailer};
+use crate::cold::row::{ColdRow, ROW_BYTES_MAX, RowOrder};
+use crate::device::AlignedBuffer;
 use crate::error::Result;
+
+/// Bytes that are written together.
+const UNIT_BYTES: usize = 1 << 20;
+const _: () = assert!(ROW_BYTES_MAX + 2 * (16 << 10) <= UNIT_BYTES);
 
 /// Writes the rows of a part to the device, in transfers of at most 1 MiB. A part whose writer is
 /// dropped before `finish` is unfinished: the caller removes it.
+#[derive(Debug)]
 pub(crate) struct PartWriter<'d> {
-    _site: PartSite<'d>,
+    site: PartSite<'d>,
+    head: PartHead,
+    address: u64,
+    columns: u32,
+    unit: AlignedBuffer,
+    /// The offset of `unit` in the part.
+    unit_offset: u64,
+    /// Bytes of `unit` before the present block.
+    filled: usize,
+    block: BlockBuilder,
+    fences: Fences,
+    /// The first hashes of the present group's blocks.
+    first_hashes: Vec<u64>,
+    /// The hashes of the present group's rows. Empty if the part has no filters.
+    hashes: Vec<u64>,
+    builder: FilterBuilder,
+    filters: Vec<u64>,
+    counts: Counts,
+    last: Option<RowOrder>,
 }
 
 impl<'d> PartWriter<'d> {
     /// Begins a part. Its filters have `columns` columns, 0 to 16; 0 stands for no filters.
-    pub(crate) fn new(_site: PartSite<'d>, _head: PartHead, _columns: u32) -> Self {
-        todo!("follows")
+    pub(crate) fn new(site: PartSite<'d>, head: PartHead, columns: u32) -> Self {
+        assert!(columns <= COLUMNS_MAX, "a filter has at most {COLUMNS_MAX} columns");
+        let mut unit = AlignedBuffer::zeroed(UNIT_BYTES);
+        unit[..PAGE_BYTES].copy_from_slice(&head.encode());
+        PartWriter {
+            site,
+            address: part_address(head.number, site.segment_size_bytes),
+            columns,
+            unit,
+            unit_offset: 0,
+            filled: PAGE_BYTES,
+            block: BlockBuilder::new(head.block_bits),
+            fences: Fences::new(*head.hashes.end()),
+            head,
+            first_hashes: Vec::new(),
+            hashes: Vec::new(),
+            builder: FilterBuilder::default(),
+            filters: Vec::new(),
+            counts: Counts::default(),
+            last: None,
+        }
     }
 
     /// Appends a row, whose order must be above that of the row before.
     ///
     /// # Errors
     /// The errors of the device.
-    pub(crate) fn push(&mut self, _row: &ColdRow<'_>) -> Result<()> {
-        todo!("follows")
+    #[inline]
+    pub(crate) fn push(&mut self, row: &ColdRow<'_>) -> Result<()> {
+        let order = row.order();
+        assert!(self.last < Some(order), "rows come in order, each once");
+        debug_assert_eq!(row.hash, self.site.key_hash.of(row.table, row.key));
+        debug_assert!(self.head.hashes.contains(&row.hash));
+        self.last = Some(order);
+        if !self.block.is_empty() && !self.block.has_room(row) {
+            self.seal();
+        }
+        if self.block.is_empty() {
+            self.begin_block(row)?;
+        }
+        if self.block.has_room(row) {
+            let block_bytes = 1 << self.head.block_bits;
+            self.block.push(row, &mut self.unit[self.filled..self.filled + block_bytes]);
+        }
+        if self.columns > 0 {
+            self.hashes.push(row.hash);
+        }
+        self.counts.rows += 1;
+        self.counts.tombstones += u64::from(row.flags.tombstone);
+        self.counts.uncounted += u64::from(row.flags.uncounted);
+        Ok(())
+    }
+
+    /// Begins the block of a row. A row that does not fit a block gets a long one, which is then
+    /// complete.
+    fn begin_block(&mut self, row: &ColdRow<'_>) -> Result<()> {
+        let bytes = self.block.bytes_for(row);
+        if self.filled + bytes > UNIT_BYTES {
+            self.write_unit()?;
+        }
+        if self.first_hashes.len() == GROUP_BLOCKS {
+            self.close_group(row.hash);
+        }
+        self.first_hashes.push(row.hash);
+        let block_bytes = 1 << self.head.block_bits;
+        if bytes > block_bytes {
+            let number = self.fences.blocks() + self.first_hashes.len() - 1;
+            self.fences.push_long(number as u32, (bytes / block_bytes) as u32);
+            let identity = self.identity();
+            let block = &mut self.unit[self.filled..self.filled + bytes];
+            BlockBuilder::write_long(identity, row, block);
+            self.filled += bytes;
+        }
+        Ok(())
+    }
+
+    fn identity(&self) -> BlockIdentity {
+        let address = self.address + self.unit_offset + self.filled as u64;
+        BlockIdentity { address, salt: self.head.salt }
+    }
+
+    /// Ends the present block.
+    fn seal(&mut self) {
+        let identity = self.identity();
+        let block_bytes = 1 << self.head.block_bits;
+        self.block.seal(identity, &mut self.unit[self.filled..self.filled + block_bytes]);
+        self.filled += block_bytes;
+    }
+
+    /// Makes fences and filter of the present group.
+    fn close_group(&mut self, end: u64) {
+        let filter = self.filters.len() as u32;
+        let words = self.builder.build(&self.hashes, self.columns, &mut self.filters);
+        self.fences.push_group(&self.first_hashes, end, filter, words);
+        self.first_hashes.clear();
+        self.hashes.clear();
+    }
+
+    fn write_unit(&mut self) -> Result<()> {
+        if self.filled == 0 {
+            return Ok(());
+        }
+        let offset = self.address + self.unit_offset;
+        self.site.device.write(offset, &self.unit[..self.filled])?;
+        self.unit_offset += self.filled as u64;
+        self.filled = 0;
+        Ok(())
     }
 
     /// Returns the length of the part so far, in bytes, without its sections and trailer.
     pub(crate) fn bytes_written(&self) -> u64 {
-        todo!("follows")
+        let open = if self.block.is_empty() { 0 } else { 1 << self.head.block_bits };
+        self.unit_offset + self.filled as u64 + open
     }
 
     /// Writes what is left. The part is durable after the device's next sync.
     ///
     /// # Errors
     /// The errors of the device.
-    pub(crate) fn finish(self) -> Result<Part> {
-        todo!("follows")
+    pub(crate) fn finish(mut self) -> Result<Part> {
+        if !self.block.is_empty() {
+            self.seal();
+        }
+        if !self.first_hashes.is_empty() {
+            self.close_group(*self.head.hashes.end());
+        }
+        self.fences.finish();
+        self.filters.shrink_to_fit();
+        let sections = self.unit_offset + self.filled as u64;
+        let mut crc = 0;
+        let mut sections_bytes = 0;
+        let filter_words = self.filters.len();
+        let (fences, filters) = (
+            std::mem::replace(&mut self.fences, Fences::new(0)),
+            std::mem::take(&mut self.filters),
+        );
+        for (group, its) in fences.groups().iter().zip(fences.fences()) {
+            let mut bytes = [0; GROUP_BYTES];
+            bytes[..8].copy_from_slice(&group.first_hash.to_le_bytes());
+            bytes[8..12].copy_from_slice(&group.words.to_le_bytes());
+            for (fence, to) in its.0.iter().zip(bytes[16..].chunks_exact_mut(2)) {
+                to.copy_from_slice(&fence.to_le_bytes());
+            }
+            self.write_section(&bytes, &mut crc)?;
+            sections_bytes += GROUP_BYTES as u64;
+        }
+        for long in fences.long() {
+            let word = u64::from(long.block) | u64::from(long.units) << 32;
+            self.write_section(&word.to_le_bytes(), &mut crc)?;
+            sections_bytes += 8;
+        }
+        for word in &filters {
+            self.write_section(&word.to_le_bytes(), &mut crc)?;
+            sections_bytes += 8;
+        }
+        let padded = self.filled.next_multiple_of(PAGE_BYTES);
+        self.unit[self.filled..padded].fill(0);
+        self.filled = padded;
+        if self.filled == UNIT_BYTES {
+            self.write_unit()?;
+        }
+        let trailer = Trailer {
+            head_crc: self.head.crc(),
+            number: self.head.number,
+            bank: self.head.bank,
+            salt: self.head.salt,
+            counts: self.counts,
+            columns: self.columns,
+            blocks: fences.blocks() as u64,
+            long_blocks: fences.long().len() as u64,
+            filter_words: filter_words as u64,
+            sections,
+            sections_bytes,
+            sections_crc: crc,
+        };
+        let page = trailer.encode();
+        self.unit[self.filled..self.filled + PAGE_BYTES].copy_from_slice(&page);
+        self.filled += PAGE_BYTES;
+        self.write_unit()?;
+        let mut filters = filters;
+        filters.resize(filters.len() + PADDING, 0);
+        Ok(Part::new(self.site, self.head, trailer, fences, filters))
+    }
+
+    /// Writes bytes of the sections, whose length divides `UNIT_BYTES` or ends before it.
+    fn write_section(&mut self, mut bytes: &[u8], crc: &mut u32) -> Result<()> {
+        *crc = crc32c::crc32c_append(*crc, bytes);
+        while !bytes.is_empty() {
+            if self.filled == UNIT_BYTES {
+                self.write_unit()?;
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(UNIT_BYTES - self.filled));
+            self.unit[self.filled..self.filled + now.len()].copy_from_slice(now);
+            self.filled += now.len();
+            bytes = later;
+        }
+        Ok(())
     }
 }
+
+/// Bytes of a group in the sections.
+pub(super) const GROUP_BYTES: usize = 16 + GROUP_BLOCKS * 2;

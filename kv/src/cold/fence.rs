@@ -1,0 +1,298 @@
+//! Fences: which block of a part may have a hash.
+//!
+//! A part's blocks come in groups of 64. For each group, memory has its first hash. For each block
+//! it has a *fence* of two bytes: the upper 16 bits of the distance of the block's first hash from
+//! the group's, as a fraction of the group's width. Hashes are spread evenly, so a lookup guesses
+//! the group and corrects the guess by one or two groups. It then takes the last block whose fence
+//! is not above the key's. If that fence equals the key's, the row may also lie in a block before,
+//! of which the block's first row tells.
+//!
+//! SILT (Lim et al., SOSP 2011) needs a trie for the same question, because its keys are sorted as
+//! they are.
+
+/// Blocks of a group.
+pub(super) const GROUP_BLOCKS: usize = 64;
+
+/// A group of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Group {
+    /// The hash of the group's first row.
+    pub(super) first_hash: u64,
+    /// The first word of the group's filter.
+    pub(super) filter: u32,
+    /// Words of a column of the filter.
+    pub(super) words: u32,
+}
+
+/// The fences of a group. The fence of a block that does not exist is `u16::MAX`, and no key's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(align(64))]
+pub(super) struct GroupFences(pub(super) [u16; GROUP_BLOCKS]);
+
+/// A block of more than one block's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LongBlock {
+    pub(super) block: u32,
+    /// Its length in blocks.
+    pub(super) units: u32,
+    /// How many units the blocks up to this one take beyond one each.
+    extra: u64,
+}
+
+/// The place of a block among the bytes of a part's blocks, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Units {
+    pub(super) first: u64,
+    pub(super) count: u32,
+}
+
+/// Where a hash may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) block: usize,
+    /// Where in the block the hash lies most likely, as a fraction of 2^16.
+    pub(super) guess: u16,
+}
+
+/// The fences of a part.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fences {
+    groups: Vec<Group>,
+    fences: Vec<GroupFences>,
+    /// By block. Empty for most parts.
+    long: Vec<LongBlock>,
+    blocks: usize,
+    /// The last hash for which the part answers.
+    end: u64,
+    scale: Scale,
+}
+
+/// Guesses a group from a hash without a division.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Scale {
+    from: u64,
+    shift: u32,
+    factor: u64,
+}
+
+impl Scale {
+    /// `from` to `end` are the hashes of `groups` groups.
+    fn new(from: u64, end: u64, groups: usize) -> Self {
+        let width = end - from;
+        let shift = u32::BITS.saturating_sub(width.leading_zeros());
+        let factor = ((groups as u64) << 32) / ((width >> shift) + 1);
+        Scale { from, shift, factor }
+    }
+
+    /// Returns the group that evenly spread hashes would have at this place; 0 for a hash below the
+    /// range, and perhaps too much for one above.
+    #[inline]
+    fn guess(self, hash: u64) -> usize {
+        let distance = hash.saturating_sub(self.from) >> self.shift;
+        (distance.wrapping_mul(self.factor) >> 32) as usize
+    }
+}
+
+/// Returns the bits by which distances in a group of this width are shifted to make fences.
+#[inline]
+fn shift_of(width: u64) -> u32 {
+    (u64::BITS - u16::BITS).saturating_sub(width.leading_zeros())
+}
+
+/// Returns the fence of a distance from a group's first hash.
+#[inline]
+fn fence_of(distance: u64, shift: u32) -> u16 {
+    (distance >> shift).min(u64::from(u16::MAX) - 1) as u16
+}
+
+impl Fences {
+    /// Begins the fences of a part that answers for hashes up to `end`.
+    pub(super) fn new(end: u64) -> Self {
+        Fences {
+            groups: Vec::new(),
+            fences: Vec::new(),
+            long: Vec::new(),
+            blocks: 0,
+            end,
+            scale: Scale::default(),
+        }
+    }
+
+    /// Adds a group, whose blocks have these first hashes. `end` is the first hash of the group
+    /// after it; of the last group the last hash of the part.
+    pub(super) fn push_group(&mut self, first_hashes: &[u64], end: u64, filter: u32, words: u32) {
+        debug_assert!(self.blocks.is_multiple_of(GROUP_BLOCKS), "only the last group is short");
+        let Some(&first_hash) = first_hashes.first() else { return };
+        let shift = shift_of(end - first_hash);
+        let mut fences = [u16::MAX; GROUP_BLOCKS];
+        for (fence, hash) in fences.iter_mut().zip(first_hashes) {
+            *fence = fence_of(hash - first_hash, shift);
+        }
+        self.groups.push(Group { first_hash, filter, words });
+        self.fences.push(GroupFences(fences));
+        self.blocks += first_hashes.len();
+    }
+
+    /// Notes that a block takes more than one unit. Blocks come in order.
+    pub(super) fn push_long(&mut self, block: u32, units: u32) {
+        let extra = self.long.last().map_or(0, |last| last.extra) + u64::from(units) - 1;
+        self.long.push(LongBlock { block, units, extra });
+    }
+
+    /// Must be called after the last group.
+    pub(super) fn finish(&mut self) {
+        self.groups.shrink_to_fit();
+        self.fences.shrink_to_fit();
+        self.long.shrink_to_fit();
+        let from = self.groups.first().map_or(self.end, |group| group.first_hash);
+        self.scale = Scale::new(from, self.end, self.groups.len());
+    }
+
+    pub(super) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    pub(super) fn fences(&self) -> &[GroupFences] {
+        &self.fences
+    }
+
+    pub(super) fn long(&self) -> &[LongBlock] {
+        &self.long
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Returns the length of all blocks, in units.
+    pub(super) fn units(&self) -> u64 {
+        self.blocks as u64 + self.long.last().map_or(0, |last| last.extra)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.groups) + size_of_val(&*self.fences) + size_of_val(&*self.long)
+    }
+
+    /// Returns the last group whose first hash is not above `hash`. `None` if there is none.
+    #[inline]
+    pub(super) fn group_of(&self, hash: u64) -> Option<usize> {
+        let mut place = self.scale.guess(hash).min(self.groups.len().checked_sub(1)?);
+        // Both loops end at an end of the groups.
+        while self.groups[place].first_hash > hash {
+            place = place.checked_sub(1)?;
+        }
+        while self.groups.get(place + 1).is_some_and(|next| next.first_hash <= hash) {
+            place += 1;
+        }
+        Some(place)
+    }
+
+    /// Returns the last block that may have `hash`. `None` if no block has it.
+    #[inline]
+    pub(super) fn find(&self, hash: u64) -> Option<Candidate> {
+        let group = self.group_of(hash)?;
+        let first = self.groups[group].first_hash;
+        let next = self.groups.get(group + 1).map_or(self.end, |next| next.first_hash);
+        let shift = shift_of(next.saturating_sub(first));
+        let fence = fence_of(hash - first, shift);
+        let fences = &self.fences[group].0;
+        let not_above = fences.iter().map(|&other| u16::from(other <= fence)).sum::<u16>();
+        // The first fence of a group is 0.
+        let last = usize::from(not_above) - 1;
+        let end = match fences.get(last + 1) {
+            Some(&u16::MAX) | None => (next.saturating_sub(first) >> shift) as u32,
+            Some(&end) => u32::from(end),
+        };
+        let from = u32::from(fences[last]);
+        let within = (u32::from(fence) - from) << 16;
+        let guess = (within / end.saturating_sub(from).max(1)).min(u32::from(u16::MAX)) as u16;
+        Some(Candidate { block: group * GROUP_BLOCKS + last, guess })
+    }
+
+    /// Returns the first block that may have rows with at least this hash; the number of blocks if
+    /// none has.
+    pub(super) fn first_from(&self, hash: u64) -> usize {
+        let Some(found) = self.find(hash) else { return 0 };
+        let mut block = found.block;
+        // The loop ends at the first block. Equal hashes may begin in the group before.
+        while block > 0 && self.may_begin_at_or_above(block, hash) {
+            block -= 1;
+        }
+        block
+    }
+
+    /// True if the block's first hash may be `hash` or higher.
+    fn may_begin_at_or_above(&self, block: usize, hash: u64) -> bool {
+        let (group, place) = (block / GROUP_BLOCKS, block % GROUP_BLOCKS);
+        let first = self.groups[group].first_hash;
+        if place == 0 {
+            return first >= hash;
+        }
+        let next = self.groups.get(group + 1).map_or(self.end, |next| next.first_hash);
+        let fence = fence_of(hash.saturating_sub(first), shift_of(next.saturating_sub(first)));
+        self.fences[group].0[place] >= fence
+    }
+
+    /// Returns the place of a block.
+    #[inline]
+    pub(super) fn units_of(&self, block: usize) -> Units {
+        if self.long.is_empty() {
+            return Units { first: block as u64, count: 1 };
+        }
+        let before = self.long.partition_point(|long| (long.block as usize) < block);
+        let extra = before.checked_sub(1).map_or(0, |last| self.long[last].extra);
+        let count = match self.long.get(before) {
+            Some(long) if long.block as usize == block => long.units,
+            _ => 1,
+        };
+        Units { first: block as u64 + extra, count }
+    }
+
+    /// Returns the block that begins at a unit. `None` if none does.
+    pub(super) fn block_at(&self, unit: u64) -> Option<usize> {
+        // The units of long blocks ascend too.
+        let before = self.long.partition_point(|long| {
+            u64::from(long.block) + long.extra + 1 - u64::from(long.units) < unit
+        });
+        let extra = before.checked_sub(1).map_or(0, |last| self.long[last].extra);
+        let block = unit.checked_sub(extra)? as usize;
+        (block < self.blocks && self.units_of(block).first == unit).then_some(block)
+    }
+
+    /// Checks what was read from disk.
+    ///
+    /// # Errors
+    /// A description of what is wrong. Its subject is the part.
+    pub(super) fn check(&self, first: u64) -> Result<(), String> {
+        let firsts = self.groups.iter().map(|group| group.first_hash);
+        if !firsts.is_sorted() || self.groups.first().is_some_and(|group| group.first_hash < first)
+        {
+            return Err("its groups of blocks are out of order".into());
+        }
+        if self.groups.last().is_some_and(|group| group.first_hash > self.end) {
+            return Err("its last group lies behind its last hash".into());
+        }
+        for (group, fences) in self.fences.iter().enumerate() {
+            let blocks = (self.blocks - group * GROUP_BLOCKS).min(GROUP_BLOCKS);
+            let (there, none) = fences.0.split_at(blocks);
+            let is_right = there[0] == 0
+                && there.is_sorted()
+                && there[blocks - 1] < u16::MAX
+                && none.iter().all(|&fence| fence == u16::MAX);
+            if !is_right {
+                return Err(format!("the fences of its group {group} are out of order"));
+            }
+        }
+        let is_right = self.long.is_sorted_by(|a, b| a.block < b.block)
+            && self.long.last().is_none_or(|last| (last.block as usize) < self.blocks)
+            && self.long.iter().all(|long| long.units > 1);
+        if is_right { Ok(()) } else { Err("its long blocks are out of order".into()) }
+    }
+
+    /// Sets the fences of groups that were read from disk. Call `check` after `finish`.
+    pub(super) fn push_read(&mut self, group: Group, fences: GroupFences, blocks: usize) {
+        self.groups.push(group);
+        self.fences.push(fences);
+        self.blocks += blocks;
+    }
+}
