@@ -244,7 +244,7 @@ pub struct Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowMark {
     pub(crate) address: u64,
-    /// Use count of the record, modulo 2^29.
+    /// Use count of the record, modulo 2^28.
     pub(crate) uses: u32,
 }
 

@@ -1,7 +1,7 @@
 //! The list of a checkpoint's parts: the file `cold.<n>`.
 //!
 //! ```text
-//! next part (8) | next run (8) | cursor (8) | number of parts (8)
+//! next part (8) | next run (8) | cursor (8) | clean from (8) | number of parts (8)
 //! for each part: number (8) | salt (8) | first run (8) | last run (8) | first hash (8)
 //!   | last hash (8) | log begin (8) | log end (8) | file length (8) | CRC of the trailer (4)
 //!   | kind (1) | level (1) | block bits (1) | zero (1)
@@ -30,7 +30,7 @@ use crate::files::directory::Place;
 
 /// Magic number and version of the stream.
 pub(crate) const KIND: ([u8; 8], u32) = (*b"EMBKCOLD", 1);
-const HEAD_BYTES: usize = 32;
+const HEAD_BYTES: usize = 40;
 const ENTRY_BYTES: usize = 80;
 /// Header and trailer of a part have this length each, and its sections are padded to it.
 const PART_UNIT_BYTES: u64 = 4096;
@@ -55,12 +55,15 @@ pub(crate) struct PartList {
     pub(crate) next_run: u64,
     /// The hash at which the next base merge begins.
     pub(crate) cursor: u64,
+    /// The mark *clean* of a record below this log address has no meaning: programs before format 7
+    /// used its bit as a part of the generation.
+    pub(crate) clean_from: u64,
     pub(crate) parts: Vec<ListedPart>,
 }
 
 impl Default for PartList {
     fn default() -> Self {
-        PartList { next_part: 0, next_run: 1, cursor: 0, parts: Vec::new() }
+        PartList { next_part: 0, next_run: 1, cursor: 0, clean_from: 0, parts: Vec::new() }
     }
 }
 
@@ -102,7 +105,8 @@ impl PartList {
 
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + ENTRY_BYTES * self.parts.len());
-        for word in [self.next_part, self.next_run, self.cursor, self.parts.len() as u64] {
+        let count = self.parts.len() as u64;
+        for word in [self.next_part, self.next_run, self.cursor, self.clean_from, count] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         for ListedPart { head, file_bytes, trailer_crc } in &self.parts {
@@ -132,7 +136,7 @@ impl PartList {
         let Some((head, entries)) = content.split_at_checked(HEAD_BYTES) else {
             return Err(format!("{} bytes hold no list of parts", content.len()));
         };
-        let count = word(head, 24);
+        let count = word(head, 32);
         if Some(entries.len() as u64) != count.checked_mul(ENTRY_BYTES as u64) {
             return Err(format!("{} bytes do not hold {count} parts", entries.len()));
         }
@@ -141,6 +145,7 @@ impl PartList {
             next_part: word(head, 0),
             next_run: word(head, 8),
             cursor: word(head, 16),
+            clean_from: word(head, 24),
             parts: parts.collect::<std::result::Result<_, _>>()?,
         };
         list.check(segment_bytes)?;
@@ -158,6 +163,9 @@ impl PartList {
         }
         if self.is_unused() {
             return Err("it lists the parts of a bank that never had one".into());
+        }
+        if self.clean_from > COLD_BEGIN {
+            return Err(format!("marks are valid from {:#x} on", self.clean_from));
         }
         let mut numbers = BTreeSet::new();
         for ListedPart { head, file_bytes, .. } in &self.parts {
@@ -291,7 +299,7 @@ mod tests {
             part(7, 5..=5, 0..=u64::MAX),
             part(8, 7..=7, 0..=u64::MAX),
         ];
-        PartList { next_part: 10, next_run: 8, cursor: HALF, parts }
+        PartList { next_part: 10, next_run: 8, cursor: HALF, clean_from: 640, parts }
     }
 
     fn decode(bytes: &[u8]) -> std::result::Result<PartList, String> {
@@ -308,7 +316,8 @@ mod tests {
 
     #[test]
     fn values_that_do_not_fit_are_refused() {
-        let changes: [&dyn Fn(&mut PartList); 22] = [
+        let changes: [&dyn Fn(&mut PartList); 23] = [
+            &|list| list.clean_from = COLD_BEGIN + 1,
             &|list| list.next_part = 0,
             &|list| list.next_part = 9,
             &|list| list.next_part = u64::MAX,

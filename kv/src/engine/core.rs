@@ -120,9 +120,11 @@ impl Core {
     }
 
     /// Returns the clock of a row whose record lies on disk. An outstanding Get does not survive a
-    /// restart. So the clock of a record that was written before this opening gets the count 0.
+    /// restart. So the clock of a record that was written before this opening gets the count 0. A
+    /// record of an older program is not clean, whatever its bits are.
     pub(crate) fn word_on_disk(&self, image: RecordImage<'_>, address: Address) -> ClockWord {
         let word = image.clock().for_disk();
+        let word = word.with_clean(word.is_clean() && self.cold.knows_clean(address));
         if address.raw() >= self.session_start { word } else { word.with_outstanding(0) }
     }
 }

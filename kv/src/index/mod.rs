@@ -203,7 +203,8 @@ impl<'a> Outline<'a> {
 pub(crate) enum Inserted {
     /// The index now leads to the record.
     Yes,
-    /// Another thread changed the matching slots after the search. Or memory is too short for
+    /// Another thread changed the matching slots after the search, or the caller's condition is
+    /// false. Or memory is too short for
     /// another slot, and every slot that the new record could share leads to a newer record. The
     /// caller searches again and writes a new record.
     Changed,
@@ -609,9 +610,10 @@ impl Index {
         slot.is_some()
     }
 
-    /// Adds a key with the record at `new`. The record must be complete except for its previous
-    /// address, which `link` sets. The caller must have found that the chains of the `searched`
-    /// slots do not contain the key.
+    /// Adds a key with the record at `new`, but only if `still` returns true while the hash's
+    /// bucket is locked. The record must be complete except for its previous address, which `link`
+    /// sets. The caller must have found that the chains of the `searched` slots do not contain the
+    /// key.
     pub(crate) fn insert(
         &self,
         budget: &Budget,
@@ -619,11 +621,12 @@ impl Index {
         searched: &Candidates,
         new: Address,
         link: impl FnOnce(Address),
+        still: impl FnOnce() -> bool,
     ) -> Inserted {
         let mut locked = self.lock(hash);
         let probe = Probe::new(hash, locked.meta.depth());
         let Survey { matching, first, empty, closest, last } = Survey::of(&locked, probe, new);
-        if matching != *searched && !planted(Planted::InsertUnchecked) {
+        if matching != *searched && !planted(Planted::InsertUnchecked) || !still() {
             return Inserted::Changed;
         }
         locked.will_change();

@@ -102,7 +102,7 @@ impl Indexed {
             assert_eq!(self.find(key, &mut searched), None, "key {key}");
             let link = |previous| self.records.link(address, previous);
             let hash = hash(TABLE, key);
-            match self.index.insert(&self.budget, hash, &searched, address, link) {
+            match self.index.insert(&self.budget, hash, &searched, address, link, || true) {
                 Inserted::Yes => break,
                 Inserted::Changed => {}
             }
@@ -225,7 +225,7 @@ fn no_record_is_linked_to_a_newer_one() {
         let older = searched.iter().all(|entry| entry.address() < record);
         let mut previous = Address::NONE;
         let link = |address| previous = address;
-        let done = indexed.index.insert(&indexed.budget, hash, &searched, record, link);
+        let done = indexed.index.insert(&indexed.budget, hash, &searched, record, link, || true);
         assert!(!older || previous < record, "key {key}: {record:?} follows {previous:?}");
         refused += u64::from(done == Inserted::Changed);
     }
@@ -289,8 +289,14 @@ fn threads_that_insert_the_same_keys_insert_each_once() {
                     let hash = hash(TABLE, key);
                     while indexed.find(key, &mut searched).is_none() {
                         let link = |previous| indexed.records.link(address, previous);
-                        let new =
-                            indexed.index.insert(&indexed.budget, hash, &searched, address, link);
+                        let new = indexed.index.insert(
+                            &indexed.budget,
+                            hash,
+                            &searched,
+                            address,
+                            link,
+                            || true,
+                        );
                         if new == Inserted::Yes {
                             wins.fetch_add(1, Ordering::Relaxed);
                             break;
@@ -617,7 +623,7 @@ fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
         indexed.index.candidates(hash(TABLE, key), &mut searched);
         let link = |previous| indexed.records.link(address, previous);
         let hash = hash(TABLE, key);
-        let done = indexed.index.insert(&indexed.budget, hash, &searched, address, link);
+        let done = indexed.index.insert(&indexed.budget, hash, &searched, address, link, || true);
         assert_eq!(done, Inserted::Yes);
         indexed.index.grow(&indexed.budget, |_| Look::Unseen);
     }
@@ -665,7 +671,7 @@ fn a_split_sends_an_entry_to_its_side_if_its_records_are_in_memory() {
         indexed.index.candidates(hash(TABLE, key), &mut searched);
         let link = |previous| indexed.records.link(address, previous);
         let hash = hash(TABLE, key);
-        let done = indexed.index.insert(&indexed.budget, hash, &searched, address, link);
+        let done = indexed.index.insert(&indexed.budget, hash, &searched, address, link, || true);
         assert_eq!(done, Inserted::Yes);
         indexed.index.grow(&indexed.budget, |address| indexed.look(address));
     }

@@ -2,8 +2,8 @@
 //! clock.
 //!
 //! ```text
-//!  63      62        61        60 .......... 32  31 ............ 0
-//! locked replaced promoted     generation (29)    outstanding (32)
+//!  63      62        61       60    59 .......... 32  31 ............ 0
+//! locked replaced promoted clean   generation (28)    outstanding (32)
 //! ```
 //!
 //! | locked | replaced | meaning | what ends the state |
@@ -25,6 +25,11 @@
 //! *Promoted* marks a row that lookahead (reads before the get) brought into mutable memory and
 //! that no operation has used since.
 //!
+//! *Clean* marks a record whose value equals the row's version in the cold tier. A spill drops such
+//! a record. The store that raises the generation clears the flag, so a change of the value costs
+//! no further store. Programs before format 7 counted 29 bits of generation. So the flag counts
+//! only in records that were written since the bank has a cold tier (`Core::word_on_disk`).
+//!
 //! A reader without the lock must check the flag *locked* as well as the generation. The generation
 //! alone is not enough: it changes only after the lock's holder has changed the value.
 
@@ -33,8 +38,9 @@ use crate::sync::{AtomicU64, Backoff, Ordering, Planted, planted};
 const LOCKED: u64 = 1 << 63;
 const REPLACED: u64 = 1 << 62;
 const PROMOTED: u64 = 1 << 61;
+const CLEAN: u64 = 1 << 60;
 const GENERATION_SHIFT: u32 = 32;
-const GENERATION_BITS: u32 = 29;
+const GENERATION_BITS: u32 = 28;
 const GENERATION_MASK: u64 = ((1 << GENERATION_BITS) - 1) << GENERATION_SHIFT;
 const USES_MASK: u32 = (1 << GENERATION_BITS) - 1;
 const OUTSTANDING_MASK: u64 = (1 << 32) - 1;
@@ -69,11 +75,16 @@ impl ClockWord {
         self.0 & PROMOTED != 0
     }
 
+    /// True if the record's value equals the row's version in the cold tier.
+    pub(crate) fn is_clean(self) -> bool {
+        self.0 & CLEAN != 0
+    }
+
     pub(crate) fn outstanding(self) -> u32 {
         (self.0 & OUTSTANDING_MASK) as u32
     }
 
-    /// Returns the record's use count, modulo 2^29: the changes of its value plus its outstanding
+    /// Returns the record's use count, modulo 2^28: the changes of its value plus its outstanding
     /// gets. A get adds 1. The update or release that answers a get leaves the count unchanged: it
     /// ends a get, and counts as a change of the value.
     pub(crate) fn uses(self) -> u32 {
@@ -92,6 +103,10 @@ impl ClockWord {
         ClockWord(if promoted { self.0 | PROMOTED } else { self.0 & !PROMOTED })
     }
 
+    pub(crate) fn with_clean(self, clean: bool) -> Self {
+        ClockWord(if clean { self.0 | CLEAN } else { self.0 & !CLEAN })
+    }
+
     pub(crate) fn with_outstanding(self, outstanding: u32) -> Self {
         ClockWord(self.0 & !OUTSTANDING_MASK | u64::from(outstanding))
     }
@@ -99,15 +114,18 @@ impl ClockWord {
     /// Returns the word for a copy of this record. `outstanding` is the copy's number of
     /// outstanding gets, and `uses` is the use count that the copy continues. If `outstanding`
     /// differs from this record's number because a get begins or ends now, the copy's use count
-    /// differs from `uses` by the same number.
+    /// differs from `uses` by the same number. The copy of a clean record is clean.
     pub(crate) fn inherited(self, outstanding: u32, uses: u32) -> Self {
         let changes = uses.saturating_sub(self.outstanding());
-        ClockWord(u64::from(changes & USES_MASK) << GENERATION_SHIFT).with_outstanding(outstanding)
+        ClockWord(u64::from(changes & USES_MASK) << GENERATION_SHIFT)
+            .with_outstanding(outstanding)
+            .with_clean(self.is_clean())
     }
 
+    /// Returns the word after a change of the value. The word is no longer clean.
     pub(crate) fn next_generation(self) -> Self {
         let next = self.0.wrapping_add(1 << GENERATION_SHIFT) & GENERATION_MASK;
-        ClockWord(self.0 & !GENERATION_MASK | next)
+        ClockWord(self.0 & !(GENERATION_MASK | CLEAN) | next)
     }
 
     /// Returns the word to write to disk, with the flags locked, replaced and promoted cleared.

@@ -155,7 +155,7 @@ impl Store {
         let counters = Arc::new(Counters::default());
         let space =
             Space::new(options, checkpoints.clone(), log_begins(&checkpoints)?, &budget, &counters);
-        let cold = Cold::empty(manifest.segment_bytes, &budget);
+        let cold = Cold::empty(manifest.segment_bytes, manifest.log_end, &budget);
         let parts = CoreParts {
             index,
             budget,

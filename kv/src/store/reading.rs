@@ -259,7 +259,7 @@ fn core_of(
     check_last_page(device.as_ref(), &manifest)?;
     let recovered = Arc::new(Recovered { checkpoint: manifest.number, blob });
     let space = Space::of_reader(manifest.log_begin, &budget, counters);
-    let cold = Cold::empty(manifest.segment_bytes, &budget);
+    let cold = Cold::empty(manifest.segment_bytes, manifest.log_end, &budget);
     let parts = CoreParts {
         index,
         budget,

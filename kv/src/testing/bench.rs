@@ -43,7 +43,7 @@ impl Probing {
         for key in 0..entries {
             let hash = key_hash.of(TABLE, key);
             index.candidates(hash, &mut candidates);
-            index.insert(&budget, hash, &candidates, Address::new(64 * (key + 1)), |_| {});
+            index.insert(&budget, hash, &candidates, Address::new(64 * (key + 1)), |_| {}, || true);
             index.grow(&budget, |_| Look::Unseen);
         }
         Ok(Probing { index, key_hash })

@@ -25,7 +25,8 @@
 //! read brings the rest.
 
 use super::reads::{BRIDGED_BYTES_MAX, JOINED_BYTES_MAX, Joins, Reading};
-use super::succession::{Old, Predecessor, Succession};
+use super::scratch::Searched;
+use super::succession::{Old, Predecessor, Succession, Tier};
 use super::{Batch, Effect, GROUP_KEYS, Pending, Room, Step, Work};
 use crate::cache::Demand;
 use crate::device::AlignedBuffer;
@@ -84,22 +85,16 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if W::APPENDS && W::ROOM == Room::Awaited && self.core.headroom().is_short() {
             self.await_space()?;
         }
-        let core = self.core;
-        let mut own = self.scratch.own_buffer.take();
-        let mut pooled = None;
-        let buffer: &mut AlignedBuffer = match &mut own {
-            Some(own) => own,
-            None => pooled.insert(core.buffers.take()).memory(),
-        };
-        let mut read = self.read_stream(buffer, pending, demand, BRIDGED_BYTES_MAX);
-        if let Err(Failed { error: Error::Io { .. }, bridged: true }) = read {
-            // The unreadable bytes may lie between the rows. The second stream reads no bytes
-            // between rows.
-            pending.retain(|p| !p.done);
-            read = self.read_stream(buffer, pending, demand, 0);
-        }
-        self.scratch.own_buffer = own;
-        drop(pooled);
+        let read = self.with_buffer(|batch, buffer| {
+            let read = batch.read_stream(buffer, pending, demand, BRIDGED_BYTES_MAX);
+            if let Err(Failed { error: Error::Io { .. }, bridged: true }) = read {
+                // The unreadable bytes may lie between the rows. The second stream reads no bytes
+                // between rows.
+                pending.retain(|p| !p.done);
+                return batch.read_stream(buffer, pending, demand, 0);
+            }
+            read
+        });
         match read {
             Ok(deepest) => {
                 let most = self.tally.disk_queue_depth_max.max(deepest);
@@ -111,6 +106,23 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             Err(Failed { error, .. }) => return Err(error),
         }
         if std::mem::take(&mut self.owes_wait) { self.await_space() } else { Ok(()) }
+    }
+
+    /// Calls `read` with a read buffer.
+    pub(super) fn with_buffer<R>(
+        &mut self,
+        read: impl FnOnce(&mut Self, &mut AlignedBuffer) -> R,
+    ) -> R {
+        let core = self.core;
+        let mut own = self.scratch.own_buffer.take();
+        let mut pooled = None;
+        let buffer: &mut AlignedBuffer = match &mut own {
+            Some(own) => own,
+            None => pooled.insert(core.buffers.take()).memory(),
+        };
+        let done = read(self, buffer);
+        self.scratch.own_buffer = own;
+        done
     }
 
     /// Reads the rows of `pending` as one stream. Returns the largest number of reads that were in
@@ -285,12 +297,20 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Error::Damaged { path, offset, what }
     }
 
-    /// Completes a key that is in no chain.
+    /// Completes a key that is in no chain, or sets it aside for a search of the cold tier.
     pub(super) fn use_missing(&mut self, pending: &Pending) -> Result<()> {
+        if self.asks_cold() {
+            self.set_aside_cold(pending.i, pending.hash, pending.searched.clone());
+            return Ok(());
+        }
+        self.insert_missing(pending.i, pending.hash, &pending.searched)
+    }
+
+    /// Completes a key without a row.
+    pub(super) fn insert_missing(&mut self, i: u32, hash: u64, searched: &Searched) -> Result<()> {
         self.pinned_until_done(|batch, _| {
-            let step = batch.on_missing(pending.i as usize, pending.hash, &pending.searched);
-            if let Step::Moved = step? {
-                batch.scratch.redo.push(pending.i);
+            if let Step::Moved = batch.on_missing(i as usize, hash, searched)? {
+                batch.scratch.redo.push(i);
             }
             Ok(())
         })
@@ -320,7 +340,13 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             self.outcome.disk_reads += u64::from(place == Old::OnDisk);
             return;
         }
-        let value = self.value_of(image);
+        let outstanding = self.core.word_on_disk(image, pending.address).outstanding();
+        self.give_value(i, self.value_of(image), outstanding);
+        self.note_hit(place);
+    }
+
+    /// Gives the operation the value of a row outside memory, and the row's clock.
+    pub(super) fn give_value(&mut self, i: usize, value: &[u8], outstanding: u32) {
         match if VARIABLE { None } else { self.work.caller().destination(i) } {
             Some(to) => {
                 let bytes = to.len().min(value.len());
@@ -328,8 +354,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             }
             None => self.work.caller().read(i, value),
         }
-        self.work.caller().seen(i, self.core.word_on_disk(image, pending.address).outstanding());
-        self.note_hit(place);
+        self.work.caller().seen(i, outstanding);
     }
 
     /// Returns the value of a record that `follow` has found to be the key's row.
@@ -365,9 +390,11 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let old = Predecessor {
             place,
             hash: pending.hash,
-            entry: pending.entry,
-            address: pending.address,
-            previous: image.link().previous(),
+            tier: Tier::Hot {
+                entry: pending.entry,
+                address: pending.address,
+                previous: image.link().previous(),
+            },
             value: (!is_tombstone).then(|| self.value_of(image)),
             word,
             record_bytes: image.shape().record_bytes(),

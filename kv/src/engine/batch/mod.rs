@@ -53,10 +53,12 @@
 //! | a row that is not in mutable memory gets a new record at the tail | `succession` |
 //! | a key without a row gets one | `new_record` |
 //! | the rows on disk: what is read, and how it is divided into reads | `disk`, `reads` |
+//! | the keys that the log does not have, in the cold tier | `cold` |
 //!
 //! `work` says what a batch does, `scratch` has the memory that a thread keeps, `tally` the counts,
 //! and `variable` the rows of variable width.
 
+mod cold;
 mod disk;
 mod hinted;
 mod new_record;
@@ -290,6 +292,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         // An earlier batch that ended with an error may have left keys here.
         scratch.pending.clear();
         scratch.redo.clear();
+        scratch.cold.clear();
         let (record_bytes, read_bytes) = if VARIABLE {
             variable::typical_bytes(core, table, value_bytes)
         } else {
@@ -341,7 +344,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             let end = self.keys.len().min(start + CHUNK_KEYS);
             self.run_chunk(start, end)?;
             start = end;
-            if start == self.keys.len() || self.scratch.pending.len() >= PENDING_KEYS_MAX {
+            let set_aside = self.scratch.pending.len() + self.scratch.cold.len();
+            if start == self.keys.len() || set_aside >= PENDING_KEYS_MAX {
                 self.finish_pending()?;
             }
         }
@@ -368,6 +372,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             for pending in self.scratch.pending.drain(..) {
                 self.work.elsewhere(pending.i as usize);
             }
+            self.locate_cold();
         }
         if !W::APPENDS {
             return Ok(());
@@ -380,13 +385,15 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// Reads the rows of the keys that the batch has set aside, and searches again for the keys
     /// whose rows moved.
     fn finish_pending(&mut self) -> Result<()> {
-        if self.scratch.pending.is_empty() && self.scratch.redo.is_empty() {
+        if !self.scratch.has_set_aside() {
             return Ok(());
         }
         // The loop ends: a key is searched again only if another thread has changed its row or its
         // chain. So in each round some thread of the program makes progress.
-        while !(self.scratch.pending.is_empty() && self.scratch.redo.is_empty()) {
+        while self.scratch.has_set_aside() {
             self.read_pending()?;
+            // After the searches of the log, so that the view has each row that they missed.
+            self.read_cold()?;
             while let Some(i) = self.scratch.redo.pop() {
                 let resident = self.tally.resident;
                 self.pinned_until_done(|batch, view| batch.search(i as usize, view))?;

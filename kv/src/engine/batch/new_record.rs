@@ -1,12 +1,14 @@
 //! How a batch allocates a new record at the tail, fills it, and inserts it into the index.
 
+use super::scratch::Searched;
 use super::{Batch, Step, Work, bytes_of};
 use crate::hints::RowHint;
-use crate::index::{Candidates, Inserted};
+use crate::index::Inserted;
 use crate::log::PageFull;
 use crate::operation::Operation;
 use crate::record::clock::ClockWord;
 use crate::record::layout::{RecordRef, record_bytes};
+use crate::sync::{Planted, planted};
 
 impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// Allocates a record for a value of `value_bytes` bytes. Writes the header, which marks the
@@ -27,7 +29,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         &mut self,
         i: usize,
         hash: u64,
-        searched: &Candidates,
+        searched: &Searched,
     ) -> std::result::Result<Step, PageFull> {
         let Some(value_bytes) = self.make_missing_value(i) else {
             self.note_missing(i);
@@ -36,18 +38,32 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let record = self.begin_record(self.keys[i], value_bytes)?;
         record.store_value(&self.scratch.value[..value_bytes.div_ceil(8)]);
         record.finish(ClockWord::at_rest(self.clock.after(0)), false);
-        let link = |previous| record.set_link(record.link().with_previous(previous));
-        match self.core.index.insert(&self.core.budget, hash, searched, record.address(), link) {
-            Inserted::Yes => {
-                self.work.caller().settled(i, RowHint::new(self.core.store, record.address()));
-                self.note_inserted(record_bytes(value_bytes));
-                Ok(Step::Done)
-            }
-            Inserted::Changed => {
-                record.abandon();
-                Ok(Step::Moved)
-            }
+        if self.insert(record, hash, searched) {
+            self.work.caller().settled(i, RowHint::new(self.core.store, record.address()));
+            self.note_inserted(record_bytes(value_bytes));
+            Ok(Step::Done)
+        } else {
+            record.abandon();
+            Ok(Step::Moved)
         }
+    }
+
+    /// Makes the index lead to the finished record `new` of a key of which the search has found no
+    /// record in the log. Returns false if another thread may have given the key a record since
+    /// then.
+    ///
+    /// It is not enough that the bucket's matching slots are those that the search saw. Another
+    /// thread may have given the key a record, which then went to the cold tier, and its entry was
+    /// removed. So the log's beginning must not have passed the address up to which the log was
+    /// flushed before the search. A record that was published after the search lies above that
+    /// address: pages below it were written after their writers had unpinned.
+    pub(super) fn insert(&self, new: RecordRef<'_>, hash: u64, searched: &Searched) -> bool {
+        let Searched { entries, flushed } = searched;
+        let link = |previous| new.set_link(new.link().with_previous(previous));
+        let still = || self.core.log.begin() <= *flushed || planted(Planted::InsertStale);
+        let core = self.core;
+        let done = core.index.insert(&core.budget, hash, entries, new.address(), link, still);
+        done == Inserted::Yes
     }
 
     /// Lets the work fill a new value in the scratch memory. Returns the value's length. `None` if

@@ -1,6 +1,6 @@
 //! How a batch works on a row that is in memory.
 
-use super::succession::{Old, Predecessor, Succession};
+use super::succession::{Old, Predecessor, Succession, Tier};
 use super::{Batch, Effect, Place, Step, Work, bytes_of};
 use crate::hints::RowHint;
 use crate::log::PageFull;
@@ -369,9 +369,11 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let old = Predecessor {
             place: Old::InMemory { mutable: view.mutable(record.address()) },
             hash: self.core.key_hash.of(self.table.number, self.keys[i]),
-            entry: place.entry,
-            address: record.address(),
-            previous: link.previous(),
+            tier: Tier::Hot {
+                entry: place.entry,
+                address: record.address(),
+                previous: link.previous(),
+            },
             // SAFETY: the duty is that no thread writes the value while it is borrowed. This thread
             // holds the record's lock.
             value: (!link.is_tombstone()).then(|| unsafe { record.value(record.value_bytes()) }),

@@ -6,6 +6,7 @@ use std::fmt;
 /// Number of keys of a chunk. After each chunk, the batch looks for rows to retain.
 pub(crate) const CHUNK_KEYS: usize = 1024;
 
+use super::cold::ColdKey;
 use crate::device::AlignedBuffer;
 use crate::index::{Candidates, Entry};
 use crate::record::address::Address;
@@ -21,6 +22,15 @@ const SCRATCH_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(
     (PENDING_KEYS_MAX + CHUNK_KEYS).next_power_of_two() * size_of::<Pending>() < SCRATCH_BYTES_MAX
 );
+
+/// What a search of the index saw. If the search finds no row, an insert of the key compares this
+/// with the present state (`Batch::insert`).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Searched {
+    pub(super) entries: Candidates,
+    /// `Log::flushed` before the search.
+    pub(super) flushed: u64,
+}
 
 /// A key whose search continues at `address` on disk.
 #[derive(Debug)]
@@ -42,23 +52,35 @@ pub(super) struct Pending {
     pub(super) rest: Vec<(Entry, Address)>,
     /// True if the key is completed, or will be searched again from the index.
     pub(super) done: bool,
-    pub(super) searched: Candidates,
+    pub(super) searched: Searched,
 }
 
 /// Memory that a thread keeps from one batch to the next.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(super) value: Vec<u64>,
-    pub(super) candidates: Candidates,
+    pub(super) searched: Searched,
     pub(super) pending: Vec<Pending>,
+    /// Keys that the log does not have.
+    pub(super) cold: Vec<ColdKey>,
+    /// Keys that are searched again from the index.
     pub(super) redo: Vec<u32>,
     /// A copy of a record from the read cache.
     pub(super) cached: Vec<u64>,
+    /// A row of the cold tier in the form of a record, for the read cache.
+    pub(super) image: Vec<u8>,
     /// A read buffer that this thread uses in place of a buffer from the pool. Compaction has such
     /// a buffer, because batches may hold all buffers of the pool.
     pub(crate) own_buffer: Option<AlignedBuffer>,
     /// Indices of the keys whose entries are in overflow buckets.
     pub(super) deferred: Vec<u32>,
+}
+
+impl Scratch {
+    /// True if the batch has keys that are not completed.
+    pub(super) fn has_set_aside(&self) -> bool {
+        !(self.pending.is_empty() && self.cold.is_empty() && self.redo.is_empty())
+    }
 }
 
 /// Shows no content, because it has values of rows.

@@ -266,9 +266,11 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         // The loop ends: a round repeats only if another thread moved this row or changed this
         // chain.
         loop {
-            let mut candidates = std::mem::take(&mut self.scratch.candidates);
-            self.core.index.candidates(hash, &mut candidates);
-            let step = match self.walk(self.keys[i], &candidates, view) {
+            let mut searched = std::mem::take(&mut self.scratch.searched);
+            // Loaded before the index, as `insert` requires.
+            searched.flushed = self.core.log.flushed();
+            self.core.index.candidates(hash, &mut searched.entries);
+            let step = match self.walk(self.keys[i], &searched.entries, view) {
                 Walk::Found(place) => self.on_record(i, place, view),
                 Walk::Disk(entry, address, rest) => {
                     self.scratch.pending.push(Pending {
@@ -280,13 +282,17 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                         bytes: self.read_bytes,
                         rest,
                         done: false,
-                        searched: candidates.clone(),
+                        searched: searched.clone(),
                     });
                     Ok(Step::Done)
                 }
-                Walk::Missing => self.on_missing(i, hash, &candidates),
+                Walk::Missing if self.asks_cold() => {
+                    self.set_aside_cold(i as u32, hash, searched.clone());
+                    Ok(Step::Done)
+                }
+                Walk::Missing => self.on_missing(i, hash, &searched),
             };
-            self.scratch.candidates = candidates;
+            self.scratch.searched = searched;
             if let Step::Done = step? {
                 return Ok(());
             }

@@ -11,6 +11,7 @@
 //! record. This exchange fails if another thread has changed the entry. Then `succeed` abandons the
 //! new record, and the caller searches again.
 
+use super::scratch::Searched;
 use super::{Batch, Effect, Work, row};
 use crate::hints::RowHint;
 use crate::index::Entry;
@@ -19,6 +20,7 @@ use crate::operation::Operation;
 use crate::record::address::Address;
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordRef;
+use crate::sync::{Planted, planted};
 
 /// The place where a row's newest record was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,16 +34,26 @@ pub(super) enum Old {
     Cached,
 }
 
-/// A row's newest record. No other thread changes it during the succession.
+/// The tier that has a row's newest version.
+pub(super) enum Tier<'r> {
+    /// The log has it, as a record.
+    Hot {
+        /// The index entry whose chain contains the record.
+        entry: Entry,
+        address: Address,
+        /// The next record of the chain, which is older.
+        previous: Address,
+    },
+    /// A part of the cold tier has it. The search of the log saw `searched` and no record.
+    Cold { searched: &'r Searched },
+}
+
+/// A row's newest version. No other thread changes it during the succession.
 pub(super) struct Predecessor<'r> {
     pub(super) place: Old,
     /// The hash of the row's key.
     pub(super) hash: u64,
-    /// The index entry whose chain contains the record.
-    pub(super) entry: Entry,
-    pub(super) address: Address,
-    /// The next record of the chain, which is older.
-    pub(super) previous: Address,
+    pub(super) tier: Tier<'r>,
     /// The row's value. `None` if the record is a tombstone, which stands for a deleted row.
     pub(super) value: Option<&'r [u8]>,
     /// The record's clock, without the Gets that were outstanding before the store was opened. A
@@ -80,12 +92,13 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             self.outcome.disk_reads += u64::from(old.place == Old::OnDisk);
             return Ok(Succession::LeftAlone);
         };
-        let uses = match old.place {
+        let uses = match (old.place, &old.tier) {
             _ if old.value.is_none() => 0,
-            Old::InMemory { .. } | Old::OnDisk => {
-                self.core.retention.inherited_uses(old.word, old.address, new.address())
+            (Old::Cached, _) => self.core.retention.mean_uses(),
+            (Old::InMemory { .. } | Old::OnDisk, Tier::Hot { address, .. }) => {
+                self.core.retention.inherited_uses(old.word, *address, new.address())
             }
-            Old::Cached => self.core.retention.mean_uses(),
+            (Old::InMemory { .. } | Old::OnDisk, Tier::Cold { .. }) => old.word.uses(),
         };
         let word = old.word.inherited(self.clock.after(outstanding), uses);
         // A deletion cancels the leases on its row, so a new row with the same key starts from 0.
@@ -146,31 +159,41 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(Some(new))
     }
 
-    /// Gives the filled record `new` its clock, and replaces the index entry so that the entry
-    /// leads to `new`. If the old record was the head of its chain, the chain then skips it.
-    /// Returns false if another thread has changed the chain.
+    /// Gives the filled record `new` its clock, and makes the index lead to it. Returns false if
+    /// another thread has given the row a newer record.
     ///
-    /// An old record that is a tombstone must not lie below the log's beginning while the bucket is
-    /// locked. Otherwise the key could get two rows, as follows. Once the log's beginning has
-    /// passed a tombstone in the middle of a chain, searches no longer meet the tombstone. An
-    /// insert then gives the key another entry in the same bucket and leaves this chain unchanged.
-    /// The exchange of this chain's entry would succeed too. The check under the bucket's lock
-    /// prevents it. An insert that locked the bucket before this exchange saw the new beginning, so
-    /// this check sees it too and fails. An insert that locks the bucket later finds this entry
-    /// changed.
+    /// If the row's newest version is a record, the call replaces the index entry. If the old
+    /// record was the head of its chain, the chain then skips it. If the row's newest version is in
+    /// the cold tier, the call inserts an entry (`Batch::insert`).
+    ///
+    /// The old record must not lie below the log's beginning while the bucket is locked. Otherwise
+    /// the key could get two rows, as follows. Once the log's beginning has passed a record in the
+    /// middle of a chain, searches no longer meet the record: it was a tombstone, or its row has
+    /// gone to the cold tier. An insert then gives the key another entry in the same bucket and
+    /// leaves this chain unchanged. The exchange of this chain's entry would succeed too. The check
+    /// under the bucket's lock prevents it. An insert that locked the bucket before this exchange
+    /// saw the new beginning, so this check sees it too and fails. An insert that locks the bucket
+    /// later finds this entry changed.
     fn publish(&self, old: &Predecessor<'_>, new: RecordRef<'_>, word: ClockWord) -> bool {
+        let is_tombstone = W::EFFECT == Effect::Delete;
+        let (entry, address, previous) = match old.tier {
+            Tier::Hot { entry, address, previous } => (entry, address, previous),
+            Tier::Cold { searched } => {
+                new.finish(word, is_tombstone);
+                return self.insert(new, old.hash, searched);
+            }
+        };
         let begin = || self.core.log.begin();
-        let is_head = old.address == old.entry.address();
-        let previous = if is_head { old.previous } else { old.entry.address() };
+        let is_head = address == entry.address();
+        let previous = if is_head { previous } else { entry.address() };
         // Below the log's beginning there are no records, so the chain ends here. If compaction
         // moved a row from there, the copy is this chain's head now, and the exchange below fails.
         let previous = if previous.raw() < begin() { Address::NONE } else { previous };
         new.set_link(new.link().with_previous(previous));
-        new.finish(word, W::EFFECT == Effect::Delete);
-        let is_tombstone = old.value.is_none();
+        new.finish(word, is_tombstone);
         let alone = previous.is_none();
-        self.core.index.replace_if(old.hash, old.entry, new.address(), alone, || {
-            !is_tombstone || old.address.raw() >= begin()
+        self.core.index.replace_if(old.hash, entry, new.address(), alone, || {
+            address.raw() >= begin() || planted(Planted::RowBelowBegin)
         })
     }
 

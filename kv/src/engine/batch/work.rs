@@ -54,6 +54,8 @@ pub(crate) trait Work {
     const ROOM: Room = Room::Awaited;
     /// True if the work ignores rows on disk.
     const IN_MEMORY: bool = matches!(Self::EFFECT, Effect::Locate);
+    /// True if the work asks the cold tier for rows that the log does not have.
+    const ASKS_COLD: bool = !Self::IN_MEMORY || matches!(Self::EFFECT, Effect::Locate);
     /// True if the work brings rows to mutable memory. Rows that are already there stay in place.
     const PROMOTES: bool = false;
     /// True if the reads of the work have lower priority than reads that a caller waits for.
@@ -84,7 +86,7 @@ pub(crate) trait Work {
     /// Called if `Locate`, or a work with `PROMOTES`, found the row in mutable memory.
     fn in_mutable_memory(&mut self, _i: usize, _mark: RowMark) {}
     /// Called if `Locate` found the row outside mutable memory. A row on disk may belong to another
-    /// key with an equal hash.
+    /// key with an equal hash, and a filter of the cold tier may err.
     fn elsewhere(&mut self, _i: usize) {}
     /// Called after a work with `PROMOTES` brought the row to mutable memory.
     fn moved(&mut self, _i: usize, _mark: RowMark) {}
@@ -247,6 +249,7 @@ impl Work for MoveChained<'_> {
     no_caller!();
     const EFFECT: Effect = Effect::Move;
     const ROOM: Room = Room::Compaction;
+    const ASKS_COLD: bool = false;
     const AHEAD: bool = true;
     const FILLS_CACHE: bool = false;
     fn wants(&self, i: usize, address: Address, _: ClockWord) -> bool {

@@ -41,6 +41,7 @@ use crate::cold::part::Part;
 use crate::device::Device;
 use crate::error::Result;
 use crate::memory::budget::Budget;
+use crate::record::address::Address;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use view::ColdView;
 
@@ -48,6 +49,8 @@ use view::ColdView;
 #[derive(Debug)]
 pub(crate) struct Cold {
     segment_bytes: u64,
+    /// See `PartList::clean_from`.
+    clean_from: u64,
     /// The present view.
     view: Mutex<Arc<ColdView>>,
     /// True if the present view has parts.
@@ -105,9 +108,11 @@ impl Drop for PartsPin<'_> {
 }
 
 impl Cold {
-    /// Makes the cold tier of a bank without parts.
-    pub(crate) fn empty(segment_bytes: u64, budget: &Arc<Budget>) -> Self {
-        Cold::new(segment_bytes, budget, &PartList::default(), Vec::new())
+    /// Makes the cold tier of a bank without parts. `log_end` is the log's end at the opening. This
+    /// program has written all records after it.
+    pub(crate) fn empty(segment_bytes: u64, log_end: u64, budget: &Arc<Budget>) -> Self {
+        let list = PartList { clean_from: log_end, ..PartList::default() };
+        Cold::new(segment_bytes, budget, &list, Vec::new())
     }
 
     /// Makes the cold tier with the numbers of `list` and its parts, whose memory is charged.
@@ -120,6 +125,7 @@ impl Cold {
         let view = ColdView::new(0, parts);
         Cold {
             segment_bytes,
+            clean_from: list.clean_from,
             has_rows: AtomicBool::new(!view.is_empty()),
             disk_bytes: AtomicU64::new(view.file_bytes()),
             view: Mutex::new(Arc::new(view)),
@@ -146,6 +152,11 @@ impl Cold {
         // Acquire: pairs with the Release in `publish`. The compactor removes entries from the
         // index after the store, so a search that misses a removed entry sees `true`.
         self.has_rows.load(Ordering::Acquire)
+    }
+
+    /// True if the mark *clean* of the record at a log address has its meaning.
+    pub(crate) fn knows_clean(&self, address: Address) -> bool {
+        self.has_rows() && address.raw() >= self.clean_from
     }
 
     /// Makes `next` the present view. Parts that only the view before has are retired. Only the
@@ -244,6 +255,7 @@ impl Cold {
             next_part: state.next_part,
             next_run: state.next_run,
             cursor: state.cursor,
+            clean_from: self.clean_from,
             parts: view.parts().map(listed).collect(),
         };
         PartsPin { cold: self, number, on_disk: false, list }

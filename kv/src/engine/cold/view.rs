@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::cold::head::{Kind, PartHead};
 use crate::cold::list::check_shape;
-use crate::cold::part::Part;
+use crate::cold::part::{MixedHash, Part};
 
 /// The parts of the bank as one reader sees them. A view never changes.
 #[derive(Debug, Default)]
@@ -135,6 +135,27 @@ impl ColdView {
     /// Returns the base part for a hash. `None` if there is no base.
     pub(crate) fn base_part(&self, hash: u64) -> Option<&Arc<Part>> {
         self.base.at(hash)
+    }
+
+    /// Returns the next part to look into for a hash: the parts of runs, newest first, and then the
+    /// base part. `from` is 0 for the first part, and otherwise the number that the call before
+    /// returned with its part.
+    pub(crate) fn part_after(&self, hash: u64, from: usize) -> Option<(usize, &Arc<Part>)> {
+        let base = self.base_part(hash);
+        let through = base.map_or(0, |part| *part.head().runs.end());
+        let end = self.runs.len();
+        let runs = self.runs.iter().enumerate().skip(from);
+        runs.take_while(|(_, run)| *run.numbers.end() > through)
+            .find_map(|(n, run)| Some((n + 1, run.parts.at(hash)?)))
+            .or_else(|| base.filter(|_| from <= end).map(|part| (end + 1, part)))
+    }
+
+    /// Prefetches the filters that a search for a hash asks.
+    pub(crate) fn prefetch(&self, hash: u64) {
+        let mixed = MixedHash::of(hash);
+        for part in self.run_parts(hash) {
+            part.prefetch(hash, mixed);
+        }
     }
 
     /// Returns the parts of runs that may have versions of a hash, newest first. A search looks

@@ -114,7 +114,7 @@ impl Indexed {
             }
             let new = self.append(key);
             let link = |previous| self.link(new, previous);
-            match self.index.insert(&self.budget, hash(key), &searched, new, link) {
+            match self.index.insert(&self.budget, hash(key), &searched, new, link, || true) {
                 Inserted::Yes => return true,
                 Inserted::Changed => {}
             }
