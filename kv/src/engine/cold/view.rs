@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use crate::cold::filter::MixedHash;
 use crate::cold::head::{Kind, PartHead};
 use crate::cold::list::check_shape;
-use crate::cold::part::{MixedHash, Part};
+use crate::cold::part::Part;
 
 /// The parts of the bank as one reader sees them. A view never changes.
 #[derive(Debug, Default)]
