@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use embank::fleet::{FleetPlan, ListedSet, ShardView, list_sets, read_views};
+use embank::{Error, StoreError};
 use serde::Serialize;
 
 use crate::Ending;
@@ -69,6 +70,7 @@ pub(crate) fn read(dir: &Path) -> Result<Report> {
     for view in found {
         match view {
             Ok(view) => views.push(view),
+            Err(error @ Error::Store(StoreError::NewerFormat { .. })) => return Err(error.into()),
             Err(error) => problems.push(error.to_string()),
         }
     }

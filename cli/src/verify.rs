@@ -77,6 +77,11 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     Ok(if report.is_clean() { Ending::Good } else { Ending::Damage })
 }
 
+/// True if the bank is not damaged, but can't be checked by this version of Embank.
+fn is_newer_format(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(embank_kv::Error::NewerFormat { .. }))
+}
+
 fn checked(args: &Args, dir: &Path) -> Result<VerifyReport> {
     let options =
         VerifyOptions { checkpoint: args.checkpoint, memory_bytes: memory_bytes(args.memory) };
@@ -119,6 +124,7 @@ fn run_fleet(args: &Args, shards: &[u32]) -> Result<Ending> {
                 text(&dir, &report).lines().for_each(|line| words += &format!("  {line}\n"));
                 (Some(json(&report)), None)
             }
+            Err(error) if is_newer_format(&error) => return Err(error),
             Err(error) => {
                 is_clean = false;
                 let problem = output::causes(&error);

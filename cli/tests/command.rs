@@ -234,6 +234,38 @@ fn repair_makes_a_bank_of_what_is_intact() {
     assert!(text(&output).contains("rows by the log"), "{}", text(&output));
 }
 
+/// Makes the manifest of checkpoint 2 one of a newer format, and corrects its checksum.
+fn raise_format(dir: &Path) -> PathBuf {
+    let path = dir.join("checkpoints/0000000002/manifest");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[8..12].copy_from_slice(&1000_u32.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// A user who took the status of damage for an answer would repair a bank that is whole, and lose
+/// what only the newer format has.
+#[test]
+fn a_bank_of_a_newer_format_is_not_called_damaged() {
+    let dir = bank();
+    let path = raise_format(dir.path());
+    let elsewhere = tempfile::tempdir().unwrap();
+    let new = elsewhere.path().join("new");
+    let repair = format!("repair {}", new.display());
+    for command in ["verify", "stat", "checkpoints", "dump user", &repair] {
+        let output = embank(dir.path(), command);
+        assert_eq!(output.status.code(), Some(2), "{command}: {}", text(&output));
+        let path = path.to_str().unwrap();
+        for part in [path, "version 1000", "not damaged", "use a newer Embank"] {
+            assert!(text(&output).contains(part), "{command}: {}", text(&output));
+        }
+        assert!(!text(&output).contains("no damage"), "{command}: {}", text(&output));
+    }
+    assert!(!new.exists());
+}
+
 #[test]
 fn a_plan_needs_no_bank() {
     let plan = |arguments: &str| {

@@ -119,6 +119,25 @@ fn a_damaged_shard_file_is_a_problem_of_the_fleet() {
 }
 
 #[test]
+fn a_shard_of_a_newer_format_is_not_called_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    fleet(dir.path());
+    let path = shard_path(dir.path(), 1).join("SHARD");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[8] += 1;
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    for command in ["verify", "sets"] {
+        let output = embank(&[command, dir.path().to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2), "{command}: {}", text(&output));
+        for part in [path.to_str().unwrap(), "version 2", "not damaged", "use a newer Embank"] {
+            assert!(text(&output).contains(part), "{command}: {}", text(&output));
+        }
+    }
+}
+
+#[test]
 fn verify_checks_all_shards_and_the_sets() {
     let dir = tempfile::tempdir().unwrap();
     fleet(dir.path());

@@ -65,6 +65,27 @@ pub enum Error {
         /// The property that is wrong, in most cases with the expected and the found value.
         what: String,
     },
+    /// A newer version of Embank wrote the file, in a format that this version does not know. The
+    /// file is not damaged, and the call has changed nothing. A newer version of Embank can read
+    /// it.
+    #[error(
+        "{path} has version {found} of the {kind} format, and Embank {} reads {}. The file is not damaged: use a newer \
+         Embank",
+        env!("CARGO_PKG_VERSION"),
+        versions(*oldest, *newest)
+    )]
+    NewerFormat {
+        /// Path of the file.
+        path: PathBuf,
+        /// The kind of the file: "metadata", "index", "blob", "delta", ...
+        kind: &'static str,
+        /// The format version of the file.
+        found: u32,
+        /// The oldest format version of this kind that this version of Embank reads.
+        oldest: u32,
+        /// The newest format version of this kind that this version of Embank reads.
+        newest: u32,
+    },
     /// This process, or another process, already has the bank open for writing.
     #[error(
         "bank {path:?} is open for writing in {holders}; close it there, or open it here read-only"
@@ -336,6 +357,14 @@ fn no_checkpoint(number: Option<u64>, kept: &[u64]) -> String {
     match number {
         Some(number) => format!("{number}; those that are kept are {kept:?}"),
         None => "yet, and this call goes by one: take one first".to_owned(),
+    }
+}
+
+/// Returns the words for a range of versions.
+pub(crate) fn versions(oldest: u32, newest: u32) -> String {
+    match oldest == newest {
+        true => format!("version {newest}"),
+        false => format!("versions {oldest} to {newest}"),
     }
 }
 

@@ -169,6 +169,10 @@ typedef enum embank_status {
   // The get ahead has ended: embank_pending_wait was called for it already, or its queue was
   // freed before it made the get. Call embank_table_get_ahead again.
   EMBANK_STATUS_AHEAD_ENDED = 44,
+  // A newer version of Embank wrote a file of the bank. The file is not damaged: use a newer
+  // library. The message names the file, its format version, and the versions that this library
+  // reads.
+  EMBANK_STATUS_NEWER_FORMAT = 45,
 } embank_status;
 
 // How a table's values are stored. With every dtype, functions take and return rows as float.

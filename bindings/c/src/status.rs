@@ -123,6 +123,10 @@ pub enum embank_status {
     /// The get ahead has ended: embank_pending_wait was called for it already, or its queue was
     /// freed before it made the get. Call embank_table_get_ahead again.
     AheadEnded = 44,
+    /// A newer version of Embank wrote a file of the bank. The file is not damaged: use a newer
+    /// library. The message names the file, its format version, and the versions that this library
+    /// reads.
+    NewerFormat = 45,
 }
 
 /// The status and the message of a failed call.
@@ -226,6 +230,7 @@ fn status_of_store(error: &StoreError) -> embank_status {
         | StoreError::AddressSpaceRefused { .. }
         | StoreError::ThreadRefused { .. } => embank_status::Io,
         StoreError::Truncated { .. } | StoreError::Damaged { .. } => embank_status::Damaged,
+        StoreError::NewerFormat { .. } => embank_status::NewerFormat,
         StoreError::Locked { .. } => embank_status::Locked,
         StoreError::DirectoryMoved { .. } => embank_status::DirectoryMoved,
         StoreError::ReadOnly { .. } => embank_status::ReadOnly,
@@ -310,7 +315,7 @@ const VERSION: &CStr =
     };
 
 /// The names of the statuses, indexed by number.
-const NAMES: [&CStr; embank_status::AheadEnded as usize + 1] = [
+const NAMES: [&CStr; embank_status::NewerFormat as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -356,6 +361,7 @@ const NAMES: [&CStr; embank_status::AheadEnded as usize + 1] = [
     c"FILE_MISMATCH",
     c"UPDATE_REFUSED",
     c"AHEAD_ENDED",
+    c"NEWER_FORMAT",
 ];
 
 #[cfg(test)]
@@ -402,7 +408,8 @@ mod tests {
         assert_eq!(name(embank_status::RowOverflow as i32), "ROW_OVERFLOW");
         assert_eq!(name(embank_status::UpdateRefused as i32), "UPDATE_REFUSED");
         assert_eq!(name(embank_status::AheadEnded as i32), "AHEAD_ENDED");
-        assert_eq!((name(-1), name(45), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!(name(embank_status::NewerFormat as i32), "NEWER_FORMAT");
+        assert_eq!((name(-1), name(46), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Checks that each kind of error has its status, including errors that `tests/c/abi.c` can't
@@ -492,6 +499,16 @@ mod tests {
                 embank_status::Damaged,
             ),
             (StoreError::Damaged { path: path(), offset: 0, what: text() }, embank_status::Damaged),
+            (
+                StoreError::NewerFormat {
+                    path: path(),
+                    kind: "metadata",
+                    found: 3,
+                    oldest: 1,
+                    newest: 2,
+                },
+                embank_status::NewerFormat,
+            ),
             (
                 StoreError::Locked { path: path(), holders: LockHolders::default() },
                 embank_status::Locked,

@@ -113,6 +113,8 @@ pub(crate) fn checkpoint_id(
 ///     ShardMismatch: The bank is a shard of a fleet. `ShardedBank(set=...)` goes back.
 ///     EmbankError: A process reads a newer checkpoint.
 ///     Damaged, StoreIOError: The checkpoint does not verify. Nothing has changed.
+///     NewerFormat: A newer version of Embank wrote the checkpoint or a newer one. Nothing has
+///         changed.
 ///
 /// >>> import embank
 /// >>> with embank.Bank("back.bank", memory_budget="16MiB") as bank:
@@ -242,6 +244,7 @@ pub(crate) fn export_delta(
 ///     ValueError: There is no bank.
 ///     Locked: The copy is open for writing.
 ///     Damaged, StoreIOError: The delta is damaged, or a file can't be read or written.
+///     NewerFormat: A newer version of Embank wrote the delta.
 ///
 /// See `export_delta` for an example.
 #[pyfunction]

@@ -25,6 +25,7 @@ import_exception!(embank.errors, DiskFull);
 import_exception!(embank.errors, Locked);
 import_exception!(embank.errors, ReadOnly);
 import_exception!(embank.errors, MissingRow);
+import_exception!(embank.errors, NewerFormat);
 import_exception!(embank.errors, NoSuchTable);
 import_exception!(embank.errors, NoSuchVocabulary);
 import_exception!(embank.errors, PipelineError);
@@ -283,6 +284,16 @@ fn store_to_python(py: Python<'_>, error: &StoreError, text: String) -> PyErr {
                 ],
             )
         }
+        StoreError::NewerFormat { path, found, oldest, newest, .. } => with_attributes(
+            py,
+            NewerFormat::new_err(text),
+            [
+                ("path", path.to_string_lossy().into_py_any(py)),
+                ("found", found.into_py_any(py)),
+                ("oldest", oldest.into_py_any(py)),
+                ("newest", newest.into_py_any(py)),
+            ],
+        ),
         StoreError::DirectoryMoved { path, replaced } => with_attributes(
             py,
             DirectoryMoved::new_err(text),

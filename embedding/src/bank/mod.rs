@@ -88,7 +88,8 @@ impl Bank {
     /// # Errors
     /// Errors of the store: [`Locked`](crate::StoreError::Locked) if another process has the bank
     /// open for writing, [`BudgetTooSmall`](crate::StoreError::BudgetTooSmall),
-    /// [`Damaged`](crate::StoreError::Damaged), also of the file `SHARD`, and
+    /// [`Damaged`](crate::StoreError::Damaged) and
+    /// [`NewerFormat`](crate::StoreError::NewerFormat), also of the file `SHARD`, and
     /// [`InvalidOption`](crate::StoreError::InvalidOption) if an option is out of range. Also
     /// [`NotABank`](crate::StoreError::NotABank) and [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {

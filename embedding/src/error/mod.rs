@@ -151,7 +151,7 @@ pub enum Error {
         what: String,
     },
     /// The bank has a table of this name that this version can't read.
-    #[error("table {table:?} can't be opened as an embedding table: {reason}")]
+    #[error("table {table:?} can't be opened: {reason}")]
     UnreadableTable {
         /// The table's name.
         table: String,
@@ -404,7 +404,7 @@ pub enum Error {
         /// The setting, its value and its range.
         what: String,
     },
-    /// The stored parts of a vocabulary contradict each other, or this version can't read them.
+    /// The stored parts of a vocabulary contradict each other.
     #[error(
         "vocabulary {vocabulary:?} can't be used: {what}; go back to a checkpoint where Vocabulary::verify finds it \
          whole, or drop it"

@@ -2,11 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use embank_kv::OutputFile;
+use embank_kv::metadata::DecodeError;
 
-use crate::error::{Result, StoreError};
+use crate::error::{Error, Result, StoreError};
 
 /// Bytes of a frame's header.
 const HEADER_BYTES: usize = 16;
@@ -30,38 +31,37 @@ pub(super) fn frame(magic: [u8; 8], version: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Checks a frame, and returns its body.
-///
-/// # Errors
-/// A text that names the fault: the magic, the checksum or the version.
-pub(super) fn unframe(
-    bytes: &[u8],
+/// Checks a frame, and returns its body. `kind` is the name of the format in errors.
+pub(super) fn unframe<'b>(
+    bytes: &'b [u8],
+    kind: &'static str,
     magic: [u8; 8],
     version: u32,
-) -> std::result::Result<&[u8], String> {
+) -> std::result::Result<&'b [u8], DecodeError> {
     let Some((header, body)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return Err(format!(
             "it has {} bytes, and its header alone has {HEADER_BYTES}",
             bytes.len()
-        ));
+        )
+        .into());
     };
     if header[..8] != magic {
-        return Err(format!("it does not begin with {}", String::from_utf8_lossy(&magic)));
+        return Err(format!("it does not begin with {}", String::from_utf8_lossy(&magic)).into());
     }
     let word = |at: usize| {
         u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
     };
     let computed = crc32c::crc32c_append(crc32c::crc32c(&header[..12]), body);
     if word(12) != computed {
-        return Err(format!("its checksum is {computed:#010x}, not {:#010x}", word(12)));
+        return Err(format!("its checksum is {computed:#010x}, not {:#010x}", word(12)).into());
     }
-    if word(8) != version {
-        return Err(format!(
-            "its format version is {}, and this build reads {version}; use a newer Embank",
-            word(8)
-        ));
+    match word(8) {
+        found if found == version => Ok(body),
+        found if found > version => {
+            Err(DecodeError::Newer { kind, found, oldest: version, newest: version })
+        }
+        found => Err(format!("its format version is {found}, not {version}").into()),
     }
-    Ok(body)
 }
 
 /// Reads the bytes of a body from its start.
@@ -95,6 +95,15 @@ impl<'b> Body<'b> {
             more => Err(format!("{more} bytes follow its content")),
         }
     }
+}
+
+/// Returns the error of the file at `path`. `cure` follows the text of a damage.
+pub(super) fn unreadable(error: DecodeError, path: PathBuf, cure: &str) -> Error {
+    let error = match error {
+        DecodeError::Damaged(what) => DecodeError::Damaged(format!("{what}; {cure}")),
+        newer @ DecodeError::Newer { .. } => newer,
+    };
+    error.of_file(path).into()
 }
 
 /// Creates a file durably. After a crash, the file is whole or does not exist.

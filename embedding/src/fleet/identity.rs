@@ -7,7 +7,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result, StoreError};
+use embank_kv::metadata::DecodeError;
+
+use crate::error::{Error, Result};
 use crate::fleet::files::{self, Body};
 use crate::fleet::routing::{BUCKETS, HASH, check_shards};
 use crate::vocabulary::hash::random;
@@ -80,16 +82,16 @@ impl ShardIdentity {
     /// Reads the file `SHARD` of the bank in `bank`. `None` if the bank has no such file.
     ///
     /// # Errors
-    /// [`Damaged`](crate::StoreError::Damaged) if the file does not verify. Also a failed read.
+    /// [`Damaged`](crate::StoreError::Damaged) if the file does not verify.
+    /// [`NewerFormat`](crate::StoreError::NewerFormat) if a newer version of Embank wrote it. Also a
+    /// failed read.
     pub fn read(bank: &Path) -> Result<Option<Self>> {
         let path = bank.join(NAME);
         let Some(bytes) = files::read(&path)? else { return Ok(None) };
-        Self::decode(&bytes).map(Some).map_err(|what| {
-            let what = format!(
-                "{what}; restore the file from a copy of the shard's directory. The file never changes after the \
-                 fleet is made"
-            );
-            StoreError::Damaged { path, offset: 0, what }.into()
+        Self::decode(&bytes).map(Some).map_err(|error| {
+            let cure = "restore the file from a copy of the shard's directory. The file never changes after the fleet \
+                        is made";
+            files::unreadable(error, path, cure)
         })
     }
 
@@ -113,8 +115,8 @@ impl ShardIdentity {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> std::result::Result<Self, String> {
-        let mut body = Body(files::unframe(bytes, MAGIC, VERSION)?);
+    fn decode(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
+        let mut body = Body(files::unframe(bytes, "SHARD", MAGIC, VERSION)?);
         let fleet = FleetId(body.take()?);
         let (shard, shards) = (body.u32()?, body.u32()?);
         let (hash, buckets) = (body.u32()?, body.u32()?);
@@ -122,13 +124,18 @@ impl ShardIdentity {
             return Err("bytes that must be zero are not".into());
         }
         body.end()?;
+        if hash > HASH {
+            let (oldest, newest) = (HASH, HASH);
+            return Err(DecodeError::Newer { kind: "routing", found: hash, oldest, newest });
+        }
         if (hash, buckets) != (HASH, BUCKETS) {
             return Err(format!(
                 "its keys are routed by hash {hash} over {buckets} buckets, and this build knows hash {HASH} over \
-                 {BUCKETS}; use a newer Embank"
-            ));
+                 {BUCKETS}"
+            )
+            .into());
         }
-        Self::new(fleet, shard, shards).map_err(|error| error.to_string())
+        Self::new(fleet, shard, shards).map_err(|error| error.to_string().into())
     }
 
     /// Returns the error for a change of the bank in `bank`, which has this identity, alone.
@@ -177,7 +184,9 @@ impl ShardIdentity {
 ///
 /// # Errors
 /// [`Error::ShardMismatch`], which names the fleet and the cure.
-/// [`Damaged`](crate::StoreError::Damaged) if the file `SHARD` does not verify. Also a failed read.
+/// [`Damaged`](crate::StoreError::Damaged) if the file `SHARD` does not verify.
+/// [`NewerFormat`](crate::StoreError::NewerFormat) if a newer version of Embank wrote it. Also a
+/// failed read.
 pub fn refuse_shard(bank: &Path) -> Result<()> {
     ShardIdentity::read(bank)?.map_or(Ok(()), |identity| Err(identity.refusal(bank)))
 }
@@ -197,7 +206,9 @@ pub fn shard_path(fleet: &Path, shard: u32) -> PathBuf {
 /// killed while it made the fleet. The list is empty if the directory does not exist.
 ///
 /// # Errors
-/// [`Damaged`](crate::StoreError::Damaged) if a file `SHARD` does not verify. Also a failed read.
+/// [`Damaged`](crate::StoreError::Damaged) if a file `SHARD` does not verify.
+/// [`NewerFormat`](crate::StoreError::NewerFormat) if a newer version of Embank wrote one. Also a
+/// failed read.
 ///
 /// # Examples
 /// ```
@@ -234,6 +245,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::error::StoreError;
 
     fn identity() -> ShardIdentity {
         ShardIdentity::new(FleetId(*b"sixteen bytes id"), 2, 3).unwrap()
@@ -262,6 +274,28 @@ mod tests {
             ShardIdentity::decode(&bytes[..at]).unwrap_err();
         }
         ShardIdentity::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
+    }
+
+    #[test]
+    fn a_newer_version_or_routing_is_not_damage() {
+        let body = &identity().encode()[16..];
+        let mut routed = body.to_vec();
+        routed[24] = 2;
+        let newer = [
+            (files::frame(MAGIC, VERSION + 1, b"unknown"), ("SHARD", VERSION + 1)),
+            (files::frame(MAGIC, VERSION, &routed), ("routing", HASH + 1)),
+        ];
+        for (bytes, expected) in newer {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join(NAME);
+            fs::write(&file, bytes).unwrap();
+            let error = ShardIdentity::read(dir.path()).unwrap_err();
+            let Error::Store(StoreError::NewerFormat { path, kind, found, .. }) = &error else {
+                panic!("{error}")
+            };
+            assert_eq!((path, (*kind, *found)), (&file, expected));
+            assert!(!error.to_string().contains("restore"), "{error}");
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::{Error, Result, StoreError};
+use embank_kv::metadata::DecodeError;
+
+use crate::error::{Error, Result};
 use crate::fleet::files::{self, Body};
 use crate::fleet::identity::FleetId;
 use crate::fleet::routing::BUCKETS;
@@ -88,9 +90,9 @@ impl SetRecord {
     /// Decodes the bytes of a record's file.
     ///
     /// # Errors
-    /// A text that names the fault.
-    pub(super) fn decode(bytes: &[u8]) -> std::result::Result<Self, String> {
-        let mut body = Body(files::unframe(bytes, MAGIC, VERSION)?);
+    /// See [`DecodeError`].
+    pub(super) fn decode(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
+        let mut body = Body(files::unframe(bytes, "set record", MAGIC, VERSION)?);
         let fleet = FleetId(body.take()?);
         let (number, id) = (body.u64()?, body.u64()?);
         let shards = body.u32()?;
@@ -98,7 +100,7 @@ impl SetRecord {
             return Err("bytes that must be zero are not".into());
         }
         if !(1..=BUCKETS).contains(&shards) {
-            return Err(format!("it has {shards} shards, and a fleet has 1 to {BUCKETS}"));
+            return Err(format!("it has {shards} shards, and a fleet has 1 to {BUCKETS}").into());
         }
         let blob_bytes = body.u64()?;
         let checkpoints = (0..shards)
@@ -172,21 +174,20 @@ pub(super) fn numbers(bank: &Path) -> Result<Vec<u64>> {
 ///
 /// # Errors
 /// [`Damaged`](crate::StoreError::Damaged) if the file does not verify or has another set's number.
+/// [`NewerFormat`](crate::StoreError::NewerFormat) if a newer version of Embank wrote it.
 pub(super) fn read(bank: &Path, number: u64) -> Result<Option<(Vec<u8>, SetRecord)>> {
     let path = path_of(bank, number);
     let Some(bytes) = files::read(&path)? else { return Ok(None) };
     let record = SetRecord::decode(&bytes).and_then(|record| match record.number == number {
         true => Ok(record),
-        false => Err(format!("it is the record of set {}", record.number)),
+        false => Err(format!("it is the record of set {}", record.number).into()),
     });
     match record {
         Ok(record) => Ok(Some((bytes, record))),
-        Err(what) => {
-            // To remove the file is no cure: this shard would never unpin the set's checkpoint.
-            let what = format!(
-                "{what}; all shards have the same bytes in this file: copy it from another shard"
-            );
-            Err(StoreError::Damaged { path, offset: 0, what }.into())
+        // To remove the file is no cure: this shard would never unpin the set's checkpoint.
+        Err(error) => {
+            let cure = "all shards have the same bytes in this file: copy it from another shard";
+            Err(files::unreadable(error, path, cure))
         }
     }
 }
@@ -207,6 +208,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::error::StoreError;
 
     fn record() -> SetRecord {
         let checkpoints = vec![HeldCheckpoint::new(7, 70), HeldCheckpoint::new(9, 90)];
@@ -244,7 +246,8 @@ mod tests {
         let sealed = |at: usize, word: u32| {
             let mut bytes = record().encode();
             bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
-            SetRecord::decode(&files::frame(MAGIC, VERSION, &bytes[16..])).unwrap_err()
+            let sealed = files::frame(MAGIC, VERSION, &bytes[16..]);
+            SetRecord::decode(&sealed).unwrap_err().to_string()
         };
         assert!(sealed(48, 0).contains("0 shards"));
         assert!(sealed(48, u32::MAX).contains("shards"));
@@ -252,6 +255,18 @@ mod tests {
         assert!(sealed(56, 7).contains("cut short"));
         assert!(sealed(60, u32::MAX).contains("cut short"));
         assert!(sealed(56, 5).contains("1 bytes follow"));
+    }
+
+    #[test]
+    fn a_newer_version_is_not_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        record().write(dir.path()).unwrap();
+        let file = path_of(dir.path(), record().number);
+        fs::write(&file, files::frame(MAGIC, VERSION + 1, b"unknown")).unwrap();
+        let error = read(dir.path(), record().number).unwrap_err();
+        let newer =
+            matches!(&error, Error::Store(StoreError::NewerFormat { path, .. }) if *path == file);
+        assert!(newer && !error.to_string().contains("copy it"), "{error}");
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Taken {
     /// [`InvalidArgument`](crate::StoreError::InvalidArgument) if the bytes are something else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let (fleet, set, shard, number, id) =
-            metadata::decode(bytes).map_err(|what| no_message("checkpoint", &what))?;
+            metadata::decode(bytes).map_err(|error| no_message("checkpoint", &error))?;
         let checkpoint = HeldCheckpoint::new(number, id);
         Ok(Taken { fleet: FleetId(fleet), set, shard, checkpoint })
     }
@@ -310,7 +310,7 @@ impl Shard {
         let record = match (record::read(&self.path, newest.number)?, given) {
             (Some((_, own)), _) => own,
             (None, Some(bytes)) => {
-                SetRecord::decode(bytes).map_err(|what| no_message("record", &what))?
+                SetRecord::decode(bytes).map_err(|error| no_message("record", &error))?
             }
             (None, None) => return Err(self.without_record(newest.number)),
         };

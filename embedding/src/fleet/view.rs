@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use embank_kv::inspect::{CheckpointSummary, summary};
-use embank_kv::metadata;
+use embank_kv::metadata::{self, DecodeError};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result, StoreError};
@@ -65,7 +65,9 @@ impl ShardView {
     /// # Errors
     /// [`Error::ShardMismatch`] if the file `SHARD` names another shard or number of shards, or if
     /// a record belongs to another fleet. [`Damaged`](crate::StoreError::Damaged) if a file does
-    /// not verify, or if a checkpoint can't be read. Also a failed read.
+    /// not verify, or if a checkpoint can't be read.
+    /// [`NewerFormat`](crate::StoreError::NewerFormat) if a newer version of Embank wrote a file.
+    /// Also a failed read.
     pub fn read(bank: &Path, shard: u32, shards: u32) -> Result<Self> {
         let mut view = Self::read_records(bank, shard, shards)?;
         view.read_checkpoints()?;
@@ -143,11 +145,13 @@ impl ShardView {
     /// [`InvalidArgument`](crate::StoreError::InvalidArgument) if the bytes are no view, or the
     /// view of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let decoded: Encoded = metadata::decode(bytes).map_err(|what| no_message("view", &what))?;
+        let decoded: Encoded =
+            metadata::decode(bytes).map_err(|error| no_message("view", &error))?;
         let (version, path, (shard, shards), fleet, proposed, has_tables, checkpoints, records) =
             decoded;
         if version != VERSION {
-            return Err(no_message("view", &format!("it has version {version}, not {VERSION}")));
+            let what = format!("it has version {version}, not {VERSION}");
+            return Err(no_message("view", &what.into()));
         }
         let held = |pairs: Vec<(u64, u64)>| -> Vec<HeldCheckpoint> {
             pairs.into_iter().map(|(number, id)| HeldCheckpoint::new(number, id)).collect()
@@ -292,9 +296,9 @@ fn read_once(fleet: &Path, between: &mut dyn FnMut()) -> Result<Vec<Result<Shard
 }
 
 /// Returns the error for bytes of a peer that do not decode.
-pub(super) fn no_message(kind: &str, what: &str) -> Error {
+pub(super) fn no_message(kind: &str, error: &DecodeError) -> Error {
     let what = format!(
-        "the bytes are no {kind} of a shard: {what}; run one version of Embank on all processes"
+        "the bytes are no {kind} of a shard: {error}; run one version of Embank on all processes"
     );
     crate::StoreError::InvalidArgument(what).into()
 }

@@ -124,7 +124,7 @@ impl TableConfig {
     pub fn from_descriptor(table: &str, descriptor: &[u8]) -> Result<Self> {
         let unreadable = |reason| Error::UnreadableTable { table: table.to_owned(), reason };
         let (kind, version, settings): (u16, u16, Vec<u8>) =
-            metadata::decode(descriptor).map_err(unreadable)?;
+            metadata::decode(descriptor).map_err(|error| unreadable(error.to_string()))?;
         let config = match (kind, version) {
             (EMBEDDING_TABLE, 1) => from_version_1(&settings),
             (EMBEDDING_TABLE, VERSION) => from_settings(&settings),
@@ -140,7 +140,8 @@ impl TableConfig {
 }
 
 fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
-    let settings: Vec<(u16, Vec<u8>)> = metadata::decode(bytes)?;
+    let settings: Vec<(u16, Vec<u8>)> =
+        metadata::decode(bytes).map_err(|error| error.to_string())?;
     let mut config = TableConfig::new(0);
     // The tags that every table must have. A tag is removed once it was read.
     let mut needed = vec![tag::DIM, tag::DTYPE, tag::OPTIMIZER, tag::INITIALIZER, tag::SEED];
@@ -364,7 +365,7 @@ type SettingsOfVersion1 = (u32, u8, (u8, [f32; 3]), (u8, [f32; 2]), u64, Option<
 
 fn from_version_1(bytes: &[u8]) -> Parsed<TableConfig> {
     let (dim, dtype, optimizer, initializer, seed, staleness_bound): SettingsOfVersion1 =
-        metadata::decode(bytes)?;
+        metadata::decode(bytes).map_err(|error| error.to_string())?;
     let mut config = TableConfig::new(dim).seed(seed).staleness_bound(staleness_bound);
     config.dtype = dtype_of(dtype)?;
     config.optimizer = match optimizer {

@@ -98,7 +98,8 @@ impl Founding {
     }
 
     fn parse(bytes: &[u8]) -> Parsed<Self> {
-        let settings: Vec<(u16, Vec<u8>)> = metadata::decode(bytes)?;
+        let settings: Vec<(u16, Vec<u8>)> =
+            metadata::decode(bytes).map_err(|error| error.to_string())?;
         let mut needed = vec![
             tag::KIND,
             tag::IDENTITY,

@@ -211,7 +211,9 @@ fn roles(store: &Store) -> Result<Vec<(TableInfo, Role)>> {
         match role_of(&table.descriptor) {
             None => {}
             Some(Ok(role)) => roles.push((table, role)),
-            Some(Err(reason)) => return Err(unreadable(&table.name, reason)),
+            Some(Err(reason)) => {
+                return Err(Error::UnreadableTable { table: table.name, reason });
+            }
         }
     }
     Ok(roles)

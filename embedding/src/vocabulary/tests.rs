@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use embank_kv::Clock;
+use embank_kv::{Clock, Store, StoreOptions, metadata};
 
 use super::hash::{CLASHING_SEED, key_of};
 use super::numbering::Items;
@@ -408,6 +408,25 @@ fn what_is_half_made_is_dropped_and_what_is_lost_is_told() {
     drop((vocabulary, bank));
     let lost = Bank::open(dir.path().join("bank"), options());
     assert!(matches!(lost, Err(Error::DamagedVocabulary { .. })), "{lost:?}");
+}
+
+/// A program that drops what it can't read would lose the values.
+#[test]
+fn a_vocabulary_of_a_newer_version_is_not_called_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = StoreOptions { memory_budget_bytes: 1 << 20, ..StoreOptions::default() };
+    let store = Store::open(dir.path(), &small).unwrap();
+    let founding =
+        descriptor::Founding { config: VocabularyConfig::u64(), identity: 1, seed: 2 }.descriptor();
+    let (kind, version, settings): (u16, u16, Vec<u8>) = metadata::decode(&founding).unwrap();
+    let newer = metadata::encode(&(kind, version + 1, settings));
+    store.create_table("v (vocabulary)", 64, &newer).unwrap();
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    let error = Bank::open(dir.path(), options()).unwrap_err();
+    let Error::UnreadableTable { table, reason } = &error else { panic!("{error}") };
+    assert_eq!(table, "v (vocabulary)");
+    assert!(reason.contains("version 2") && reason.contains("use a newer Embank"), "{reason}");
 }
 
 #[test]

@@ -23,7 +23,9 @@ pub fn metadata(file: &mut [u8]) {
     }
     let body_bytes = (file.len() - FRAME_BYTES) as u64;
     file[16..24].copy_from_slice(&body_bytes.to_le_bytes());
-    let crc = crc32c::crc32c(&file[16..]);
+    let is_covered = u32::from_le_bytes([file[8], file[9], file[10], file[11]]) >= 7;
+    let before = if is_covered { crc32c::crc32c(&file[..12]) } else { 0 };
+    let crc = crc32c::crc32c_append(before, &file[16..]);
     put(file, 12, crc);
 }
 

@@ -39,11 +39,9 @@ impl BankFile {
     pub(crate) fn read(dir: &Arc<Directory>) -> Result<Option<Self>> {
         let place = dir.place(NAME);
         match place.read() {
-            Ok(bytes) => metadata::decode(&bytes).map(Some).map_err(|what| Error::Damaged {
-                path: place.path(),
-                offset: 0,
-                what,
-            }),
+            Ok(bytes) => {
+                metadata::decode(&bytes).map(Some).map_err(|error| error.of_file(place.path()))
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 Self::refuse_other_files(dir)?;
                 Ok(None)

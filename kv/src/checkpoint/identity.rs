@@ -2,8 +2,7 @@
 //! stores in its header.
 
 use crate::error::{Error, Result};
-use crate::files::checked_stream::CheckedReader;
-use crate::files::checked_stream::StreamIdentity;
+use crate::files::checked_stream::{CheckedReader, StreamIdentity, StreamKind};
 use crate::files::directory::Place;
 
 /// Identifies the checkpoint that a file belongs to.
@@ -17,13 +16,12 @@ pub(crate) struct CheckpointIdentity {
 }
 
 impl CheckpointIdentity {
-    /// Returns the header fields of a file of this checkpoint. `magic` gives the kind of file, and
-    /// `version` is the newest format version of this kind.
-    pub(crate) fn stream(self, (magic, version): ([u8; 8], u32)) -> StreamIdentity {
+    /// Returns the header fields of a file of this checkpoint.
+    pub(crate) fn stream(self, kind: StreamKind) -> StreamIdentity {
         let CheckpointIdentity { bank, checkpoint, id } = self;
         match id {
-            0 => StreamIdentity { magic, version: version - 1, owner: bank, checkpoint },
-            owner => StreamIdentity { magic, version, owner, checkpoint },
+            0 => StreamIdentity { kind, version: kind.newest - 1, owner: bank, checkpoint },
+            owner => StreamIdentity { kind, version: kind.newest, owner, checkpoint },
         }
     }
 
@@ -31,14 +29,13 @@ impl CheckpointIdentity {
     /// can't be read.
     pub(crate) fn found(
         place: &Place,
-        (magic, version): ([u8; 8], u32),
+        kind: StreamKind,
         bank: u64,
         checkpoint: u64,
     ) -> Result<Self> {
         let file = place.open().map_err(|e| Error::io("open", place, e))?;
-        let versions = version - 1..=version;
-        let (_, found) = CheckedReader::from_file_of_any(file, place, magic, versions)?;
-        let id = if found.version == version { found.owner } else { 0 };
+        let (_, found) = CheckedReader::from_file_of_any(file, place, kind)?;
+        let id = if found.version == kind.newest { found.owner } else { 0 };
         Ok(CheckpointIdentity { bank, checkpoint, id })
     }
 }

@@ -4,7 +4,8 @@ use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::lineage;
 use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::lineage::Opening;
-use crate::files::metadata;
+use crate::files::checked_stream::StreamKind;
+use crate::files::metadata::{self, DecodeError};
 use crate::index::ADDRESS_LIMIT;
 use crate::limits::Limits;
 use crate::memory::budget::PAGE_BYTES_MAX;
@@ -162,15 +163,15 @@ impl Manifest {
     /// This function therefore checks all values that later code relies on.
     ///
     /// # Errors
-    /// A text that says what is wrong.
+    /// See [`DecodeError`].
     pub(crate) fn decode(
         bytes: &[u8],
         number: u64,
         limits: Limits,
-    ) -> std::result::Result<Self, String> {
+    ) -> std::result::Result<Self, DecodeError> {
         let manifest = Self::decode_any(bytes)?;
         if manifest.number != number {
-            return Err(format!("it belongs to checkpoint {}", manifest.number));
+            return Err(format!("it belongs to checkpoint {}", manifest.number).into());
         }
         if !manifest.is_sound(limits) {
             return Err(UNSOUND.into());
@@ -178,7 +179,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    fn decode_any(bytes: &[u8]) -> std::result::Result<Self, String> {
+    fn decode_any(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
         match metadata::is_version_5(bytes) {
             true => metadata::decode::<ManifestV5>(bytes).map(Self::from),
             false => metadata::decode(bytes),
@@ -187,8 +188,18 @@ impl Manifest {
 
     /// Returns the number of the checkpoint that an undamaged manifest of the bank `bank`
     /// describes. `None` if the bytes are no such manifest.
-    pub(crate) fn number_in(bytes: &[u8], bank: u64) -> Option<u64> {
-        Self::decode_any(bytes).ok().filter(|found| found.bank == bank).map(|found| found.number)
+    ///
+    /// # Errors
+    /// [`DecodeError::Newer`].
+    pub(crate) fn number_in(
+        bytes: &[u8],
+        bank: u64,
+    ) -> std::result::Result<Option<u64>, DecodeError> {
+        match Self::decode_any(bytes) {
+            Ok(found) => Ok((found.bank == bank).then_some(found.number)),
+            Err(DecodeError::Damaged(_)) => Ok(None),
+            Err(newer) => Err(newer),
+        }
     }
 
     /// True if the parts of the manifest are consistent.
@@ -244,8 +255,9 @@ impl Manifest {
 /// digits. A bank that takes a checkpoint every second reaches it after 317 years.
 pub(crate) const NUMBER_MAX: u64 = 9_999_999_999;
 
-/// Magic number and version in the stream header of a checkpoint's blob.
-pub(crate) const BLOB_KIND: ([u8; 8], u32) = (*b"EMBKBLOB", 2);
+/// The kind of stream of a checkpoint's blob.
+pub(crate) const BLOB_KIND: StreamKind =
+    StreamKind { name: "blob", magic: *b"EMBKBLOB", oldest: 1, newest: 2 };
 
 #[cfg(test)]
 mod tests {

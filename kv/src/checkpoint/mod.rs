@@ -232,8 +232,8 @@ impl Checkpoints {
             ErrorKind::NotFound | ErrorKind::NotADirectory => self.no_checkpoint(number),
             _ => Error::io("read", &place, e),
         })?;
-        let damaged = |what: String| Error::Damaged { path: place.path(), offset: 0, what };
-        Manifest::decode(&bytes, number, self.limits).map_err(damaged)
+        let manifest = Manifest::decode(&bytes, number, self.limits);
+        manifest.map_err(|error| error.of_file(place.path()))
     }
 
     /// Reads and checks a checkpoint's blob, the bytes that the caller stored with it.

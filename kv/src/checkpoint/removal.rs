@@ -234,8 +234,9 @@ impl Checkpoints {
     /// `newest` would cut the log that the renamed checkpoint needs.
     ///
     /// # Errors
-    /// `Damaged` for a renamed checkpoint. `Io` if the folder can't be listed, or if the disk or a
-    /// want of handles hides a manifest.
+    /// `Damaged` for a renamed checkpoint. `NewerFormat` if a newer version of Embank wrote a
+    /// manifest in the folder. `Io` if the folder can't be listed, or if the disk or a want of
+    /// handles hides a manifest.
     pub(crate) fn check_names(&self, newest: Option<u64>, bank: u64) -> Result<()> {
         for name in self.names()? {
             let named = named(&name);
@@ -249,7 +250,9 @@ impl Checkpoints {
                 Err(e) if hides_a_manifest(&e) => return Err(Error::io("read", &manifest, e)),
                 Err(_) => continue,
             };
-            let Some(number) = Manifest::number_in(&bytes, bank) else { continue };
+            let number = Manifest::number_in(&bytes, bank);
+            let number = number.map_err(|error| error.of_file(manifest.path()))?;
+            let Some(number) = number else { continue };
             let is_renamed = named != Some(Named::Checkpoint(number));
             if is_renamed && newest.is_none_or(|newest| number > newest) {
                 let what = format!(

@@ -25,11 +25,13 @@ use crate::checkpoint::identity::CheckpointIdentity;
 use crate::cold::head::{COLD_BEGIN, Kind, PartHead};
 use crate::device::placement::part_span_bytes;
 use crate::error::Result;
-use crate::files::checked_stream::{CheckedReader, CheckedWriter};
+use crate::files::checked_stream::{CheckedReader, CheckedWriter, StreamKind};
 use crate::files::directory::Place;
 
-/// Magic number and version of the stream.
-pub(crate) const KIND: ([u8; 8], u32) = (*b"EMBKCOLD", 1);
+/// The kind of the stream. If the version of the parts' format rises, this version must rise too:
+/// then an older program calls the list newer, and not its parts damaged.
+pub(crate) const KIND: StreamKind =
+    StreamKind { name: "cold list", magic: *b"EMBKCOLD", oldest: 1, newest: 1 };
 const HEAD_BYTES: usize = 40;
 const ENTRY_BYTES: usize = 80;
 /// Header and trailer of a part have this length each, and its sections are padded to it.

@@ -15,7 +15,6 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
@@ -27,11 +26,21 @@ use crate::files::hidden_file::Interruptible;
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 32;
 
+/// A kind of file, and the format versions of this kind that this build reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamKind {
+    /// The kind's name in errors.
+    pub(crate) name: &'static str,
+    pub(crate) magic: [u8; 8],
+    pub(crate) oldest: u32,
+    pub(crate) newest: u32,
+}
+
 /// The fields of a stream's header: the kind of the file, and the checkpoint that the file belongs
 /// to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamIdentity {
-    pub(crate) magic: [u8; 8],
+    pub(crate) kind: StreamKind,
     pub(crate) version: u32,
     /// Random id of the checkpoint. In files of old format versions this is the bank's id, because
     /// checkpoints had no id then.
@@ -42,7 +51,7 @@ pub(crate) struct StreamIdentity {
 impl StreamIdentity {
     pub(crate) fn header(self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
-        header[..8].copy_from_slice(&self.magic);
+        header[..8].copy_from_slice(&self.kind.magic);
         header[8..12].copy_from_slice(&self.version.to_le_bytes());
         header[16..24].copy_from_slice(&self.owner.to_le_bytes());
         header[24..].copy_from_slice(&self.checkpoint.to_le_bytes());
@@ -142,8 +151,11 @@ pub(crate) struct CheckedReader {
 }
 
 impl CheckedReader {
-    /// Opens the file. Fails if the header has another magic number, version, owner or checkpoint
-    /// than `identity`.
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// `Damaged` if the header has another magic number, version, owner or checkpoint than
+    /// `identity`. `NewerFormat` if the version is newer than this build reads.
     pub(crate) fn open(place: &Place, identity: StreamIdentity) -> Result<Self> {
         let file = place.open().map_err(|e| Error::io("open", place, e))?;
         Self::from_file(file, place, identity)
@@ -152,8 +164,12 @@ impl CheckedReader {
     /// Reads an open file from its start. Checks the header as `open` does. The file may have lost
     /// its name since it was opened.
     pub(crate) fn from_file(file: File, place: &Place, identity: StreamIdentity) -> Result<Self> {
-        let versions = identity.version..=identity.version;
-        let (reader, found) = Self::from_file_of_any(file, place, identity.magic, versions)?;
+        let (reader, found) = Self::from_file_of_any(file, place, identity.kind)?;
+        if found.version != identity.version {
+            let (found, expected) = (found.version, identity.version);
+            let what = format!("format version {found} is not {expected}, which belongs here");
+            return Err(reader.damaged(0, what));
+        }
         if found.checkpoint != identity.checkpoint {
             let what = format!("it does not belong to checkpoint {}", identity.checkpoint);
             return Err(reader.damaged(0, what));
@@ -169,13 +185,12 @@ impl CheckedReader {
         Ok(reader)
     }
 
-    /// Opens a stream of any owner and checkpoint. The version must be in `versions`. Returns the
-    /// identity in the header.
+    /// Opens a stream of any owner and checkpoint, in any version of its kind. Returns the identity
+    /// in the header.
     pub(crate) fn from_file_of_any(
         mut file: File,
         place: &Place,
-        magic: [u8; 8],
-        versions: RangeInclusive<u32>,
+        kind: StreamKind,
     ) -> Result<(Self, StreamIdentity)> {
         file.rewind().map_err(|e| Error::io("read", place, e))?;
         let mut reader = CheckedReader {
@@ -192,18 +207,21 @@ impl CheckedReader {
         let word =
             |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
         let found = word(8);
+        let StreamKind { name, magic, oldest, newest } = kind;
         let what = if header[..8] != magic {
             "its magic number is wrong".into()
         } else if word(12) != header_crc(&header) {
             "its header fails the checksum".into()
-        } else if !versions.contains(&found) {
-            format!("format version {found} is not {}, which belongs here", versions.end())
+        } else if found > newest {
+            let path = place.path();
+            return Err(Error::NewerFormat { path, kind: name, found, oldest, newest });
+        } else if found < oldest {
+            format!("format version {found} is not {newest}, which belongs here")
         } else {
             let wide = |i: usize| u64::from(word(i)) | u64::from(word(i + 4)) << 32;
             let owner = wide(16);
             let checkpoint = wide(24);
-            let identity = StreamIdentity { magic, version: found, owner, checkpoint };
-            return Ok((reader, identity));
+            return Ok((reader, StreamIdentity { kind, version: found, owner, checkpoint }));
         };
         Err(reader.damaged(0, what))
     }
@@ -391,7 +409,8 @@ mod tests {
     use super::*;
 
     const IDENTITY: StreamIdentity =
-        StreamIdentity { magic: *b"EMBKTEST", version: 3, owner: 5, checkpoint: 9 };
+        StreamIdentity { kind: KIND, version: 3, owner: 5, checkpoint: 9 };
+    const KIND: StreamKind = StreamKind { name: "test", magic: *b"EMBKTEST", oldest: 2, newest: 3 };
 
     fn sample(dir: &Path) -> (Place, Vec<u8>) {
         let path = Place::of_path(&dir.join("stream")).unwrap();
@@ -454,6 +473,12 @@ mod tests {
             std::fs::write(path.path(), &flipped).unwrap();
             assert!(read_all(&path).is_err(), "flip at {at}");
         }
+        let newer = StreamIdentity { version: 4, ..IDENTITY }.header();
+        std::fs::write(path.path(), newer).unwrap();
+        let error = read_all(&path).unwrap_err();
+        let Error::NewerFormat { found: 4, oldest: 2, newest: 3, .. } = error else {
+            panic!("{error}")
+        };
         let mut longer = good.clone();
         longer.push(0);
         std::fs::write(path.path(), &longer).unwrap();

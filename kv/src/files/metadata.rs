@@ -2,8 +2,17 @@
 //! and a checksum. No other module uses `bincode`.
 //!
 //! ```text
-//! magic "EMBKMETA" (8) | format version (4) | CRC-32C of the rest (4) | length (8) | bincode
+//! magic "EMBKMETA" (8) | format version (4) | CRC-32C (4) | length (8) | bincode
 //! ```
+//!
+//! Up to version 6, the checksum covers everything after itself. From version 7 on, it also covers
+//! what stands before it. A build of version 6 knows both rules. So it tells a newer file from a
+//! file with damage in its version.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::error::{Error, versions};
 
 pub use bincode::{Decode, Encode};
 
@@ -12,22 +21,93 @@ pub(crate) const VERSION: u32 = 6;
 /// The oldest format version that this build reads. Version 5 differs from `VERSION` only in the
 /// manifest: see `checkpoint::manifest::ManifestV5`.
 pub(crate) const VERSION_OLDEST: u32 = 5;
+/// The first format version whose checksum covers the version.
+const VERSION_CHECKED: u32 = 7;
 const HEADER_BYTES: usize = 24;
+
+/// Why bytes can't be decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The bytes are sound, and their format version is newer than this program reads.
+    Newer {
+        /// The name of the format.
+        kind: &'static str,
+        /// The format version of the bytes.
+        found: u32,
+        /// The oldest format version that this program reads.
+        oldest: u32,
+        /// The newest format version that this program reads.
+        newest: u32,
+    },
+    /// The bytes are damaged, or are no encoded value. The text names the fault: the magic number,
+    /// the version, the length, the checksum or the content.
+    Damaged(String),
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DecodeError::Newer { kind, found, oldest, newest } => write!(
+                formatter,
+                "it has version {found} of the {kind} format, this program reads {}; use a newer Embank",
+                versions(*oldest, *newest)
+            ),
+            DecodeError::Damaged(what) => formatter.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl From<String> for DecodeError {
+    fn from(what: String) -> Self {
+        DecodeError::Damaged(what)
+    }
+}
+
+impl From<&str> for DecodeError {
+    fn from(what: &str) -> Self {
+        DecodeError::Damaged(what.to_owned())
+    }
+}
+
+impl DecodeError {
+    /// Returns the error of the file at `path`, in which the bytes begin at offset 0.
+    #[must_use]
+    pub fn of_file(self, path: PathBuf) -> Error {
+        match self {
+            DecodeError::Newer { kind, found, oldest, newest } => {
+                Error::NewerFormat { path, kind, found, oldest, newest }
+            }
+            DecodeError::Damaged(what) => Error::Damaged { path, offset: 0, what },
+        }
+    }
+}
 
 /// Encodes a value with a header.
 #[must_use]
 pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
     let body = bincode::encode_to_vec(value, bincode::config::standard())
         .expect("encoding into memory fails only for types that refuse it");
+    frame(VERSION, &body)
+}
+
+fn frame(version: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
     bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&version.to_le_bytes());
     bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(&body);
-    let crc = crc32c::crc32c(&bytes[16..]);
+    bytes.extend_from_slice(body);
+    let crc = checksum(version, &bytes);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());
     bytes
+}
+
+/// Returns the checksum that a file of this format version must have.
+fn checksum(version: u32, bytes: &[u8]) -> u32 {
+    let before = if version < VERSION_CHECKED { 0 } else { crc32c::crc32c(&bytes[..12]) };
+    crc32c::crc32c_append(before, &bytes[16..])
 }
 
 /// True if the header gives format version 5. The checksum is not checked, so the bytes may be
@@ -39,23 +119,31 @@ pub(crate) fn is_version_5(bytes: &[u8]) -> bool {
 /// Decodes a value that [`encode`] encoded.
 ///
 /// # Errors
-/// A text that names the fault: the magic number, the version, the length, the checksum or the
-/// content.
-pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
+/// See [`DecodeError`].
+pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, DecodeError> {
     if bytes.len() < HEADER_BYTES || bytes[..8] != MAGIC {
         return Err("it does not begin like Embank metadata".into());
     }
     let word = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
-    let stored = word(12);
-    let computed = crc32c::crc32c(&bytes[16..]);
-    if stored != computed {
-        return Err(format!("its checksum is {computed:#010x}, not {stored:#010x}"));
-    }
     let version = word(8);
-    if !(VERSION_OLDEST..=VERSION).contains(&version) {
-        return Err(format!(
+    let stored = word(12);
+    let computed = checksum(version, bytes);
+    if stored != computed {
+        return Err(format!("its checksum is {computed:#010x}, not {stored:#010x}").into());
+    }
+    if version > VERSION {
+        return Err(DecodeError::Newer {
+            kind: "metadata",
+            found: version,
+            oldest: VERSION_OLDEST,
+            newest: VERSION,
+        });
+    }
+    if version < VERSION_OLDEST {
+        let what = format!(
             "format version {version} is not {VERSION_OLDEST} to {VERSION}, which this build reads"
-        ));
+        );
+        return Err(what.into());
     }
     let body = &bytes[HEADER_BYTES..];
     if u64::from(word(16)) | u64::from(word(20)) << 32 != body.len() as u64 {
@@ -65,7 +153,7 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
     match bincode::decode_from_slice(body, config) {
         Ok((value, used)) if used == body.len() => Ok(value),
         Ok(_) => Err("bytes follow its content".into()),
-        Err(e) => Err(format!("its content does not decode: {e}")),
+        Err(e) => Err(format!("its content does not decode: {e}").into()),
     }
 }
 
@@ -91,6 +179,32 @@ mod tests {
             flipped[i] ^= 1;
             assert!(decode::<(String, u32, Vec<u8>)>(&flipped).is_err(), "flip at {i}");
             assert!(decode::<(String, u32, Vec<u8>)>(&bytes[..i]).is_err(), "cut at {i}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_not_damage() {
+        let newer = frame(VERSION + 1, b"what only a newer build can decode");
+        let error = decode::<u64>(&newer).unwrap_err();
+        assert!(matches!(error, DecodeError::Newer { found, .. } if found == VERSION + 1));
+        for bit in 0..newer.len() * 8 {
+            let mut flipped = newer.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let error = decode::<u64>(&flipped).unwrap_err();
+            assert!(matches!(error, DecodeError::Damaged(_)), "bit {bit}: {error}");
+        }
+    }
+
+    /// Without this, damage to the version would send the user to a newer build that does not
+    /// exist.
+    #[test]
+    fn damage_to_the_version_is_damage() {
+        let bytes = encode(&7_u64);
+        for bit in 64..96 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let error = decode::<u64>(&flipped).unwrap_err();
+            assert!(matches!(error, DecodeError::Damaged(_)), "bit {bit}: {error}");
         }
     }
 }

@@ -42,7 +42,7 @@ use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::partial::PartialCheckpoint;
 use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Read};
 use crate::error::{Error, Result};
-use crate::files::checked_stream::{CheckedReader, CheckedWriter};
+use crate::files::checked_stream::{CheckedReader, CheckedWriter, StreamKind};
 use crate::files::directory::{Directory, Place};
 use crate::files::hidden_file::HiddenFile;
 use crate::files::metadata;
@@ -52,7 +52,7 @@ use crate::limits::Limits;
 use crate::log::page::check_image;
 use crate::store::{Store, check_bank_file, hold_one, log_begins};
 
-const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 2);
+const KIND: StreamKind = StreamKind { name: "delta", magic: *b"EMBKDELT", oldest: 2, newest: 2 };
 /// Bytes of log pages that one read call reads.
 const BURST_BYTES: u64 = 8 << 20;
 
@@ -483,8 +483,7 @@ fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     let place = Place::of_path_to_open(path).map_err(|e| Error::io("open", path, e))?;
     let file = place.open().map_err(|e| Error::io("open", path, e))?;
     let file_bytes = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
-    let (mut input, identity) =
-        CheckedReader::from_file_of_any(file, &place, KIND.0, KIND.1..=KIND.1)?;
+    let (mut input, identity) = CheckedReader::from_file_of_any(file, &place, KIND)?;
     let mut length = [0; 4];
     input.read(&mut length)?;
     let length = u32::from_le_bytes(length);
@@ -493,7 +492,7 @@ fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     }
     let mut head = vec![0; length as usize];
     input.read(&mut head)?;
-    let head: Head = metadata::decode(&head).map_err(|what| input.damaged(0, what))?;
+    let head: Head = metadata::decode(&head).map_err(|error| error.of_file(place.path()))?;
     let named = (head.manifest.id, head.manifest.number);
     if named != (identity.owner, identity.checkpoint) {
         return Err(input.damaged(0, "its head is another delta's".into()));

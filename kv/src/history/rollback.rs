@@ -52,6 +52,7 @@ impl Store {
     /// - `Locked` if the bank is open for writing.
     /// - `BeingRead` if a process reads a newer checkpoint.
     /// - `Damaged` or `Truncated` if the checkpoint does not verify.
+    /// - `NewerFormat` if a newer version of Embank wrote the checkpoint or a newer one.
     /// - `Io` if a system call failed.
     pub fn roll_back(dir: &Path, number: u64) -> Result<Vec<u64>> {
         let dir = &open_bank_dir(dir)?;
@@ -100,6 +101,13 @@ fn lock_newer(
     check_that_it_opens(dir, bank_file, checkpoints, number)?;
     let newer = there.iter().rev().copied().take_while(|&newer| newer > number);
     newer.clone().try_for_each(|newer| checkpoints.check_own(newer))?;
+    // A checkpoint of a newer format may have files that this build does not know and would leave
+    // behind. A damaged one may go.
+    for newer in newer.clone() {
+        if let Err(error @ Error::NewerFormat { .. }) = checkpoints.manifest(newer) {
+            return Err(error);
+        }
+    }
     // Locks all newer checkpoints before the caller removes the first one.
     let unread = newer.map(|newer| match checkpoints.unread(newer)? {
         Some(unread) => Ok((newer, unread)),

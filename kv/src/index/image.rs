@@ -20,7 +20,7 @@ use super::entry::Entry;
 use super::{BUCKET_BYTES, Index, MAX_CHAIN};
 use crate::checkpoint::identity::CheckpointIdentity;
 use crate::error::{Error, Result};
-use crate::files::checked_stream::{CheckedReader, CheckedWriter};
+use crate::files::checked_stream::{CheckedReader, CheckedWriter, StreamKind};
 use crate::files::directory::Place;
 use crate::files::held_file::HeldFile;
 use crate::limits::Limits;
@@ -33,8 +33,9 @@ const END: u64 = u64::MAX;
 /// memory. They lie far apart there, so their cache lines are prefetched together.
 const LOADED_AT_ONCE: usize = 32;
 
-/// Magic number and version of an image's stream.
-pub(crate) const KIND: ([u8; 8], u32) = (*b"EMBKINDX", 4);
+/// The kind of an image's stream.
+pub(crate) const KIND: StreamKind =
+    StreamKind { name: "index", magic: *b"EMBKINDX", oldest: 3, newest: 4 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ImageKind {

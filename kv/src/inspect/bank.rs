@@ -34,6 +34,10 @@ pub(super) struct BankFiles {
 }
 
 impl BankFiles {
+    /// # Errors
+    /// `NotABank`; `Io`; `NewerFormat` if a newer version of Embank wrote `BANK` or a manifest. The
+    /// functions of this module then do not know what belongs to the bank, and must not call it
+    /// damage.
     pub(super) fn read(dir: &Arc<Directory>) -> Result<Self> {
         let bank_path = dir.path().join("BANK");
         let checkpoints = Checkpoints::look(dir)?;
@@ -67,10 +71,12 @@ impl BankFiles {
         }
         if let Some(bank_file) = bank_file
             && checkpoints.is_there()
-            && let Err(Error::Damaged { path, what, .. }) =
-                checkpoints.check_names(numbers.last().copied(), bank_file.bank)
         {
-            note(path, what, None);
+            match checkpoints.check_names(numbers.last().copied(), bank_file.bank) {
+                Err(Error::Damaged { path, what, .. }) => note(path, what, None),
+                Err(error @ Error::NewerFormat { .. }) => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
         }
         let mut manifests: Vec<Manifest> = Vec::new();
         for &number in &numbers {
@@ -81,6 +87,7 @@ impl BankFiles {
                 // was listed.
                 Err(_) if !checkpoints.has(number) => {}
                 Err(Error::Damaged { path, what, .. }) => note(path, what, Some(number)),
+                Err(error @ Error::NewerFormat { .. }) => return Err(error),
                 Err(error) => note(path, error.to_string(), Some(number)),
             }
         }
@@ -146,7 +153,7 @@ fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<S
 /// ```
 ///
 /// # Errors
-/// `NotABank`; `Io`. Damaged metadata is no error: the summary lists it.
+/// `NotABank`; `NewerFormat`; `Io`. Damaged metadata is no error: the summary lists it.
 pub fn summary(dir: &Path) -> Result<BankSummary> {
     let dir = &open_bank_dir(dir)?;
     let files = BankFiles::read(dir)?;

@@ -69,7 +69,7 @@ pub(super) fn damage(
         match survey(&path, image.stream(image::KIND)) {
             Ok(faults) => faults.into_iter().for_each(|(offset, what)| note(offset, what)),
             Err(error) => {
-                note(0, error.to_string());
+                found.extend(Damage::of_error(&path, of.checkpoint, error)?);
                 continue;
             }
         }

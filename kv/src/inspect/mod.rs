@@ -60,7 +60,7 @@ use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::manifest::BLOB_KIND;
 use crate::checkpoint::manifest::Manifest;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::directory::Place;
 use crate::operation::Width;
 
@@ -110,6 +110,17 @@ impl Damage {
             tables: Vec::new(),
             checkpoint: Some(checkpoint),
             what,
+        }
+    }
+
+    /// Returns the damage of a file of checkpoint `checkpoint` that can't be read.
+    ///
+    /// # Errors
+    /// `NewerFormat` is returned, because it is no damage.
+    fn of_error(path: &Place, checkpoint: u64, error: Error) -> Result<Vec<Self>> {
+        match error {
+            Error::NewerFormat { .. } => Err(error),
+            error => Ok(vec![Self::in_file(path, 0, checkpoint, error.to_string())]),
         }
     }
 

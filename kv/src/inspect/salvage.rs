@@ -162,7 +162,8 @@ impl SalvagedTable {
 /// ```
 ///
 /// # Errors
-/// `NotABank`. `UnusableOutput` if `new` is not empty. `InvalidArgument` if no manifest can be
+/// `NotABank`. `NewerFormat` if a newer version of Embank wrote the bank; nothing is made in `new`
+/// then. `UnusableOutput` if `new` is not empty. `InvalidArgument` if no manifest can be
 /// read, because salvage then does not know the tables. Any error of a store, if the new bank can't
 /// be written; the new bank then has no checkpoint.
 pub fn salvage(
@@ -174,6 +175,10 @@ pub fn salvage(
     let dir = &open_bank_dir(dir)?;
     let files = BankFiles::read(dir)?;
     let mut choice = choose(&files)?;
+    let blob = read_blob(&files, choice.identity);
+    if let Err(error @ Error::NewerFormat { .. }) = blob {
+        return Err(error);
+    }
     let manifest = choice.manifest;
     let number = choice.number;
     let memory = MEMORY_BYTES + manifest.rows() * MEMORY_BYTES_PER_ROW;
@@ -200,7 +205,6 @@ pub fn salvage(
         }
         RowSource::Log => salvager.all_records(&mut log)?,
     }
-    let blob = read_blob(&files, choice.identity);
     let kept = blob.as_deref().unwrap_or_default();
     let Salvager { bank, faults, entries_lost, strangers, uncertain, .. } = salvager;
     bank.finish(kept)?;
@@ -260,9 +264,8 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
         let Some(manifest) = own.or(older).or(files.manifests.first()) else { break };
         let id = own.map_or(0, |own| own.id);
         let identity = CheckpointIdentity { bank: manifest.bank, checkpoint: number, id };
-        let in_index = index::damage(&files.checkpoints, identity, own).unwrap_or_else(|error| {
-            vec![Damage::in_file(&files.checkpoints.dir_of(number), 0, number, error.to_string())]
-        });
+        let in_index = index::damage(&files.checkpoints, identity, own)
+            .or_else(|error| Damage::of_error(&files.checkpoints.dir_of(number), number, error))?;
         let whole = in_index.is_empty();
         damage.extend(in_index);
         let (rows_by, log_end) = match (own, whole) {

@@ -27,8 +27,8 @@ use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::manifest::BLOB_KIND;
 use crate::checkpoint::manifest::Manifest;
 use crate::error::{Error, Result};
-use crate::files::checked_stream::{StreamIdentity, survey};
-use crate::files::directory::{Directory, Place};
+use crate::files::checked_stream::survey;
+use crate::files::directory::Directory;
 use crate::record::hash::KeyHash;
 use crate::record::layout::record_bytes;
 
@@ -139,7 +139,8 @@ pub struct CheckedTable {
 /// ```
 ///
 /// # Errors
-/// `NotABank`; `NoSuchCheckpoint`. `ChangedMeanwhile` if a writer removes every checkpoint before
+/// `NotABank`; `NoSuchCheckpoint`. `NewerFormat` if a newer version of Embank wrote the bank, and
+/// nothing is known of damage then. `ChangedMeanwhile` if a writer removes every checkpoint before
 /// it has been read. `Io` if a directory can't be listed. Damage is no error.
 pub fn verify(
     dir: &Path,
@@ -187,7 +188,7 @@ fn attempt(
             unchecked.push(number);
             continue;
         }
-        let has_index = check_streams(&files.checkpoints, identity, manifest, &mut damage);
+        let has_index = check_streams(&files.checkpoints, identity, manifest, &mut damage)?;
         match manifest {
             Some(manifest) => sources.push(Source::of(manifest, has_index)),
             None => unchecked.push(number),
@@ -232,40 +233,36 @@ impl Source {
 }
 
 /// Lists the damage of a checkpoint's index and blob. Returns true if the index can be read.
+///
+/// # Errors
+/// `NewerFormat`.
 fn check_streams(
     checkpoints: &Checkpoints,
     identity: CheckpointIdentity,
     manifest: Option<&Manifest>,
     damage: &mut Vec<Damage>,
-) -> bool {
+) -> Result<bool> {
     let number = identity.checkpoint;
-    let index = index::damage(checkpoints, identity, manifest).unwrap_or_else(|error| {
-        let path = checkpoints.dir_of(number);
-        vec![Damage::in_file(&path, 0, number, error.to_string())]
-    });
+    let index = index::damage(checkpoints, identity, manifest)
+        .or_else(|error| Damage::of_error(&checkpoints.dir_of(number), number, error))?;
     let has_index = index.is_empty();
     damage.extend(index);
     let path = checkpoints.blob_path(number);
-    damage.extend(match blob_identity(manifest, &path, identity) {
-        Ok(of) => stream_damage(&path, of.stream(BLOB_KIND), number),
-        Err(error) => vec![Damage::in_file(&path, 0, number, error.to_string())],
-    });
+    let faults =
+        blob_identity(manifest, &path, identity).and_then(|of| survey(&path, of.stream(BLOB_KIND)));
+    match faults {
+        Ok(faults) => damage.extend(
+            faults.into_iter().map(|(offset, what)| Damage::in_file(&path, offset, number, what)),
+        ),
+        Err(error) => damage.extend(Damage::of_error(&path, number, error)?),
+    }
     let found = path.len().unwrap_or(0);
     let blob_bytes = manifest.map_or(0, |manifest| manifest.blob_bytes);
     if found < (STREAM_HEADER_BYTES + CHUNK_HEAD_BYTES).saturating_add(blob_bytes) {
         let what = format!("{found} bytes can't hold a blob of {blob_bytes}");
         damage.push(Damage::in_file(&path, 0, number, what));
     }
-    has_index
-}
-
-/// Returns the damage of a checked stream.
-fn stream_damage(path: &Place, identity: StreamIdentity, number: u64) -> Vec<Damage> {
-    let damage = |(offset, what)| Damage::in_file(path, offset, number, what);
-    match survey(path, identity) {
-        Ok(faults) => faults.into_iter().map(damage).collect(),
-        Err(error) => vec![damage((0, error.to_string()))],
-    }
+    Ok(has_index)
 }
 
 /// Collects the findings of a walk.

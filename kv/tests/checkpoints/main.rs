@@ -8,6 +8,7 @@ mod deltas;
 mod directories;
 mod formats;
 mod lineage;
+mod newer_formats;
 mod opening;
 mod read_only;
 mod reopening;

@@ -22,6 +22,7 @@ __all__ = [
     "LeaseExpired",
     "Locked",
     "MissingRow",
+    "NewerFormat",
     "NoSuchTable",
     "NoSuchVocabulary",
     "PipelineError",
@@ -160,6 +161,21 @@ class Damaged(EmbankError):
     """The file."""
     offset: int
     """Byte offset of the damage in that file."""
+
+
+class NewerFormat(EmbankError):
+    """A newer version of Embank wrote a file. The file is not damaged, and nothing was changed: use
+    a newer Embank.
+    """
+
+    path: str
+    """The file."""
+    found: int
+    """The format version of the file."""
+    oldest: int
+    """The oldest format version of this kind of file that this Embank reads."""
+    newest: int
+    """The newest format version of this kind of file that this Embank reads."""
 
 
 class DeltaMismatch(EmbankError):

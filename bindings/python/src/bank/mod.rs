@@ -73,6 +73,7 @@ mod vocabularies;
 ///         budget that is enough.
 ///     Locked: The bank is already open for writing, in this process or another.
 ///     Damaged: A file is cut short, or does not match its checksum.
+///     NewerFormat: A newer version of Embank wrote the bank.
 ///     StoreIOError: The directory or a file can't be read or written; also an `OSError`.
 ///     ValueError, TypeError: An argument is wrong.
 ///
