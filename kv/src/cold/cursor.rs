@@ -1,6 +1,8 @@
 //! Reads the rows of a part in order.
 
-use crate::cold::block::RowPlace;
+use std::sync::Arc;
+
+use crate::cold::block::{Block, RowPlace};
 use crate::cold::part::Part;
 use crate::cold::row::{ColdRow, RowOrder};
 use crate::device::{AlignedBuffer, Device, Read};
@@ -12,9 +14,9 @@ const UNIT_BYTES: usize = 1 << 20;
 /// Reads the rows of a part in order: in transfers of at most 1 MiB, in the background. Checks each
 /// block before it returns a row of it.
 #[derive(Debug)]
-pub(crate) struct PartCursor<'a> {
-    part: &'a Part,
-    device: &'a dyn Device,
+pub(crate) struct PartCursor<'d> {
+    part: Arc<Part>,
+    device: &'d dyn Device,
     /// Rows with a lower hash are left out.
     from: u64,
     /// Bytes that were read. Blocks of several MiB are read whole: the buffer then grows.
@@ -33,8 +35,8 @@ pub(crate) struct PartCursor<'a> {
     row: Option<(RowOrder, RowPlace)>,
 }
 
-impl<'a> PartCursor<'a> {
-    pub(super) fn new(part: &'a Part, device: &'a dyn Device, block: usize, from: u64) -> Self {
+impl<'d> PartCursor<'d> {
+    pub(super) fn new(part: Arc<Part>, device: &'d dyn Device, block: usize, from: u64) -> Self {
         let unit_bytes = UNIT_BYTES.min(part.data_bytes() as usize);
         PartCursor {
             part,
@@ -107,9 +109,9 @@ impl<'a> PartCursor<'a> {
         let start = (address - self.unit_address) as usize;
         self.block = start..start + bytes;
         let block = self.part.block_of_bytes(address, &self.unit[self.block.clone()]);
-        let (rows, first, checked) = (block.rows(), block.first(), block.check());
+        let (rows, checked) = (block.rows(), block.check());
         checked.map_err(|what| self.damaged(&what))?;
-        (self.rows_left, self.next_row) = (rows, first);
+        (self.rows_left, self.next_row) = (rows, Block::FIRST);
         self.next_block += 1;
         Ok(true)
     }

@@ -55,7 +55,7 @@ pub(super) struct Candidate {
 }
 
 /// The fences of a part.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Fences {
     groups: Vec<Group>,
     fences: Vec<GroupFences>,
@@ -106,18 +106,6 @@ fn fence_of(distance: u64, shift: u32) -> u16 {
 }
 
 impl Fences {
-    /// Begins the fences of a part that answers for hashes up to `end`.
-    pub(super) fn new(end: u64) -> Self {
-        Fences {
-            groups: Vec::new(),
-            fences: Vec::new(),
-            long: Vec::new(),
-            blocks: 0,
-            end,
-            scale: Scale::default(),
-        }
-    }
-
     /// Adds a group, whose blocks have these first hashes. `end` is the first hash of the group
     /// after it; of the last group the last hash of the part.
     pub(super) fn push_group(&mut self, first_hashes: &[u64], end: u64, filter: u32, words: u32) {
@@ -139,8 +127,9 @@ impl Fences {
         self.long.push(LongBlock { block, units, extra });
     }
 
-    /// Must be called after the last group.
-    pub(super) fn finish(&mut self) {
+    /// Must be called after the last group. `end` is the last hash for which the part answers.
+    pub(super) fn finish(&mut self, end: u64) {
+        self.end = end;
         self.groups.shrink_to_fit();
         self.fences.shrink_to_fit();
         self.long.shrink_to_fit();

@@ -1,6 +1,7 @@
 //! A part in memory: its fences and filters, and lookups in it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::cold::block::{Block, BlockIdentity};
 use crate::cold::cursor::PartCursor;
@@ -48,6 +49,8 @@ pub(super) struct Counts {
     pub(super) rows: u64,
     pub(super) tombstones: u64,
     pub(super) uncounted: u64,
+    /// Bytes of all rows with their headers.
+    pub(super) row_bytes: u64,
 }
 
 /// The trailer of a part.
@@ -62,7 +65,8 @@ pub(super) struct Counts {
 /// bytes 80..88    words of the filters   88..92    columns of the filters
 /// bytes 92..96    CRC-32C in the header  96..104   offset of the sections in the part
 /// bytes 104..112  length of the sections 112..116  CRC-32C of the sections
-/// bytes 116..     zero
+/// bytes 116..120  zero                   120..128  bytes of all rows
+/// bytes 128..     zero
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trailer {
@@ -99,6 +103,7 @@ impl Trailer {
             (80, self.filter_words),
             (96, self.sections),
             (104, self.sections_bytes),
+            (120, self.counts.row_bytes),
         ];
         for (at, word) in words {
             page[at..at + 8].copy_from_slice(&word.to_le_bytes());
@@ -117,7 +122,12 @@ impl Trailer {
             bank: word(16),
             salt: word(24),
             number: word(32),
-            counts: Counts { rows: word(40), tombstones: word(48), uncounted: word(56) },
+            counts: Counts {
+                rows: word(40),
+                tombstones: word(48),
+                uncounted: word(56),
+                row_bytes: word(120),
+            },
             blocks: word(64),
             long_blocks: word(72),
             filter_words: word(80),
@@ -162,7 +172,8 @@ impl Trailer {
                     == groups * GROUP_BYTES as u64 + (self.long_blocks + self.filter_words) * 8
                 && self.file_bytes() == file_bytes
                 && self.counts.rows >= self.blocks
-                && self.counts.tombstones.max(self.counts.uncounted) <= self.counts.rows;
+                && self.counts.tombstones.max(self.counts.uncounted) <= self.counts.rows
+                && self.counts.row_bytes <= self.sections;
         if is_right { Ok(()) } else { Err("its numbers contradict each other".into()) }
     }
 }
@@ -255,6 +266,11 @@ impl Part {
         self.trailer.counts.uncounted
     }
 
+    /// Bytes of all rows with their headers.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        self.trailer.counts.row_bytes
+    }
+
     /// Bytes of the blocks.
     pub(crate) fn data_bytes(&self) -> u64 {
         self.trailer.sections - PAGE_BYTES as u64
@@ -327,7 +343,7 @@ impl Part {
 
     fn block<'a>(&self, address: u64, bytes: &'a [u8]) -> Block<'a> {
         let identity = BlockIdentity { address, salt: self.head.salt };
-        Block::new(bytes, self.head.block_bits, identity)
+        Block::new(bytes, identity)
     }
 
     /// Returns the error of a block that is damaged as `what` says.
@@ -391,13 +407,17 @@ impl Part {
     }
 
     /// Returns a cursor over all rows.
-    pub(crate) fn cursor<'a>(&'a self, device: &'a dyn Device) -> PartCursor<'a> {
-        PartCursor::new(self, device, 0, 0)
+    pub(crate) fn cursor<'d>(self: &Arc<Self>, device: &'d dyn Device) -> PartCursor<'d> {
+        PartCursor::new(Arc::clone(self), device, 0, 0)
     }
 
     /// Returns a cursor over the rows from the first one with at least this hash on.
-    pub(crate) fn cursor_from<'a>(&'a self, device: &'a dyn Device, hash: u64) -> PartCursor<'a> {
-        PartCursor::new(self, device, self.fences.first_from(hash), hash)
+    pub(crate) fn cursor_from<'d>(
+        self: &Arc<Self>,
+        device: &'d dyn Device,
+        hash: u64,
+    ) -> PartCursor<'d> {
+        PartCursor::new(Arc::clone(self), device, self.fences.first_from(hash), hash)
     }
 
     pub(super) fn blocks(&self) -> usize {
@@ -452,7 +472,7 @@ fn sections(
     let groups = (trailer.blocks as usize).div_ceil(GROUP_BLOCKS);
     let (groups, rest) = sections.split_at(groups * GROUP_BYTES);
     let (long, filters) = rest.split_at(trailer.long_blocks as usize * 8);
-    let mut fences = Fences::new(*head.hashes.end());
+    let mut fences = Fences::default();
     let mut left = trailer.blocks as usize;
     let mut filter = 0_u64;
     for bytes in groups.chunks_exact(GROUP_BYTES) {
@@ -482,7 +502,7 @@ fn sections(
         }
         fences.push_long(u32_at(bytes, 0), units);
     }
-    fences.finish();
+    fences.finish(*head.hashes.end());
     fences.check(*head.hashes.start())?;
     let data_bytes = trailer.sections - PAGE_BYTES as u64;
     if fences.units().checked_mul(1 << head.block_bits) != Some(data_bytes) {

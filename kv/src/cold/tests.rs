@@ -63,7 +63,7 @@ pub(super) fn row<'a>(order: &RowOrder, content: &'a Content) -> ColdRow<'a> {
     }
 }
 
-fn write(device: &Arc<dyn Device>, head: PartHead, columns: u32, rows: &Rows) -> Part {
+fn write(device: &Arc<dyn Device>, head: PartHead, columns: u32, rows: &Rows) -> Arc<Part> {
     let mut writer = PartWriter::new(site(device), head, columns);
     for (order, content) in rows {
         writer.push(&row(order, content)).unwrap();
@@ -71,7 +71,7 @@ fn write(device: &Arc<dyn Device>, head: PartHead, columns: u32, rows: &Rows) ->
     let written = writer.bytes_written();
     let part = writer.finish().unwrap();
     assert_eq!(part.data_bytes() + PAGE_BYTES as u64, written);
-    part
+    Arc::new(part)
 }
 
 /// A row of a table with a value of `bytes` bytes that depends on `version`.
@@ -95,9 +95,9 @@ fn rows_of(count: u64, bytes: usize) -> Rows {
 }
 
 /// Reads a block as an engine does. Returns the answer, and how many blocks were read.
-fn look_up(
+pub(super) fn look_up(
     device: &Arc<dyn Device>,
-    part: &Part,
+    part: &Arc<Part>,
     order: RowOrder,
 ) -> Result<(Option<Content>, usize)> {
     let mut next = part.block_of(order.0);
@@ -129,7 +129,7 @@ pub(super) fn owned(row: &ColdRow<'_>) -> Content {
     }
 }
 
-pub(super) fn read_all(device: &Arc<dyn Device>, part: &Part) -> Result<Rows> {
+pub(super) fn read_all(device: &Arc<dyn Device>, part: &Arc<Part>) -> Result<Rows> {
     let mut rows = Rows::new();
     let mut cursor = part.cursor(&**device);
     while let Some(row) = cursor.next()? {
@@ -141,7 +141,7 @@ pub(super) fn read_all(device: &Arc<dyn Device>, part: &Part) -> Result<Rows> {
 
 /// Checks every answer of a part that has `rows`. Returns the mean number of blocks that a row
 /// takes to find.
-fn check(device: &Arc<dyn Device>, part: &Part, rows: &Rows) -> f64 {
+fn check(device: &Arc<dyn Device>, part: &Arc<Part>, rows: &Rows) -> f64 {
     assert_eq!(part.rows(), rows.len() as u64);
     let count = |is: fn(RowFlags) -> bool| rows.values().filter(|row| is(row.flags)).count() as u64;
     assert_eq!(part.tombstones(), count(|flags| flags.tombstone));
@@ -181,6 +181,7 @@ fn round_trip(rows: &Rows, block_bits: u8, columns: u32) -> f64 {
     assert_eq!(read, *written.head());
     let crc = written.trailer_crc();
     let loaded = Part::load(site(&device), &read, written.file_bytes(), crc).unwrap();
+    let loaded = Arc::new(loaded);
     assert_eq!(loaded.memory_bytes(), written.memory_bytes());
     assert_eq!(format!("{loaded:?}"), format!("{written:?}"));
     check(&device, &loaded, rows)
@@ -309,7 +310,7 @@ fn a_row_out_of_order_is_a_bug() {
 }
 
 /// The bytes of a part on the device.
-fn image(device: &Arc<dyn Device>, part: &Part) -> AlignedBuffer {
+fn image(device: &Arc<dyn Device>, part: &Arc<Part>) -> AlignedBuffer {
     let mut bytes = AlignedBuffer::zeroed(part.file_bytes() as usize);
     for (at, chunk) in (part.address()..).step_by(1 << 20).zip(bytes.chunks_mut(1 << 20)) {
         device.read_many(&mut [Read { offset: at, buffer: chunk }]).unwrap();
@@ -318,7 +319,7 @@ fn image(device: &Arc<dyn Device>, part: &Part) -> AlignedBuffer {
 }
 
 /// A small part of some kinds of rows, and its bytes.
-fn sample() -> (Arc<dyn Device>, Part, Rows) {
+fn sample() -> (Arc<dyn Device>, Arc<Part>, Rows) {
     let mut rows = Rows::new();
     for key in 0..if cfg!(miri) { 12 } else { 70 } {
         put(&mut rows, 1, key, content(key, 64));
@@ -332,13 +333,13 @@ fn sample() -> (Arc<dyn Device>, Part, Rows) {
 
 /// Checks that a part whose bytes were damaged at `at` gives right answers or errors. Returns true
 /// if there was an error.
-fn is_noticed(device: &Arc<dyn Device>, written: &Part, rows: &Rows, at: &str) -> bool {
+fn is_noticed(device: &Arc<dyn Device>, written: &Arc<Part>, rows: &Rows, at: &str) -> bool {
     let load =
         || Part::load(site(device), written.head(), written.file_bytes(), written.trailer_crc());
     let is_damage =
         |error: &Error| matches!(error, Error::Damaged { .. } | Error::Truncated { .. });
     let part = match load() {
-        Ok(part) => part,
+        Ok(part) => Arc::new(part),
         Err(error) if is_damage(&error) => return true,
         Err(error) => panic!("{at}: {error}"),
     };
@@ -464,7 +465,7 @@ fn an_error_names_part_block_file_and_bytes() {
     assert_eq!(
         error.to_string(),
         "<memory>/log/0002000003000000.seg is damaged at offset 4096: the block of rows at address \
-         0x2000003001000 of part 3: its bytes 256 to 511 fail their checksum"
+         0x2000003001000 of part 3: its bytes 32 to 351 or its header fail their checksum"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Writes a part: header, blocks, sections, trailer, from the first byte to the last.
+//! Writes a part: blocks, sections and trailer from the first to the last, then the header.
 //!
 //! ```text
 //! part     = header (4 KiB) | blocks | sections, zeros up to a multiple of 4 KiB | trailer (4 KiB)
@@ -35,6 +35,8 @@ pub(crate) struct PartWriter<'d> {
     /// Bytes of `unit` before the present block.
     filled: usize,
     block: BlockBuilder,
+    /// The length of the present block.
+    block_bytes: usize,
     fences: Fences,
     /// The first hashes of the present group's blocks.
     first_hashes: Vec<u64>,
@@ -50,17 +52,16 @@ impl<'d> PartWriter<'d> {
     /// Begins a part. Its filters have `columns` columns, 0 to 16; 0 stands for no filters.
     pub(crate) fn new(site: PartSite<'d>, head: PartHead, columns: u32) -> Self {
         assert!(columns <= COLUMNS_MAX, "a filter has at most {COLUMNS_MAX} columns");
-        let mut unit = AlignedBuffer::zeroed(UNIT_BYTES);
-        unit[..PAGE_BYTES].copy_from_slice(&head.encode());
         PartWriter {
             site,
             address: part_address(head.number, site.segment_size_bytes),
             columns,
-            unit,
-            unit_offset: 0,
-            filled: PAGE_BYTES,
-            block: BlockBuilder::new(head.block_bits),
-            fences: Fences::new(*head.hashes.end()),
+            unit: AlignedBuffer::zeroed(UNIT_BYTES),
+            unit_offset: PAGE_BYTES as u64,
+            filled: 0,
+            block: BlockBuilder::new(),
+            block_bytes: 0,
+            fences: Fences::default(),
             head,
             first_hashes: Vec::new(),
             hashes: Vec::new(),
@@ -82,45 +83,38 @@ impl<'d> PartWriter<'d> {
         debug_assert_eq!(row.hash, self.site.key_hash.of(row.table, row.key));
         debug_assert!(self.head.hashes.contains(&row.hash));
         self.last = Some(order);
-        if !self.block.is_empty() && !self.block.has_room(row) {
+        if !self.block.is_empty() && !self.block.has_room(row, self.block_bytes) {
             self.seal();
         }
         if self.block.is_empty() {
             self.begin_block(row)?;
         }
-        if self.block.has_room(row) {
-            let block_bytes = 1 << self.head.block_bits;
-            self.block.push(row, &mut self.unit[self.filled..self.filled + block_bytes]);
-        }
+        self.block.push(row, &mut self.unit[self.filled..self.filled + self.block_bytes]);
         if self.columns > 0 {
             self.hashes.push(row.hash);
         }
         self.counts.rows += 1;
         self.counts.tombstones += u64::from(row.flags.tombstone);
         self.counts.uncounted += u64::from(row.flags.uncounted);
+        self.counts.row_bytes += row.stored_bytes() as u64;
         Ok(())
     }
 
-    /// Begins the block of a row. A row that does not fit a block gets a long one, which is then
-    /// complete.
+    /// Begins a block for a row.
     fn begin_block(&mut self, row: &ColdRow<'_>) -> Result<()> {
-        let bytes = self.block.bytes_for(row);
-        if self.filled + bytes > UNIT_BYTES {
+        let unit_bytes = 1 << self.head.block_bits;
+        self.block_bytes = BlockBuilder::bytes_for(row, unit_bytes);
+        if self.filled + self.block_bytes > UNIT_BYTES {
             self.write_unit()?;
         }
         if self.first_hashes.len() == GROUP_BLOCKS {
             self.close_group(row.hash);
         }
-        self.first_hashes.push(row.hash);
-        let block_bytes = 1 << self.head.block_bits;
-        if bytes > block_bytes {
-            let number = self.fences.blocks() + self.first_hashes.len() - 1;
-            self.fences.push_long(number as u32, (bytes / block_bytes) as u32);
-            let identity = self.identity();
-            let block = &mut self.unit[self.filled..self.filled + bytes];
-            BlockBuilder::write_long(identity, row, block);
-            self.filled += bytes;
+        if self.block_bytes > unit_bytes {
+            let number = self.fences.blocks() + self.first_hashes.len();
+            self.fences.push_long(number as u32, (self.block_bytes / unit_bytes) as u32);
         }
+        self.first_hashes.push(row.hash);
         Ok(())
     }
 
@@ -132,9 +126,8 @@ impl<'d> PartWriter<'d> {
     /// Ends the present block.
     fn seal(&mut self) {
         let identity = self.identity();
-        let block_bytes = 1 << self.head.block_bits;
-        self.block.seal(identity, &mut self.unit[self.filled..self.filled + block_bytes]);
-        self.filled += block_bytes;
+        self.block.seal(identity, &mut self.unit[self.filled..self.filled + self.block_bytes]);
+        self.filled += self.block_bytes;
     }
 
     /// Makes fences and filter of the present group.
@@ -157,10 +150,30 @@ impl<'d> PartWriter<'d> {
         Ok(())
     }
 
+    /// Sets the last hash for which the part answers. No row above it was pushed.
+    pub(crate) fn end_at(&mut self, last_hash: u64) {
+        assert!(self.last.is_none_or(|last| last.0 <= last_hash), "a row lies behind the end");
+        self.head.hashes = *self.head.hashes.start()..=last_hash;
+    }
+
+    /// Returns the order of the last row.
+    pub(crate) fn last(&self) -> Option<RowOrder> {
+        self.last
+    }
+
     /// Returns the length of the part so far, in bytes, without its sections and trailer.
     pub(crate) fn bytes_written(&self) -> u64 {
-        let open = if self.block.is_empty() { 0 } else { 1 << self.head.block_bits };
-        self.unit_offset + self.filled as u64 + open
+        let open = if self.block.is_empty() { 0 } else { self.block_bytes };
+        self.unit_offset + (self.filled + open) as u64
+    }
+
+    /// Returns an upper bound of the length that the part's file has if the writer finishes now.
+    pub(crate) fn file_bytes_max(&self) -> u64 {
+        let filter_words = self.filters.len() + self.hashes.len() * self.columns as usize / 32;
+        let groups = self.fences.groups().len() + 1;
+        let long = self.fences.long().len();
+        let sections = groups * GROUP_BYTES + (long + filter_words + COLUMNS_MAX as usize) * 8;
+        self.bytes_written() + (sections + 2 * PAGE_BYTES) as u64
     }
 
     /// Writes what is left. The part is durable after the device's next sync.
@@ -174,16 +187,14 @@ impl<'d> PartWriter<'d> {
         if !self.first_hashes.is_empty() {
             self.close_group(*self.head.hashes.end());
         }
-        self.fences.finish();
+        self.fences.finish(*self.head.hashes.end());
         self.filters.shrink_to_fit();
         let sections = self.unit_offset + self.filled as u64;
         let mut crc = 0;
         let mut sections_bytes = 0;
         let filter_words = self.filters.len();
-        let (fences, filters) = (
-            std::mem::replace(&mut self.fences, Fences::new(0)),
-            std::mem::take(&mut self.filters),
-        );
+        let (fences, filters) =
+            (std::mem::take(&mut self.fences), std::mem::take(&mut self.filters));
         for (group, its) in fences.groups().iter().zip(fences.fences()) {
             let mut bytes = [0; GROUP_BYTES];
             bytes[..8].copy_from_slice(&group.first_hash.to_le_bytes());
@@ -227,6 +238,9 @@ impl<'d> PartWriter<'d> {
         self.unit[self.filled..self.filled + PAGE_BYTES].copy_from_slice(&page);
         self.filled += PAGE_BYTES;
         self.write_unit()?;
+        // The header comes last, because a merge knows the last hash only now.
+        self.unit[..PAGE_BYTES].copy_from_slice(&self.head.encode());
+        self.site.device.write(self.address, &self.unit[..PAGE_BYTES])?;
         let mut filters = filters;
         filters.resize(filters.len() + PADDING, 0);
         Ok(Part::new(self.site, self.head, trailer, fences, filters))
