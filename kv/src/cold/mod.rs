@@ -23,7 +23,7 @@
 //!   hash. `filter`: whether a part may have a hash.
 //! - `head`: what a part's header says, and where a part lies. `writer`: writes a part. `part`: a
 //!   part in memory, and lookups in it. `cursor`: reads the rows of a part in order.
-//! - `list`: the list of a checkpoint's parts.
+//! - `merge`: runs become one, or part of the base. `list`: the list of a checkpoint's parts.
 
 pub(crate) mod block;
 pub(crate) mod cursor;
@@ -31,6 +31,7 @@ mod fence;
 pub(crate) mod filter;
 pub(crate) mod head;
 pub(crate) mod list;
+pub(crate) mod merge;
 pub(crate) mod part;
 pub(crate) mod row;
 #[cfg(test)]

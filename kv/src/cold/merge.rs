@@ -1,0 +1,512 @@
+//! Merging: several runs become one, or runs become part of the base.
+//!
+//! **Problem.** A key may have a version in each run and in the base. A merge reads its sources in
+//! the order of hashes and writes the newest version of each row.
+//!
+//! **Approach.** A tournament tree of losers (Knuth, *The Art of Computer Programming*, volume 3,
+//! section 5.4.1) names the source with the next row. Of equal rows that of the newest source comes
+//! first. A merge works in units of about 1 MiB of rows that it reads. Between units the caller may
+//! do other work, or abandon the merge and remove the parts that it has begun.
+//!
+//! **Two merges.**
+//! - A *consolidation* ([`Merge::consolidate`]) joins runs to one of the next level. Older versions
+//!   may lie in other sources, so it keeps tombstones. It leaves out the rows that a base part has
+//!   merged already.
+//! - A *base merge* ([`Merge::merge_base`]) joins neighbouring base parts with all newer runs. No
+//!   source has older versions, so it drops tombstones.
+//!
+//! **Counts.** A table's count of rows is what is known. The mark *uncounted* says of a version: a
+//! put wrote it, or a version that it replaced, and did not know whether an older one existed. If
+//! there was no older one, or a tombstone, the count lacks one row. A merge that meets both
+//! versions knows: it lays the newer over the older. If the newer is uncounted and the older a
+//! tombstone, the count rises. The result has the mark of the older, which still waits for its own
+//! older version. At the base a mark ends: if nothing is older, the count rises.
+//!
+//! **Invariants.**
+//! - A version meets the base once. Otherwise its mark would raise the count again. So a base part
+//!   names the newest run that it has merged (`through`), and every merge leaves out the rows that
+//!   a base part of their hash has merged.
+//! - The parts of a merge's result answer for all hashes of its range, and no two for one hash.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+use crate::cold::block::block_bits_for;
+use crate::cold::cursor::PartCursor;
+use crate::cold::head::{Kind, PartHead, PartSite};
+use crate::cold::part::Part;
+use crate::cold::row::{ColdRow, RowFlags, RowOrder};
+use crate::cold::writer::PartWriter;
+use crate::device::Device;
+use crate::device::placement::part_span_bytes;
+use crate::error::Result;
+use crate::record::address::TableNumber;
+
+#[cfg(test)]
+mod tests;
+
+/// The parts of one run, or neighbouring base parts, in the order of their hashes.
+pub(crate) type Parts = Vec<Arc<Part>>;
+
+/// What the parts of a merge's result have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) bank: u64,
+    /// Columns of the filters.
+    pub(crate) columns: u32,
+    /// Length of a part in bytes. The result has parts of about equal lengths, at most 1.5 times as
+    /// long.
+    pub(crate) part_bytes: u64,
+}
+
+/// The number and the salt of a new part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewPart {
+    pub(crate) number: u64,
+    pub(crate) salt: u64,
+}
+
+/// The result of a merge.
+#[derive(Debug)]
+pub(crate) struct Merged {
+    /// The new parts, in the order of their hashes. They are durable after the next sync.
+    pub(crate) parts: Parts,
+    /// For each table by how many rows its count rises.
+    pub(crate) counted: BTreeMap<TableNumber, u64>,
+    pub(crate) rows_read: u64,
+    pub(crate) rows_written: u64,
+}
+
+/// The rows of one source, in order.
+#[derive(Debug)]
+struct Source<'d> {
+    /// The newest run whose rows the source has. `None` for the base.
+    run: Option<u64>,
+    parts: VecDeque<Arc<Part>>,
+    cursor: Option<PartCursor<'d>>,
+    /// The order of the next row; `None` at the end.
+    head: Option<RowOrder>,
+    /// Rows with a lower hash do not take part.
+    from: u64,
+    /// Places of `Merge::merged` that lie before the next row.
+    passed: usize,
+}
+
+/// A merge in progress.
+pub(crate) struct Merge<'d> {
+    site: PartSite<'d>,
+    /// Newest first.
+    sources: Vec<Source<'d>>,
+    /// For each inner node of the tournament, the source that lost there. Place 0 has the winner.
+    losers: Vec<usize>,
+    hashes: RangeInclusive<u64>,
+    /// The hash ranges of base parts and the newest run that each has merged, in order.
+    merged: Vec<(RangeInclusive<u64>, u64)>,
+    is_dropped: Box<dyn Fn(TableNumber) -> bool + Send + 'd>,
+    /// True if no source outside the merge has older versions.
+    is_base: bool,
+    head: PartHead,
+    columns: u32,
+    part_bytes: u64,
+    new_part: Box<dyn FnMut() -> NewPart + Send + 'd>,
+    writer: Option<PartWriter<'d>>,
+    /// The first hash of the next part.
+    next_hash: u64,
+    /// The value of the present row.
+    value: Vec<u8>,
+    begun: Vec<u64>,
+    result: Merged,
+    has_failed: bool,
+}
+
+impl<'d> Merge<'d> {
+    /// Begins to join runs, the newest first, to one run of the next level. `base` has all base
+    /// parts. `is_dropped` tells of a table's number whether its rows are to be left out.
+    ///
+    /// # Errors
+    /// The errors of the device, and `Damaged` for a damaged block.
+    pub(crate) fn consolidate(
+        site: PartSite<'d>,
+        runs: Vec<Parts>,
+        base: &[Arc<Part>],
+        target: Target,
+        is_dropped: impl Fn(TableNumber) -> bool + Send + 'd,
+        new_part: impl FnMut() -> NewPart + Send + 'd,
+    ) -> Result<Self> {
+        let heads = || runs.iter().flatten().map(|part| part.head());
+        let level = heads().map(|head| head.level).max().unwrap_or(0).saturating_add(1);
+        let hashes = 0..=u64::MAX;
+        let plan = Plan { kind: Kind::Run, level, hashes, base, target };
+        Self::begin(site, runs, plan, Box::new(is_dropped), Box::new(new_part))
+    }
+
+    /// Begins to join neighbouring base parts with the runs above them, the newest run first.
+    /// `runs` has of each run the parts that have hashes of the base parts; rows of other hashes
+    /// are left out. Without a base part the result is the first base and covers all hashes.
+    ///
+    /// # Errors
+    /// Those of [`consolidate`](Self::consolidate).
+    pub(crate) fn merge_base(
+        site: PartSite<'d>,
+        runs: Vec<Parts>,
+        base: &[Arc<Part>],
+        target: Target,
+        is_dropped: impl Fn(TableNumber) -> bool + Send + 'd,
+        new_part: impl FnMut() -> NewPart + Send + 'd,
+    ) -> Result<Self> {
+        let hashes = match base {
+            [] => 0..=u64::MAX,
+            [first, .., last] => *first.head().hashes.start()..=*last.head().hashes.end(),
+            [only] => only.head().hashes.clone(),
+        };
+        let mut sources = runs;
+        if !base.is_empty() {
+            sources.push(base.to_vec());
+        }
+        let plan = Plan { kind: Kind::Base, level: 0, hashes, base, target };
+        Self::begin(site, sources, plan, Box::new(is_dropped), Box::new(new_part))
+    }
+
+    fn begin(
+        site: PartSite<'d>,
+        sources: Vec<Parts>,
+        plan: Plan<'_>,
+        is_dropped: Box<dyn Fn(TableNumber) -> bool + Send + 'd>,
+        new_part: Box<dyn FnMut() -> NewPart + Send + 'd>,
+    ) -> Result<Self> {
+        let Plan { kind, level, hashes, base, target } = plan;
+        let parts = || sources.iter().flatten();
+        let rows: u64 = parts().map(|part| part.rows()).sum();
+        let row_bytes: u64 = parts().map(|part| part.row_bytes()).sum();
+        let all_bytes: u64 = parts().map(|part| part.file_bytes()).sum();
+        let heads = || parts().map(|part| part.head());
+        let ends = |heads: &mut dyn Iterator<Item = u64>| heads.max().unwrap_or(0);
+        let head = PartHead {
+            bank: target.bank,
+            salt: 0,
+            number: 0,
+            kind,
+            level,
+            block_bits: block_bits_for(row_bytes.checked_div(rows).unwrap_or(0) as usize),
+            runs: heads().map(|head| *head.runs.start()).min().unwrap_or(0)
+                ..=ends(&mut heads().map(|head| *head.runs.end())),
+            hashes: hashes.clone(),
+            log: log_of(heads()),
+        };
+        let count = (all_bytes + target.part_bytes / 2) / target.part_bytes.max(1);
+        let span = part_span_bytes(site.segment_size_bytes);
+        let part_bytes = all_bytes.div_ceil(count.max(1)).min(span);
+        let merged = base.iter().map(|part| (part.head().hashes.clone(), *part.head().runs.end()));
+        let first = *hashes.start();
+        let sources: Vec<_> = sources.into_iter().map(|parts| Source::new(parts, first)).collect();
+        let mut merge = Merge {
+            site,
+            losers: vec![0; sources.len()],
+            sources,
+            hashes,
+            merged: merged.collect(),
+            is_dropped,
+            is_base: kind == Kind::Base,
+            head,
+            columns: target.columns,
+            part_bytes,
+            new_part,
+            writer: None,
+            next_hash: first,
+            value: Vec::new(),
+            begun: Vec::new(),
+            result: Merged {
+                parts: Vec::new(),
+                counted: BTreeMap::new(),
+                rows_read: 0,
+                rows_written: 0,
+            },
+            has_failed: false,
+        };
+        for source in 0..merge.sources.len() {
+            merge.step(source)?;
+        }
+        merge.play();
+        Ok(merge)
+    }
+
+    /// Returns the numbers of all parts that the merge has begun. If the caller abandons the merge,
+    /// it removes them.
+    pub(crate) fn begun(&self) -> &[u64] {
+        &self.begun
+    }
+
+    /// Merges rows of about `unit_bytes` bytes. Returns false once all are merged: then call
+    /// [`finish`](Self::finish).
+    ///
+    /// # Errors
+    /// The errors of the device, and `Damaged` for a damaged block. The merge can then only be
+    /// abandoned.
+    pub(crate) fn advance(&mut self, unit_bytes: u64) -> Result<bool> {
+        assert!(!self.has_failed, "a merge that failed is abandoned");
+        self.has_failed = true;
+        let mut bytes = 0;
+        // The loop ends: each round takes at least one row of a source.
+        while bytes < unit_bytes {
+            let Some(order) = self.winner().and_then(|winner| self.sources[winner].head) else {
+                self.has_failed = false;
+                return Ok(false);
+            };
+            bytes += self.take(order)?;
+        }
+        self.has_failed = false;
+        Ok(true)
+    }
+
+    /// Merges all versions of the row at `order`, the next one. Returns their bytes.
+    fn take(&mut self, order: RowOrder) -> Result<u64> {
+        let winner = self.losers[0];
+        let row = self.sources[winner].row();
+        let mut bytes = row.stored_bytes() as u64;
+        self.value.clear();
+        self.value.extend_from_slice(row.value);
+        let (unused_bytes, uses, tombstone) = (row.unused_bytes, row.uses, row.flags.tombstone);
+        let mut uncounted = row.flags.uncounted;
+        self.replace_winner()?;
+        // The loop ends: each source has the row at most once.
+        while let Some(older) =
+            self.winner().filter(|&other| self.sources[other].head == Some(order))
+        {
+            let row = self.sources[older].row();
+            bytes += row.stored_bytes() as u64;
+            let flags = row.flags;
+            if uncounted && flags.tombstone {
+                *self.result.counted.entry(order.1).or_default() += 1;
+            }
+            uncounted = flags.uncounted;
+            self.replace_winner()?;
+        }
+        if self.is_base && uncounted {
+            *self.result.counted.entry(order.1).or_default() += 1;
+            uncounted = false;
+        }
+        if self.is_base && tombstone {
+            return Ok(bytes);
+        }
+        self.write(order, RowFlags { tombstone, uncounted }, unused_bytes, uses)?;
+        Ok(bytes)
+    }
+
+    /// Writes a row with the value `self.value`.
+    fn write(
+        &mut self,
+        order: RowOrder,
+        flags: RowFlags,
+        unused_bytes: u8,
+        uses: u8,
+    ) -> Result<()> {
+        let (hash, table, key) = order;
+        let span = part_span_bytes(self.site.segment_size_bytes);
+        // A new block, its fences and its filter take at most this.
+        let room = self.value.len() as u64 + (64 << 10);
+        if let Some(writer) = &self.writer
+            && writer.last().is_some_and(|last| last.0 < hash)
+            && (writer.file_bytes_max() >= self.part_bytes || writer.file_bytes_max() + room > span)
+        {
+            self.end_part(hash - 1)?;
+        }
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(Self::next_part(
+                self.site,
+                &self.head,
+                self.next_hash..=*self.hashes.end(),
+                self.columns,
+                &mut self.new_part,
+                &mut self.begun,
+            )),
+        };
+        let value = &self.value;
+        writer.push(&ColdRow { table, key, hash, flags, unused_bytes, uses, value })?;
+        self.result.rows_written += 1;
+        Ok(())
+    }
+
+    fn next_part(
+        site: PartSite<'d>,
+        head: &PartHead,
+        hashes: RangeInclusive<u64>,
+        columns: u32,
+        new_part: &mut dyn FnMut() -> NewPart,
+        begun: &mut Vec<u64>,
+    ) -> PartWriter<'d> {
+        let NewPart { number, salt } = new_part();
+        begun.push(number);
+        PartWriter::new(site, PartHead { number, salt, hashes, ..head.clone() }, columns)
+    }
+
+    /// Ends the present part, which answers for hashes up to `last`.
+    fn end_part(&mut self, last: u64) -> Result<()> {
+        let Some(mut writer) = self.writer.take() else { return Ok(()) };
+        writer.end_at(last);
+        self.result.parts.push(Arc::new(writer.finish()?));
+        self.next_hash = last.saturating_add(1);
+        Ok(())
+    }
+
+    /// Ends the merge after [`advance`](Self::advance) has returned false. A base merge without
+    /// rows has one empty part, a consolidation none.
+    ///
+    /// # Errors
+    /// The errors of the device. The caller then removes the parts of `begun`, which it must have
+    /// noted.
+    pub(crate) fn finish(mut self) -> Result<Merged> {
+        assert!(!self.has_failed, "a merge that failed is abandoned");
+        debug_assert!(self.winner().is_none_or(|winner| self.sources[winner].head.is_none()));
+        if self.writer.is_none() && self.is_base {
+            let hashes = self.hashes.clone();
+            let (head, columns) = (&self.head, self.columns);
+            let new_part = &mut self.new_part;
+            let writer =
+                Self::next_part(self.site, head, hashes, columns, new_part, &mut self.begun);
+            self.writer = Some(writer);
+        }
+        self.end_part(*self.hashes.end())?;
+        Ok(self.result)
+    }
+
+    /// Returns the source with the next row. `None` without sources.
+    #[inline]
+    fn winner(&self) -> Option<usize> {
+        self.losers.first().copied()
+    }
+
+    /// True if the next row of source `a` comes before that of source `b`.
+    #[inline]
+    fn is_before(&self, a: usize, b: usize) -> bool {
+        let (first, second) = (&self.sources[a].head, &self.sources[b].head);
+        match (first, second) {
+            (Some(first), Some(second)) if first != second => first < second,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            // The newer source comes first.
+            _ => a < b,
+        }
+    }
+
+    /// Plays the whole tournament.
+    fn play(&mut self) {
+        let count = self.sources.len();
+        let mut winners = vec![0; 2 * count];
+        for source in 0..count {
+            winners[count + source] = source;
+        }
+        for node in (1..count).rev() {
+            let (a, b) = (winners[2 * node], winners[2 * node + 1]);
+            let (winner, loser) = if self.is_before(a, b) { (a, b) } else { (b, a) };
+            (winners[node], self.losers[node]) = (winner, loser);
+        }
+        if let Some(winner) = self.losers.first_mut() {
+            // With one source, the only leaf is node 1.
+            *winner = winners[1];
+        }
+    }
+
+    /// Goes to the winner's next row, and finds the next winner.
+    #[inline]
+    fn replace_winner(&mut self) -> Result<()> {
+        let source = self.losers[0];
+        self.step(source)?;
+        let mut winner = source;
+        let mut node = (self.sources.len() + source) / 2;
+        while node > 0 {
+            let other = self.losers[node];
+            if self.is_before(other, winner) {
+                self.losers[node] = winner;
+                winner = other;
+            }
+            node /= 2;
+        }
+        self.losers[0] = winner;
+        Ok(())
+    }
+
+    /// Goes to the next row of a source that takes part in the merge.
+    #[inline]
+    fn step(&mut self, source: usize) -> Result<()> {
+        let source = &mut self.sources[source];
+        // The loop ends at the source's end.
+        loop {
+            source.step(self.site.device)?;
+            let Some((hash, table, _)) = source.head else { return Ok(()) };
+            if hash > *self.hashes.end() {
+                source.head = None;
+                source.parts.clear();
+                return Ok(());
+            }
+            self.result.rows_read += 1;
+            if !source.is_merged(hash, &self.merged) && !(self.is_dropped)(table) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What the two kinds of merges differ in.
+struct Plan<'p> {
+    kind: Kind,
+    level: u8,
+    hashes: RangeInclusive<u64>,
+    base: &'p [Arc<Part>],
+    target: Target,
+}
+
+/// Returns the shortest range that has the log ranges of all parts.
+fn log_of<'h>(heads: impl Iterator<Item = &'h PartHead> + Clone) -> Range<u64> {
+    let start = heads.clone().map(|head| head.log.start).min().unwrap_or(0);
+    start..heads.map(|head| head.log.end).max().unwrap_or(0)
+}
+
+impl<'d> Source<'d> {
+    /// The source has rows from the hash `from` on.
+    fn new(parts: Parts, from: u64) -> Self {
+        let heads = parts.iter().map(|part| part.head());
+        let run = heads.clone().filter(|head| head.kind == Kind::Run);
+        let run = run.map(|head| *head.runs.end()).max();
+        debug_assert!(heads.is_sorted_by(|a, b| a.hashes.end() < b.hashes.start()));
+        let parts = parts.into_iter().filter(|part| *part.head().hashes.end() >= from).collect();
+        Source { run, parts, cursor: None, head: None, from, passed: 0 }
+    }
+
+    /// Returns the next row. There must be one.
+    #[inline]
+    fn row(&self) -> ColdRow<'_> {
+        let row = self.cursor.as_ref().and_then(PartCursor::row);
+        row.expect("a source with a head has a row")
+    }
+
+    /// Goes to the next row.
+    #[inline]
+    fn step(&mut self, device: &'d dyn Device) -> Result<()> {
+        // The loop ends with the last part.
+        loop {
+            if let Some(cursor) = &mut self.cursor {
+                if let Some(row) = cursor.next()? {
+                    self.head = Some(row.order());
+                    return Ok(());
+                }
+                self.cursor = None;
+            }
+            self.head = None;
+            let Some(part) = self.parts.pop_front() else { return Ok(()) };
+            self.cursor = Some(part.cursor_from(device, self.from));
+        }
+    }
+
+    /// True if a base part has merged the row of a run with this hash. Hashes ascend.
+    #[inline]
+    fn is_merged(&mut self, hash: u64, merged: &[(RangeInclusive<u64>, u64)]) -> bool {
+        let Some(run) = self.run else { return false };
+        while merged.get(self.passed).is_some_and(|(hashes, _)| *hashes.end() < hash) {
+            self.passed += 1;
+        }
+        let base = merged.get(self.passed).filter(|(hashes, _)| hashes.contains(&hash));
+        base.is_some_and(|&(_, through)| run <= through)
+    }
+}
