@@ -354,7 +354,7 @@ mod tests {
         for cut in [0, HEAD_BYTES - 1, HEAD_BYTES, whole.len() - 1] {
             assert!(decode(&whole[..cut]).is_err(), "cut at {cut}");
         }
-        for (at, byte) in [(24, 7), (HEAD_BYTES + 76, 2), (HEAD_BYTES + 79, 1)] {
+        for (at, byte) in [(32, 7), (HEAD_BYTES + 76, 2), (HEAD_BYTES + 79, 1)] {
             let mut bytes = whole.clone();
             bytes[at] = byte;
             assert!(decode(&bytes).is_err(), "byte {at}");
