@@ -53,21 +53,29 @@ impl<'d> PartCursor<'d> {
         }
     }
 
-    /// Goes to the next row. `None` after the last one.
+    /// Goes to the next row and returns it. `None` after the last one.
     ///
     /// # Errors
     /// The errors of the device. `Damaged` if a block is damaged; the next call tries it again.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<ColdRow<'_>>> {
+        Ok(self.step()?.and_then(|_| self.row()))
+    }
+
+    /// Does what `next` does, and returns only the row's order. [`row`](Self::row) returns the row.
+    ///
+    /// # Errors
+    /// Those of `next`.
+    #[inline]
+    pub(crate) fn step(&mut self) -> Result<Option<RowOrder>> {
         // The loop ends at the first row with at least the hash `from`, or at the part's end.
         loop {
             if self.rows_left == 0 && !self.enter()? {
                 self.row = None;
                 return Ok(None);
             }
-            let bytes = &self.unit[self.block.clone()];
-            let block =
-                self.part.block_of_bytes(self.unit_address + self.block.start as u64, bytes);
+            let address = self.unit_address + self.block.start as u64;
+            let block = self.part.block_of_bytes(address, &self.unit[self.block.clone()]);
             let place = block.place(self.next_row).expect("a sound block has rows");
             let order = place.order(self.part.key_hash());
             if self.row.is_some_and(|(last, _)| order <= last) {
@@ -77,12 +85,12 @@ impl<'d> PartCursor<'d> {
             self.rows_left -= 1;
             self.row = Some((order, place));
             if order.0 >= self.from {
-                return Ok(self.row());
+                return Ok(Some(order));
             }
         }
     }
 
-    /// Returns the row of the last call of `next` that returned one.
+    /// Returns the row to which the last call of `next` or `step` went. `None` after the last row.
     #[inline]
     pub(crate) fn row(&self) -> Option<ColdRow<'_>> {
         let (order, place) = self.row.as_ref()?;

@@ -26,7 +26,7 @@ pub(crate) const COLUMNS_MAX: u32 = 16;
 
 /// Words that must follow the last filter in memory. A lookup reads two words a column. If its
 /// window ends with the last word of a column, it reads the words that follow, and ignores them.
-pub(super) const PADDING: usize = 2 * STRIPE;
+pub(crate) const PADDING: usize = 2 * STRIPE;
 
 /// The part of a hash that filters use. A batch computes it once for each key.
 #[derive(Debug, Clone, Copy, Default)]
@@ -64,14 +64,14 @@ pub(super) fn words_a_column(keys: usize) -> u32 {
 
 /// Builds filters. Keeps its memory for the next one.
 #[derive(Debug, Default)]
-pub(super) struct FilterBuilder {
+pub(crate) struct FilterBuilder {
     /// For each slot the equation that begins there, 0 if none does.
     equations: Vec<u64>,
 }
 
 impl FilterBuilder {
     /// Appends the filter of some hashes to `words`. Returns the words of a column.
-    pub(super) fn build(&mut self, hashes: &[u64], columns: u32, words: &mut Vec<u64>) -> u32 {
+    pub(crate) fn build(&mut self, hashes: &[u64], columns: u32, words: &mut Vec<u64>) -> u32 {
         let count = words_a_column(hashes.len());
         let first = words.len();
         words.resize(first + count as usize * columns as usize, 0);
@@ -165,7 +165,7 @@ impl FilterWindow {
     /// Finds the memory of a lookup in the filter of `words` words a column that begins at
     /// `filter`.
     #[inline]
-    pub(super) fn of(mixed: MixedHash, filter: u32, words: u32) -> Self {
+    pub(crate) fn of(mixed: MixedHash, filter: u32, words: u32) -> Self {
         FilterWindow { filter, words, start: mixed.start(words) }
     }
 
@@ -178,7 +178,7 @@ impl FilterWindow {
 
     /// True if the filter may have the key. Always true for a key of the filter.
     #[inline]
-    pub(super) fn may_have(self, mixed: MixedHash, columns: usize, filters: &[u64]) -> bool {
+    pub(crate) fn may_have(self, mixed: MixedHash, columns: usize, filters: &[u64]) -> bool {
         if self.words == 0 || columns == 0 {
             return self.words > 0;
         }

@@ -55,7 +55,7 @@ pub(crate) struct PartHead {
 
 /// Bytes of a part's header and of its trailer. Offsets and lengths of all transfers are multiples
 /// of this.
-pub(super) const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 const _: () = assert!(PAGE_BYTES.is_multiple_of(BLOCK_BYTES_MAX));
 
 /// The version of the format of parts.
@@ -74,7 +74,7 @@ const MAGIC: [u8; 8] = *b"EMBKPART";
 /// ```
 impl PartHead {
     /// Returns the header.
-    pub(super) fn encode(&self) -> [u8; PAGE_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; PAGE_BYTES] {
         let mut page = [0; PAGE_BYTES];
         page[..8].copy_from_slice(&MAGIC);
         page[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -99,7 +99,7 @@ impl PartHead {
     }
 
     /// Returns the checksum in the header.
-    pub(super) fn crc(&self) -> u32 {
+    pub(crate) fn crc(&self) -> u32 {
         u32_at(&self.encode(), 12)
     }
 

@@ -487,8 +487,8 @@ impl<'d> Source<'d> {
         // The loop ends with the last part.
         loop {
             if let Some(cursor) = &mut self.cursor {
-                if let Some(row) = cursor.next()? {
-                    self.head = Some(row.order());
+                self.head = cursor.step()?;
+                if self.head.is_some() {
                     return Ok(());
                 }
                 self.cursor = None;

@@ -497,8 +497,8 @@ fn sections(
     }
     for bytes in long.chunks_exact(8) {
         let units = u32_at(bytes, 4);
-        if units == 0 {
-            return Err("a long block has no length".into());
+        if u64::from(units) << head.block_bits > READ_BYTES as u64 {
+            return Err(format!("a long block of {units} blocks is too long"));
         }
         fences.push_long(u32_at(bytes, 0), units);
     }

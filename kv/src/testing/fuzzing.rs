@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checkpoint::bank_file::BankFile;
@@ -14,6 +15,10 @@ use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::manifest::BLOB_KIND;
 use crate::checkpoint::manifest::Manifest;
 
+use crate::cold::filter::{FilterBuilder, FilterWindow, MixedHash, PADDING};
+use crate::cold::head::{Kind, PartHead, PartSite, part_address};
+use crate::cold::part::{Found, Part};
+use crate::device::{AlignedBuffer, Device, DeviceOptions, MemoryDevice};
 use crate::files::checked_stream::{
     self, CHUNK_BYTES, CheckedReader, CheckedWriter, StreamIdentity,
 };
@@ -26,6 +31,7 @@ use crate::limits::Limits;
 use crate::log::page::{PageIdentity, check_image};
 use crate::memory::budget::{BUDGET_BYTES_MIN, Budget};
 use crate::record::address::{Address, TableNumber};
+use crate::record::hash::KeyHash;
 use crate::record::layout::{HEADER_BYTES, RecordImage, Shape};
 
 #[path = "../../fuzz/src/seals.rs"]
@@ -226,6 +232,186 @@ pub fn index_image(data: &[u8]) {
     }
 }
 
+/// The bytes of an input, and then zeros.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn take(&mut self, count: usize) -> Vec<u8> {
+        let (now, later) = self.0.split_at(count.min(self.0.len()));
+        self.0 = later;
+        let mut bytes = now.to_vec();
+        bytes.resize(count, 0);
+        bytes
+    }
+
+    fn below(&mut self, bound: u8) -> usize {
+        usize::from(self.take(1)[0] % bound)
+    }
+}
+
+/// Decodes a part of a cold tier: loads it, looks rows up and reads it in order. `data` has the
+/// numbers of blocks, units of 4 KiB, columns, long blocks and words of filters, then the sections,
+/// then the blocks. The padding of fences is corrected.
+pub fn part(data: &[u8]) {
+    const PAGE: usize = 4096;
+    const SPAN: u64 = 16 << 20;
+    let mut input = Bytes(data);
+    let (blocks, units, columns) = (input.below(5), input.below(5), input.below(17));
+    let (long, words) = (input.below(3), input.below(40));
+    let groups = usize::from(blocks > 0);
+    let mut sections = input.take(groups * 144 + (long + words) * 8);
+    for fence in sections.iter_mut().take(144).skip(16 + 2 * blocks) {
+        *fence = u8::MAX;
+    }
+    let head = PartHead {
+        bank: BANK,
+        salt: ID,
+        number: NUMBER,
+        kind: Kind::Run,
+        level: 0,
+        block_bits: 12,
+        runs: 1..=1,
+        hashes: 0..=u64::MAX,
+        log: 0..0,
+    };
+    let address = part_address(NUMBER, SPAN);
+    let mut file = input.take(units * PAGE);
+    // A long block has one checksum of each few rows too; the first sizes decide.
+    let first = if long > 0 { units.min(2) * PAGE } else { PAGE };
+    let (front, rest) = file.split_at_mut(first.min(units * PAGE));
+    let mut at = address + PAGE as u64;
+    for block in std::iter::once(front).chain(rest.chunks_mut(PAGE)) {
+        if !block.is_empty() {
+            seal_block(block, at, ID);
+        }
+        at += block.len() as u64;
+    }
+    file.splice(0..0, head.encode());
+    let crc = crc32c::crc32c(&sections);
+    file.extend_from_slice(&sections);
+    file.resize(file.len().next_multiple_of(PAGE), 0);
+    let mut trailer = vec![0; PAGE];
+    trailer[..8].copy_from_slice(b"EMBKPEND");
+    let rows = u64::from(u16::MAX);
+    let words_at = [
+        (8, 1),
+        (16, BANK),
+        (24, ID),
+        (32, NUMBER),
+        (40, rows),
+        (64, blocks as u64),
+        (72, long as u64),
+        (80, words as u64),
+        (88, columns as u64 | u64::from(head.crc()) << 32),
+        (96, ((1 + units) * PAGE) as u64),
+        (104, sections.len() as u64),
+        (112, u64::from(crc)),
+    ];
+    for (at, word) in words_at {
+        trailer[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    seal_part_page(&mut trailer);
+    let trailer_crc = u32::from_le_bytes([trailer[12], trailer[13], trailer[14], trailer[15]]);
+    file.extend_from_slice(&trailer);
+    let options = DeviceOptions { segment_size_bytes: SPAN, ..DeviceOptions::default() };
+    let device = MemoryDevice::new(&options).expect("a device in memory");
+    let mut aligned = AlignedBuffer::zeroed(file.len());
+    aligned.copy_from_slice(&file);
+    device.write(address, &aligned).expect("a write to memory");
+    let site = PartSite { device: &device, segment_size_bytes: SPAN, key_hash: KeyHash::new(0) };
+    let Ok(part) = Part::load(site, &head, file.len() as u64, trailer_crc) else { return };
+    let part = Arc::new(part);
+    let mut keys = vec![(TableNumber(1), 0), (TableNumber(9), u64::MAX)];
+    let mut cursor = part.cursor(&device);
+    while let Ok(Some(row)) = cursor.next() {
+        assert!(
+            row.value.len().is_multiple_of(8) && row.hash == site.key_hash.of(row.table, row.key)
+        );
+        keys.push((row.table, row.key));
+    }
+    for (table, key) in keys {
+        let hash = site.key_hash.of(table, key);
+        let _ = part.may_have(hash);
+        let mut next = part.block_of(hash);
+        let mut steps = 0;
+        while let Some(at) = next {
+            let start = (at.address - address) as usize;
+            let block = &file[start..start + at.bytes as usize];
+            next = match part.find(at, block, hash, table, key, || (PathBuf::new(), 0)) {
+                Ok(Found::Before(before)) => Some(before),
+                Ok(Found::Row(row)) => {
+                    assert_eq!(row.order(), (hash, table, key));
+                    None
+                }
+                _ => None,
+            };
+            steps += 1;
+            assert!(steps <= blocks, "an endless search");
+        }
+        let _ = part.cursor_from(&device, hash).next();
+    }
+}
+
+/// Makes `block` a block of a part: sets its mark, address and salt. Then corrects its bytes in
+/// use, the bytes behind its rows and its checksums. Stops at the first row that does not fit.
+fn seal_block(block: &mut [u8], address: u64, salt: u64) {
+    block[..4].copy_from_slice(b"EBK1");
+    block[6..8].fill(0);
+    block[8..16].copy_from_slice(&address.to_le_bytes());
+    block[16..24].copy_from_slice(&salt.to_le_bytes());
+    let each = usize::from(u16::from_le_bytes([block[4], block[5]]));
+    let rows = usize::from(u16::from_le_bytes([block[28], block[29]]));
+    if each == 0 || rows.div_ceil(each) * 4 + 32 > block.len() {
+        return;
+    }
+    let sums = block.len() - rows.div_ceil(each) * 4;
+    let mut ends = vec![32];
+    for row in 0..rows {
+        let at = ends[row];
+        let Some(length) = block[..sums].get(at + 10..at + 12) else { return };
+        let end = at + 16 + usize::from(u16::from_le_bytes([length[0], length[1]])) * 8;
+        if end > sums {
+            return;
+        }
+        ends.push(end);
+    }
+    block[24..28].copy_from_slice(&(ends[rows] as u32).to_le_bytes());
+    block[ends[rows]..sums].fill(0);
+    let seed = crc32c::crc32c(&block[..32]);
+    for sum in 0..rows.div_ceil(each) {
+        let bytes = ends[sum * each]..ends[rows.min((sum + 1) * each)];
+        let crc = crc32c::crc32c(&block[bytes]) ^ seed;
+        let at = block.len() - 4 * (sum + 1);
+        block[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// Corrects the checksum of a part's header or trailer.
+fn seal_part_page(page: &mut [u8]) {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&page[..12]), &page[16..4096]);
+    page[12..16].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Builds a filter of the hashes in `data`, after a byte with the number of columns. Asserts that
+/// the filter has them all.
+pub fn filter(data: &[u8]) {
+    let mut input = Bytes(data);
+    let columns = input.below(17) as u32;
+    let hashes: Vec<u64> =
+        input.0.as_chunks().0.iter().map(|&hash| u64::from_le_bytes(hash)).collect();
+    let mut words = Vec::new();
+    let count = FilterBuilder::default().build(&hashes, columns, &mut words);
+    assert_eq!(words.len(), count as usize * columns as usize);
+    words.resize(words.len() + PADDING, u64::MAX);
+    for hash in hashes {
+        let mixed = MixedHash::of(hash);
+        let window = FilterWindow::of(mixed, 0, count);
+        assert!(window.may_have(mixed, columns as usize, &words), "{hash:#x}");
+        let other = MixedHash::of(!hash);
+        let _ = FilterWindow::of(other, 0, count).may_have(other, columns as usize, &words);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,6 +453,16 @@ mod tests {
     #[test]
     fn streams_of_the_corpus() {
         replay("stream", stream);
+    }
+
+    #[test]
+    fn parts_of_the_corpus() {
+        replay("part", part);
+    }
+
+    #[test]
+    fn filters_of_the_corpus() {
+        replay("filter", filter);
     }
 
     #[test]
