@@ -48,7 +48,10 @@ compile_error!(
 
 mod cache;
 mod checkpoint;
-#[expect(dead_code, reason = "the cold tier is being built: nothing calls it yet")]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the cold tier is being built: nothing calls some of it yet")
+)]
 mod cold;
 pub mod device;
 mod engine;
@@ -128,3 +131,6 @@ pub use testing::bench;
 pub use testing::fuzzing;
 #[doc(hidden)]
 pub use testing::mechanisms;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use testing::parts;

@@ -1,15 +1,22 @@
 //! The manifest of a checkpoint, and the check that its parts are consistent.
+//!
+//! A manifest of format 6 is a [`ManifestV6`]. A checkpoint of a bank that has had parts of a cold
+//! tier has a manifest of format 7: a `ManifestV6`, then a [`ColdEntry`]. So a bank without parts
+//! stays readable by programs that know no cold tier.
 
 use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::lineage;
 use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::lineage::Opening;
+use crate::cold::head::PartSite;
+use crate::device::Device;
 use crate::files::checked_stream::StreamKind;
 use crate::files::metadata::{self, DecodeError};
 use crate::index::ADDRESS_LIMIT;
 use crate::limits::Limits;
 use crate::memory::budget::PAGE_BYTES_MAX;
 use crate::operation::Width;
+use crate::record::hash::KeyHash;
 use crate::record::layout::record_bytes;
 
 /// Message for a manifest with inconsistent parts.
@@ -71,8 +78,19 @@ impl ImageEntry {
     }
 }
 
-/// The description of a checkpoint, as the file `manifest` holds it.
+/// What a manifest says about the cold tier.
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
+pub(crate) struct ColdEntry {
+    /// Length of the list of parts, the file `cold.<n>`, in bytes.
+    pub(crate) list_bytes: u64,
+    /// Bytes of the files of all parts in the list.
+    pub(crate) part_bytes: u64,
+    /// For each table of the manifest, the number of its rows with the mark *uncounted*.
+    pub(crate) uncounted: Vec<u64>,
+}
+
+/// The description of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Manifest {
     pub(crate) number: u64,
     /// A random number that identifies the checkpoint (see `store::state`). `number` does not
@@ -101,6 +119,50 @@ pub(crate) struct Manifest {
     /// The time of the checkpoint, in seconds since 1970.
     pub(crate) unix_s: u64,
     pub(crate) tables: Vec<TableEntry>,
+    /// The cold tier. `None` if the bank never had a part.
+    pub(crate) cold: Option<ColdEntry>,
+}
+
+/// A manifest of format 6, and the first part of a manifest of format 7.
+#[derive(Debug, Clone, metadata::Encode, metadata::Decode)]
+pub(crate) struct ManifestV6 {
+    number: u64,
+    id: u64,
+    bank: u64,
+    page_bits: u32,
+    segment_bytes: u64,
+    hash_seed: u64,
+    log_begin: u64,
+    log_end: u64,
+    openings: Vec<Opening>,
+    images: Vec<ImageEntry>,
+    blob_id: u64,
+    blob_bytes: u64,
+    unix_s: u64,
+    tables: Vec<TableEntry>,
+}
+
+impl ManifestV6 {
+    /// Returns the manifest with what it says about the cold tier.
+    pub(crate) fn with(self, cold: Option<ColdEntry>) -> Manifest {
+        Manifest {
+            number: self.number,
+            id: self.id,
+            bank: self.bank,
+            page_bits: self.page_bits,
+            segment_bytes: self.segment_bytes,
+            hash_seed: self.hash_seed,
+            log_begin: self.log_begin,
+            log_end: self.log_end,
+            openings: self.openings,
+            images: self.images,
+            blob_id: self.blob_id,
+            blob_bytes: self.blob_bytes,
+            unix_s: self.unix_s,
+            tables: self.tables,
+            cold,
+        }
+    }
 }
 
 /// A manifest of format 5.
@@ -137,11 +199,57 @@ impl From<ManifestV5> for Manifest {
             blob_bytes: old.blob_bytes,
             unix_s: old.unix_s,
             tables: old.tables,
+            cold: None,
         }
     }
 }
 
 impl Manifest {
+    /// Returns the manifest's first part, and what it says about the cold tier.
+    pub(crate) fn split(self) -> (ManifestV6, Option<ColdEntry>) {
+        let first = ManifestV6 {
+            number: self.number,
+            id: self.id,
+            bank: self.bank,
+            page_bits: self.page_bits,
+            segment_bytes: self.segment_bytes,
+            hash_seed: self.hash_seed,
+            log_begin: self.log_begin,
+            log_end: self.log_end,
+            openings: self.openings,
+            images: self.images,
+            blob_id: self.blob_id,
+            blob_bytes: self.blob_bytes,
+            unix_s: self.unix_s,
+            tables: self.tables,
+        };
+        (first, self.cold)
+    }
+
+    /// Returns the content of the file `manifest`: of format 6, or 7 if the bank has had parts.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self.clone().split() {
+            (first, None) => metadata::encode(&first),
+            (first, Some(cold)) => {
+                metadata::encode_as(metadata::VERSION_WITH_PARTS, &(first, cold))
+            }
+        }
+    }
+
+    /// Returns the identity of the checkpoint, which the headers of its files have.
+    pub(crate) fn identity(&self) -> CheckpointIdentity {
+        CheckpointIdentity { bank: self.bank, checkpoint: self.number, id: self.id }
+    }
+
+    /// Returns where the checkpoint's parts lie on `device`.
+    pub(crate) fn part_site<'d>(&self, device: &'d dyn Device) -> PartSite<'d> {
+        PartSite {
+            device,
+            segment_size_bytes: self.segment_bytes,
+            key_hash: KeyHash::new(self.hash_seed),
+        }
+    }
+
     /// Returns the identity in the header of the checkpoint's blob.
     pub(crate) fn blob_identity(&self) -> CheckpointIdentity {
         CheckpointIdentity { bank: self.bank, checkpoint: self.number, id: self.blob_id }
@@ -180,9 +288,17 @@ impl Manifest {
     }
 
     fn decode_any(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
-        match metadata::is_version_5(bytes) {
-            true => metadata::decode::<ManifestV5>(bytes).map(Self::from),
-            false => metadata::decode(bytes),
+        const NEWEST: u32 = metadata::VERSION_WITH_PARTS;
+        match metadata::version(bytes) {
+            5 => metadata::decode::<ManifestV5>(bytes).map(Self::from),
+            NEWEST => {
+                let decoded = metadata::decode_up_to::<(ManifestV6, ColdEntry)>(NEWEST, bytes);
+                decoded.map(|(first, cold)| first.with(Some(cold)))
+            }
+            _ => {
+                let decoded = metadata::decode_up_to::<ManifestV6>(NEWEST, bytes);
+                decoded.map(|first| first.with(None))
+            }
         }
     }
 
@@ -204,7 +320,7 @@ impl Manifest {
 
     /// True if the parts of the manifest are consistent.
     pub(crate) fn is_sound(&self, limits: Limits) -> bool {
-        self.log_fits(limits) && self.images_fit() && self.tables_fit()
+        self.log_fits(limits) && self.images_fit() && self.tables_fit() && self.cold_fits()
     }
 
     fn log_fits(&self, limits: Limits) -> bool {
@@ -236,7 +352,20 @@ impl Manifest {
         let live_bytes =
             self.tables_there().map(TableEntry::live_bytes).fold(0, u64::saturating_add);
         let log_bytes = self.log_end - self.log_begin;
-        numbered && live_bytes <= log_bytes && self.rows() <= log_bytes
+        let part_bytes = self.cold.as_ref().map_or(0, |cold| cold.part_bytes);
+        // A row at rest has a header of half the length of a record's.
+        let row_bytes = log_bytes.saturating_add(part_bytes.saturating_mul(2));
+        numbered && live_bytes <= row_bytes && self.rows() <= row_bytes
+    }
+
+    /// True if the entry of the cold tier has a count for each table, and its lengths are those of
+    /// files.
+    fn cold_fits(&self) -> bool {
+        self.cold.as_ref().is_none_or(|cold| {
+            cold.uncounted.len() == self.tables.len()
+                && cold.list_bytes <= COLD_LIST_BYTES_MAX
+                && cold.part_bytes <= PART_BYTES_MAX
+        })
     }
 
     /// Returns the tables that were not dropped. The row counts of dropped tables are meaningless:
@@ -254,6 +383,12 @@ impl Manifest {
 /// Largest checkpoint number that a manifest may have: the name of a checkpoint's directory has ten
 /// digits. A bank that takes a checkpoint every second reaches it after 317 years.
 pub(crate) const NUMBER_MAX: u64 = 9_999_999_999;
+
+/// Largest length of a list of parts in bytes, for three million parts.
+const COLD_LIST_BYTES_MAX: u64 = 256 << 20;
+
+/// Largest total size of a checkpoint's parts in bytes: 256 TiB, half of the log's address space.
+const PART_BYTES_MAX: u64 = 1 << 48;
 
 /// The kind of stream of a checkpoint's blob.
 pub(crate) const BLOB_KIND: StreamKind =
@@ -292,6 +427,24 @@ mod tests {
             blob_bytes: 0,
             unix_s: 0,
             tables: vec![table(100)],
+            cold: None,
+        }
+    }
+
+    fn cold() -> Option<ColdEntry> {
+        Some(ColdEntry { list_bytes: 200, part_bytes: 1 << 20, uncounted: vec![3] })
+    }
+
+    /// Shows that a bank without parts has manifests of format 6, byte for byte.
+    #[test]
+    fn only_a_bank_with_parts_has_format_7() {
+        let first = manifest().split().0;
+        assert_eq!(manifest().encode(), metadata::encode(&first));
+        assert_eq!(metadata::version(&manifest().encode()), 6);
+        let with = Manifest { cold: cold(), ..manifest() };
+        assert_eq!(metadata::version(&with.encode()), 7);
+        for manifest in [manifest(), with] {
+            assert_eq!(Manifest::decode(&manifest.encode(), 7, Limits::PRODUCT), Ok(manifest));
         }
     }
 
@@ -301,7 +454,7 @@ mod tests {
         let decode = |change: &dyn Fn(&mut Manifest)| {
             let mut manifest = manifest();
             change(&mut manifest);
-            Manifest::decode(&metadata::encode(&manifest), manifest.number, Limits::PRODUCT)
+            Manifest::decode(&manifest.encode(), manifest.number, Limits::PRODUCT)
         };
         decode(&|_| {}).unwrap();
         decode(&|manifest| manifest.unix_s = u64::MAX).unwrap();
@@ -315,7 +468,26 @@ mod tests {
         };
         assert_eq!(decode(&|manifest| counts(manifest, true)).unwrap().rows(), 100);
         decode(&|manifest| counts(manifest, false)).unwrap_err();
-        let changes: [&dyn Fn(&mut Manifest); 14] = [
+        // With parts, there may be more rows than the log has room for.
+        decode(&|manifest| {
+            manifest.cold = cold();
+            manifest.tables = vec![table((1 << 20) / 32)];
+        })
+        .unwrap();
+        let changes: [&dyn Fn(&mut Manifest); 18] = [
+            &|manifest| {
+                manifest.cold = cold();
+                manifest.tables = vec![table((1 << 20) / 24)];
+            },
+            &|manifest| {
+                manifest.cold = cold().map(|cold| ColdEntry { part_bytes: 1 << 49, ..cold });
+            },
+            &|manifest| {
+                manifest.cold = cold().map(|cold| ColdEntry { list_bytes: 1 << 40, ..cold });
+            },
+            &|manifest| {
+                manifest.cold = cold().map(|cold| ColdEntry { uncounted: Vec::new(), ..cold });
+            },
             &|manifest| manifest.tables = vec![table(u64::MAX)],
             &|manifest| manifest.tables = vec![table((1 << 16) / 56 + 1)],
             &|manifest| manifest.tables[0].number = 0,

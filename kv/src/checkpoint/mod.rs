@@ -5,6 +5,8 @@
 //!                               index.0000000004   the index as of checkpoint 4 (see `index::image`)
 //!                               index.0000000007   the index's changes since checkpoint 4
 //!                               blob               the caller's own bytes (checked stream)
+//!                               cold.0000000007    the parts of the cold tier (see `cold::list`),
+//!                                                  if the bank has had parts
 //! ```
 //!
 //! A checkpoint also needs images of the index that earlier checkpoints wrote. The store links
@@ -35,6 +37,8 @@ use crate::checkpoint::partial::BLOB;
 use crate::checkpoint::partial::MANIFEST;
 use crate::checkpoint::partial::PartialCheckpoint;
 use crate::checkpoint::partial::image_name;
+use crate::checkpoint::partial::list_name;
+use crate::cold::list::PartList;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -181,6 +185,32 @@ impl Checkpoints {
     /// Returns the place of a checkpoint's manifest.
     pub(crate) fn manifest_path(&self, number: u64) -> Place {
         self.dir_of(number).join(MANIFEST)
+    }
+
+    /// Returns the place of a checkpoint's list of parts.
+    pub(crate) fn list_path(&self, number: u64) -> Place {
+        self.dir_of(number).join(list_name(number))
+    }
+
+    /// Reads and checks a checkpoint's list of parts. It is empty if the bank never had a part:
+    /// then an older program may have written the whole log.
+    pub(crate) fn parts(&self, manifest: &Manifest) -> Result<PartList> {
+        let Some(cold) = &manifest.cold else {
+            return Ok(PartList { clean_from: manifest.log_end, ..PartList::default() });
+        };
+        let place = self.list_path(manifest.number);
+        let file_bytes = place.len().map_err(|e| Error::io("stat", &place, e))?;
+        if file_bytes != cold.list_bytes {
+            let what = format!("{file_bytes} bytes, not {}", cold.list_bytes);
+            return Err(Error::Damaged { path: place.path(), offset: 0, what });
+        }
+        let list = PartList::read(&place, manifest.identity(), file_bytes, manifest.segment_bytes)?;
+        if list.part_bytes() != cold.part_bytes {
+            let what =
+                format!("its parts have {} bytes, not {}", list.part_bytes(), cold.part_bytes);
+            return Err(Error::Damaged { path: place.path(), offset: 0, what });
+        }
+        Ok(list)
     }
 
     /// Returns the images of a checkpoint's index. The caller keeps the checkpoint from being

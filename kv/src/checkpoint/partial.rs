@@ -11,7 +11,6 @@ use crate::files::checked_stream;
 use crate::files::checked_stream::CheckedWriter;
 use crate::files::directory::Place;
 use crate::files::held_file::HeldFile;
-use crate::files::metadata;
 use crate::index::image;
 use std::ffi::OsStr;
 use std::io;
@@ -21,6 +20,17 @@ pub(crate) const MANIFEST: &str = "manifest";
 
 pub(crate) fn image_name(checkpoint: u64) -> String {
     format!("index.{checkpoint:010}")
+}
+
+/// Returns the name of the list of parts of checkpoint `number`.
+pub(crate) fn list_name(number: u64) -> String {
+    format!("cold.{number:010}")
+}
+
+/// True for a name that the store gives to a list of parts.
+pub(crate) fn is_list(name: &OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix("cold."));
+    number.and_then(removal::number_of).is_some()
 }
 
 /// Returns the checkpoint in the name of an index image. `None` for a name that the store never
@@ -46,6 +56,11 @@ impl PartialCheckpoint<'_> {
     /// Returns the place for the blob.
     pub(crate) fn blob_path(&self) -> Place {
         self.dir.join(BLOB)
+    }
+
+    /// Returns the place for the list of parts.
+    pub(crate) fn list_path(&self) -> Place {
+        self.dir.join(list_name(self.number))
     }
 
     /// Returns the place in this checkpoint with the file name of `other`, a file of another
@@ -106,7 +121,7 @@ impl PartialCheckpoint<'_> {
         let place = self.dir.join(MANIFEST);
         let write = || -> io::Result<()> {
             let file = HeldFile::new(place.create_new()?)?;
-            file.file().write_all(&metadata::encode(manifest))?;
+            file.file().write_all(&manifest.encode())?;
             file.sync_all()
         };
         write().map_err(|e| Error::io("write", &place, e))?;

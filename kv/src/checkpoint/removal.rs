@@ -36,7 +36,7 @@ use rustix::fs::FileType;
 
 use crate::checkpoint::hold::Unread;
 use crate::checkpoint::manifest::Manifest;
-use crate::checkpoint::partial::{BLOB, MANIFEST, image_of};
+use crate::checkpoint::partial::{BLOB, MANIFEST, image_of, is_list};
 use crate::checkpoint::{Checkpoints, PARTIAL, PINNED};
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
@@ -391,7 +391,7 @@ fn clear_away(dir: &Place) -> Result<()> {
 /// True for a name that the store writes in a checkpoint's directory.
 fn is_file_of_checkpoint(name: &OsStr) -> bool {
     let own = [MANIFEST, BLOB, PINNED];
-    own.iter().any(|own| name == *own) || image_of(name).is_some()
+    own.iter().any(|own| name == *own) || image_of(name).is_some() || is_list(name)
 }
 
 /// True for an error after which a file may still be there.

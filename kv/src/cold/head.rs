@@ -14,6 +14,11 @@ pub(crate) fn part_address(number: u64, segment_size_bytes: u64) -> u64 {
     COLD_BEGIN + number * part_span_bytes(segment_size_bytes)
 }
 
+/// Returns the number of the part that has the byte at `address`.
+pub(crate) fn part_number(address: u64, segment_size_bytes: u64) -> u64 {
+    (address - COLD_BEGIN) / part_span_bytes(segment_size_bytes)
+}
+
 /// Where the parts of a bank lie, and by which hash their rows are ordered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PartSite<'d> {

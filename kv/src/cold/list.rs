@@ -77,7 +77,22 @@ impl PartList {
 
     /// Returns the bytes of all parts' files.
     pub(crate) fn part_bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.file_bytes).sum()
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.file_bytes))
+    }
+
+    /// Returns the parts that `base`, the list of an earlier checkpoint, lacks.
+    pub(crate) fn parts_beyond<'a>(&'a self, base: &PartList) -> Vec<&'a ListedPart> {
+        let known: BTreeSet<u64> = base.parts.iter().map(|part| part.head.number).collect();
+        self.parts.iter().filter(|part| !known.contains(&part.head.number)).collect()
+    }
+
+    /// True if parts that have one number in both lists are the same.
+    pub(crate) fn agrees(&self, other: &PartList) -> bool {
+        let by_number: BTreeMap<u64, &ListedPart> =
+            other.parts.iter().map(|part| (part.head.number, part)).collect();
+        let same =
+            |part: &ListedPart| by_number.get(&part.head.number).is_none_or(|it| *it == part);
+        self.parts.iter().all(same)
     }
 
     /// Writes the list durably, except for the file's name. Returns the file's length in bytes.
@@ -105,7 +120,8 @@ impl PartList {
         Self::decode(&content, of.bank, segment_bytes).map_err(|what| input.damaged(0, what))
     }
 
-    fn encode(&self) -> Vec<u8> {
+    /// Returns the content of the file.
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + ENTRY_BYTES * self.parts.len());
         let count = self.parts.len() as u64;
         for word in [self.next_part, self.next_run, self.cursor, self.clean_from, count] {

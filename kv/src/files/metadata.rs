@@ -17,7 +17,10 @@ use crate::error::{Error, versions};
 pub use bincode::{Decode, Encode};
 
 const MAGIC: [u8; 8] = *b"EMBKMETA";
+/// The format version of everything except the files of a bank with a cold tier.
 pub(crate) const VERSION: u32 = 6;
+/// The format version of the manifest of a bank that has had parts, and of such a delta's head.
+pub(crate) const VERSION_WITH_PARTS: u32 = 7;
 /// The oldest format version that this build reads. Version 5 differs from `VERSION` only in the
 /// manifest: see `checkpoint::manifest::ManifestV5`.
 pub(crate) const VERSION_OLDEST: u32 = 5;
@@ -87,9 +90,15 @@ impl DecodeError {
 /// Encodes a value with a header.
 #[must_use]
 pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
+    encode_as(VERSION, value)
+}
+
+/// Encodes a value with a header that gives this format version.
+#[must_use]
+pub(crate) fn encode_as<T: Encode>(version: u32, value: &T) -> Vec<u8> {
     let body = bincode::encode_to_vec(value, bincode::config::standard())
         .expect("encoding into memory fails only for types that refuse it");
-    frame(VERSION, &body)
+    frame(version, &body)
 }
 
 fn frame(version: u32, body: &[u8]) -> Vec<u8> {
@@ -110,10 +119,10 @@ fn checksum(version: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(before, &bytes[16..])
 }
 
-/// True if the header gives format version 5. The checksum is not checked, so the bytes may be
-/// damaged.
-pub(crate) fn is_version_5(bytes: &[u8]) -> bool {
-    bytes.get(8..12) == Some(&5_u32.to_le_bytes())
+/// Returns the format version that the header gives. The checksum is not checked, so the bytes may
+/// be damaged. 0 if there is no header.
+pub(crate) fn version(bytes: &[u8]) -> u32 {
+    bytes.get(8..12).map_or(0, |at| u32::from_le_bytes([at[0], at[1], at[2], at[3]]))
 }
 
 /// Decodes a value that [`encode`] encoded.
@@ -121,6 +130,15 @@ pub(crate) fn is_version_5(bytes: &[u8]) -> bool {
 /// # Errors
 /// See [`DecodeError`].
 pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, DecodeError> {
+    decode_up_to(VERSION, bytes)
+}
+
+/// Decodes a value of a format version up to `newest`. The caller has chosen the type by the
+/// version that the header gives ([`version`]).
+pub(crate) fn decode_up_to<T: Decode<()>>(
+    newest: u32,
+    bytes: &[u8],
+) -> std::result::Result<T, DecodeError> {
     if bytes.len() < HEADER_BYTES || bytes[..8] != MAGIC {
         return Err("it does not begin like Embank metadata".into());
     }
@@ -131,17 +149,17 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, DecodeError
     if stored != computed {
         return Err(format!("its checksum is {computed:#010x}, not {stored:#010x}").into());
     }
-    if version > VERSION {
+    if version > newest {
         return Err(DecodeError::Newer {
             kind: "metadata",
             found: version,
             oldest: VERSION_OLDEST,
-            newest: VERSION,
+            newest,
         });
     }
     if version < VERSION_OLDEST {
         let what = format!(
-            "format version {version} is not {VERSION_OLDEST} to {VERSION}, which this build reads"
+            "format version {version} is not {VERSION_OLDEST} to {newest}, which this build reads"
         );
         return Err(what.into());
     }

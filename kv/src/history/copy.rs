@@ -1,12 +1,12 @@
 //! Copies a checkpoint to another directory, which is then a bank.
 //!
 //! **Approach.** The files of a checkpoint never change. They are the log's segments below the
-//! checkpoint's end, the images of the index, and the blob. The copier therefore makes hard links
-//! to those files. The links cost no space until the bank removes its own names of the files. Two
-//! files are not linked. The copier copies the segment in which the checkpoint's log ends, because
-//! the bank continues to write that segment. It writes a new manifest, because readers lock the
-//! manifest (`hold`), and each bank needs a manifest of its own. If the file system can't link, for
-//! example to another drive, the copier copies all files.
+//! checkpoint's end, the parts of the cold tier, the images of the index, and the blob. The copier
+//! therefore makes hard links to those files. The links cost no space until the bank removes its
+//! own names of the files. Two files are not linked. The copier copies the segment in which the
+//! checkpoint's log ends, because the bank continues to write that segment. It writes a new
+//! manifest, because readers lock the manifest (`hold`), and each bank needs a manifest of its own.
+//! If the file system can't link, for example to another drive, the copier copies all files.
 //!
 //! **What makes sharing safe.** A bank changes no file that has another name (`device::segments`).
 //! The copier holds the checkpoint (`hold`), so the bank removes neither the checkpoint's directory
@@ -15,7 +15,7 @@
 //! **Crashes.** The copier writes the file `BANK` last, and durably. A directory without this file
 //! does not open as a bank.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,14 +28,20 @@ use crate::checkpoint::bank_lock::BankLock;
 use crate::checkpoint::manifest::BLOB_KIND;
 use crate::checkpoint::manifest::ImageEntry;
 use crate::checkpoint::manifest::Manifest;
+use crate::cold::head::part_address;
+use crate::cold::list;
 use crate::device::segments::names::segment_place;
 use crate::error::{Error, Result};
 use crate::files::checked_stream;
 use crate::files::directory::{Directory, Place};
 use crate::files::hidden_file::Interruptible;
+use crate::history::parts::{check_part, open_to_read};
 use crate::index::image;
 use crate::log::page::check_image;
 use crate::store::{Making, Store, hold_one};
+
+/// Bytes of a part that are copied between two checks for an interruption.
+const COPIED_AT_ONCE_BYTES: u64 = 16 << 20;
 
 /// The result of [`Store::copy_checkpoint`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +113,7 @@ impl Store {
             made: Copied { checkpoint: manifest.number, linked_bytes: 0, copied_bytes: 0 },
         };
         copying.log(dir, &manifest)?;
+        copying.parts(dir, &checkpoints, &manifest)?;
         copying.checkpoint(&checkpoints, &manifest)?;
         to.check_in_place()?;
         Interruptible::check().map_err(|e| Error::io("copy", to.path(), e))?;
@@ -157,6 +164,44 @@ impl Copying<'_> {
         folder.sync().map_err(|e| Error::io("sync", &folder, e))
     }
 
+    fn parts(&mut self, dir: &Arc<Directory>, of: &Checkpoints, manifest: &Manifest) -> Result<()> {
+        let list = of.parts(manifest)?;
+        let mut copied = Vec::new();
+        for part in &list.parts {
+            let begin = part_address(part.head.number, manifest.segment_bytes);
+            let (from, into) = (segment_place(dir, begin), segment_place(self.to, begin));
+            if !self.link(&from, &into)? {
+                self.copy_file(&from, &into)?;
+                copied.push(part);
+            }
+        }
+        if copied.is_empty() {
+            return Ok(());
+        }
+        let device = open_to_read(self.to, manifest)?;
+        copied.into_iter().try_for_each(|part| {
+            Interruptible::check().map_err(|e| Error::io("copy", self.to.path(), e))?;
+            check_part(part, manifest.part_site(&*device))
+        })
+    }
+
+    /// Copies a whole file. Makes the content durable, but not the file's name.
+    fn copy_file(&mut self, from: &Place, into: &Place) -> Result<()> {
+        let mut source = from.open().map_err(|e| Error::io("open", from, e))?;
+        let mut copy = into.create_new().map_err(|e| Error::io("create", into, e))?;
+        // The loop ends with the file.
+        loop {
+            Interruptible::check().map_err(|e| Error::io("copy", from, e))?;
+            let piece = io::copy(&mut (&mut source).take(COPIED_AT_ONCE_BYTES), &mut copy);
+            let bytes = piece.map_err(|e| Error::io("copy", from, e))?;
+            self.made.copied_bytes += bytes;
+            if bytes < COPIED_AT_ONCE_BYTES {
+                break;
+            }
+        }
+        copy.sync_all().map_err(|e| Error::io("sync", into, e))
+    }
+
     fn checkpoint(&mut self, of: &Checkpoints, manifest: &Manifest) -> Result<()> {
         let checkpoints = Checkpoints::open(self.to)?;
         let partial = checkpoints.begin(manifest.number)?;
@@ -165,7 +210,11 @@ impl Copying<'_> {
             let identity = image.identity(manifest.bank).stream(image::KIND);
             (of.image_path(manifest.number, image.checkpoint), identity)
         };
-        for (from, identity) in manifest.images.iter().map(image).chain([blob]) {
+        let list = manifest
+            .cold
+            .as_ref()
+            .map(|_| (of.list_path(manifest.number), manifest.identity().stream(list::KIND)));
+        for (from, identity) in manifest.images.iter().map(image).chain([blob]).chain(list) {
             let into = partial.path_of(&from);
             if !self.link(&from, &into)? {
                 self.made.copied_bytes += checked_stream::copy(&from, &into, identity)?;

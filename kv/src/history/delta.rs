@@ -3,8 +3,10 @@
 //!
 //! ```text
 //! length of the head (4) | head (metadata, see `metadata`)
-//! for each image of the index that the base lacks, oldest first, and for the blob:
+//! for each image of the index that the base lacks, oldest first, for the blob, and for the list of
+//! parts if the bank has had parts:
 //!   pieces, each of length (4) | bytes; the last piece has length 0
+//! the files of the parts that the base lacks, in the order of the list
 //! pages of the log, in order
 //! ```
 //!
@@ -12,8 +14,9 @@
 //!
 //! **Approach.** Log pages below a checkpoint's end never change. The log of a later checkpoint has
 //! more pages at its end, and lacks the pages that compaction has freed at its begin. The pages
-//! that both logs have are equal. A delta therefore consists of the new pages, the newer images of
-//! the index, the blob and the manifest. Applying it recreates the later checkpoint, byte for byte.
+//! that both logs have are equal. Parts of the cold tier never change either. A delta therefore
+//! consists of the new pages and parts, the newer images of the index, the blob, the list of parts
+//! and the manifest. Applying it recreates the later checkpoint, byte for byte.
 //!
 //! **Lineage.** Numbers do not identify checkpoints: a copy numbers its later checkpoints itself,
 //! and a rollback reuses numbers. A delta therefore also contains the random id of the checkpoint
@@ -35,26 +38,33 @@ use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::bank_lock::BankLock;
 use crate::checkpoint::hold::Unread;
-use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::manifest::BLOB_KIND;
 use crate::checkpoint::manifest::ImageEntry;
-use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::manifest::{ColdEntry, Manifest, ManifestV6};
 use crate::checkpoint::partial::PartialCheckpoint;
+use crate::cold::head::{PartSite, part_address};
+use crate::cold::list::{self, ListedPart, PartList};
 use crate::device::{self, AlignedBuffer, Device, DeviceChoice, DeviceOptions, Read};
+use crate::engine::cold::remove_unnamed;
 use crate::error::{Error, Result};
-use crate::files::checked_stream::{CheckedReader, CheckedWriter, StreamKind};
+use crate::files::checked_stream::{CheckedReader, CheckedWriter, StreamIdentity, StreamKind};
 use crate::files::directory::{Directory, Place};
 use crate::files::hidden_file::HiddenFile;
-use crate::files::metadata;
+use crate::files::metadata::{self, DecodeError};
 use crate::files::progress::Progress;
+use crate::history::parts::check_part;
 use crate::index::image;
 use crate::limits::Limits;
 use crate::log::page::check_image;
-use crate::store::{Store, check_bank_file, hold_one, log_begins};
+use crate::store::{Store, check_bank_file, hold_one, log_begins, part_lists};
 
-const KIND: StreamKind = StreamKind { name: "delta", magic: *b"EMBKDELT", oldest: 2, newest: 2 };
+const KIND: StreamKind = StreamKind { name: "delta", magic: *b"EMBKDELT", oldest: 2, newest: 3 };
+/// Version of a delta between checkpoints of a bank that never had parts.
+const VERSION_WITHOUT_PARTS: u32 = 2;
 /// Bytes of log pages that one read call reads.
 const BURST_BYTES: u64 = 8 << 20;
+/// Bytes of a part that one call reads or writes.
+const PART_PIECE_BYTES: u64 = 1 << 20;
 
 /// The result of [`Store::export_delta`] or [`Store::apply_delta`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +80,8 @@ pub struct Delta {
     pub file_bytes: u64,
 }
 
-#[derive(Debug, metadata::Encode, metadata::Decode)]
+/// The head of a delta.
+#[derive(Debug)]
 struct Head {
     base: u64,
     base_id: u64,
@@ -82,7 +93,57 @@ struct Head {
     manifest: Manifest,
 }
 
+/// The head of a delta of version 2. A `ColdEntry` follows it in version 3.
+#[derive(Debug, metadata::Encode, metadata::Decode)]
+struct HeadV2 {
+    base: u64,
+    base_id: u64,
+    images_shared: u32,
+    first_page: u64,
+    manifest: ManifestV6,
+}
+
+impl HeadV2 {
+    fn with(self, cold: Option<ColdEntry>) -> Head {
+        let HeadV2 { base, base_id, images_shared, first_page, manifest } = self;
+        Head { base, base_id, images_shared, first_page, manifest: manifest.with(cold) }
+    }
+}
+
 impl Head {
+    fn encode(&self) -> Vec<u8> {
+        let Head { base, base_id, images_shared, first_page, .. } = *self;
+        let (manifest, cold) = self.manifest.clone().split();
+        let first = HeadV2 { base, base_id, images_shared, first_page, manifest };
+        match cold {
+            None => metadata::encode(&first),
+            Some(cold) => metadata::encode_as(metadata::VERSION_WITH_PARTS, &(first, cold)),
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> std::result::Result<Self, DecodeError> {
+        const NEWEST: u32 = metadata::VERSION_WITH_PARTS;
+        match metadata::version(bytes) {
+            NEWEST => {
+                let decoded = metadata::decode_up_to::<(HeadV2, ColdEntry)>(NEWEST, bytes);
+                decoded.map(|(first, cold)| first.with(Some(cold)))
+            }
+            _ => {
+                let decoded = metadata::decode_up_to::<HeadV2>(NEWEST, bytes);
+                decoded.map(|first| first.with(None))
+            }
+        }
+    }
+
+    /// Returns the header fields of the delta's stream.
+    fn identity(&self) -> StreamIdentity {
+        let identity = self.manifest.identity().stream(KIND);
+        match self.manifest.cold {
+            None => StreamIdentity { version: VERSION_WITHOUT_PARTS, ..identity },
+            Some(_) => identity,
+        }
+    }
+
     fn between(base: &Manifest, manifest: Manifest) -> Self {
         let shared = manifest.images.starts_with(&base.images);
         Head {
@@ -163,6 +224,7 @@ impl Head {
             && to.hash_seed == newest.hash_seed
             && to.log_begin >= newest.log_begin
             && to.log_end >= newest.log_end
+            && to.cold.is_some() >= newest.cold.is_some()
             && to.lineage().agrees(&newest.lineage(), to.pages().start..newest.pages().end);
         follows && {
             let expected = Head::between(newest, to.clone());
@@ -235,7 +297,8 @@ impl Store {
         let head = Head::between(&base, manifest);
         let file = Place::of_path(file).map_err(|e| Error::io("make", file, e))?;
         let unfinished = Unfinished::new(&file).map_err(|e| Error::io("make", &file, e))?;
-        let file_bytes = export(dir, &checkpoints, &head, &unfinished.place, progress)?;
+        let parts = (&head, &checkpoints.parts(&base)?);
+        let file_bytes = export(dir, &checkpoints, parts, &unfinished.place, progress)?;
         let failed = |e| Error::io("make", &file, e);
         file.directory().check_in_place()?;
         // `hard_link` fails if another process has created the file since the check above.
@@ -304,6 +367,8 @@ impl Store {
         let outdated = with_reused_numbers(&checkpoints, &newest, &head.manifest)?;
         let device = log_of(dir, &newest, false)?;
         device.truncate(newest.log_end)?;
+        // A part of the delta may have the number of a part that a crash has left.
+        remove_unnamed(&part_lists(&checkpoints)?, newest.segment_bytes, &*device)?;
         let partial = checkpoints.begin(head.manifest.number)?;
         import(&mut input, &head, &partial, &newest, device.as_ref(), progress)?;
         remove(&checkpoints, &outdated)?;
@@ -378,8 +443,8 @@ fn remove(checkpoints: &Checkpoints, numbers: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Removes checkpoints except the newest `kept`, of which `newest` is the last, and frees the log
-/// below the oldest remaining one.
+/// Removes checkpoints except the newest `kept`, of which `newest` is the last. Frees the log below
+/// the oldest remaining one, and the parts that no remaining one names.
 fn give_back(
     checkpoints: &Checkpoints,
     kept: usize,
@@ -388,7 +453,9 @@ fn give_back(
 ) -> Result<()> {
     checkpoints.prune(kept, newest, &mut Vec::new())?;
     let begins = log_begins(checkpoints)?.into_iter().map(|(_, begin)| begin);
-    device.free(begins.min().unwrap_or(0)).map(|_| ())
+    device.free(begins.min().unwrap_or(0))?;
+    let segment_bytes = checkpoints.manifest(newest)?.segment_bytes;
+    remove_unnamed(&part_lists(checkpoints)?, segment_bytes, device).map(drop)
 }
 
 fn log_of(dir: &Arc<Directory>, manifest: &Manifest, read_only: bool) -> Result<Arc<dyn Device>> {
@@ -421,17 +488,17 @@ impl Drop for Unfinished {
 }
 
 /// Writes a delta and returns its length. Makes the content durable, but not the file's name.
+/// `base_parts` is the base's list of parts.
 fn export(
     dir: &Arc<Directory>,
     checkpoints: &Checkpoints,
-    head: &Head,
+    (head, base_parts): (&Head, &PartList),
     path: &Place,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<u64> {
-    let Manifest { bank, number, id, .. } = head.manifest;
-    let identity = CheckpointIdentity { bank, checkpoint: number, id }.stream(KIND);
-    let mut out = CheckedWriter::create(path, identity)?;
-    let encoded = metadata::encode(head);
+    let Manifest { bank, number, .. } = head.manifest;
+    let mut out = CheckedWriter::create(path, head.identity())?;
+    let encoded = head.encode();
     out.write(&(encoded.len() as u32).to_le_bytes())?;
     out.write(&encoded)?;
     for entry in head.images().1 {
@@ -442,7 +509,18 @@ fn export(
     let blob = checkpoints.blob_path(number);
     let identity = head.manifest.blob_identity().stream(BLOB_KIND);
     export_stream(CheckedReader::open(&blob, identity)?, &mut out)?;
+    let parts = checkpoints.parts(&head.manifest)?;
+    if head.manifest.cold.is_some() {
+        let list = checkpoints.list_path(number);
+        let identity = head.manifest.identity().stream(list::KIND);
+        export_stream(CheckedReader::open(&list, identity)?, &mut out)?;
+    }
     let device = log_of(dir, &head.manifest, true)?;
+    let parts = parts.parts_beyond(base_parts);
+    let mut progress = Passed::new(head, &parts, progress);
+    for part in parts {
+        export_part(part, head.manifest.part_site(&*device), &mut out, &mut progress)?;
+    }
     let pages = head.pages();
     let page_bytes = head.page_bytes();
     let mut buffers: Vec<AlignedBuffer> = (0..(BURST_BYTES / page_bytes).max(1))
@@ -459,13 +537,52 @@ fn export(
         for (start, page) in starts.zip(&buffers) {
             head.check_page(start, page, device.locate(start))?;
             out.write(page)?;
-            let done_bytes = start + page_bytes - pages.start;
-            progress(Progress { done_bytes, total_bytes: pages.end - pages.start });
+            progress.add(page_bytes);
         }
     }
     let (file, bytes) = out.finish()?;
     file.sync_all().map_err(|e| Error::io("sync", path, e))?;
     Ok(bytes)
+}
+
+/// The progress of an export or an import: the bytes of parts and pages.
+struct Passed<'a> {
+    progress: &'a mut dyn FnMut(Progress),
+    state: Progress,
+}
+
+impl<'a> Passed<'a> {
+    fn new(head: &Head, parts: &[&ListedPart], progress: &'a mut dyn FnMut(Progress)) -> Self {
+        let pages = head.pages();
+        let part_bytes: u64 = parts.iter().map(|part| part.file_bytes).sum();
+        let total_bytes = pages.end - pages.start + part_bytes;
+        Passed { progress, state: Progress { done_bytes: 0, total_bytes } }
+    }
+
+    fn add(&mut self, bytes: u64) {
+        self.state.done_bytes += bytes;
+        (self.progress)(self.state);
+    }
+}
+
+/// Checks a part, then writes its file.
+fn export_part(
+    part: &ListedPart,
+    site: PartSite<'_>,
+    out: &mut CheckedWriter,
+    progress: &mut Passed<'_>,
+) -> Result<()> {
+    check_part(part, site)?;
+    let begin = part_address(part.head.number, site.segment_size_bytes);
+    let mut buffer = AlignedBuffer::zeroed(PART_PIECE_BYTES as usize);
+    for at in (0..part.file_bytes).step_by(PART_PIECE_BYTES as usize) {
+        let bytes = PART_PIECE_BYTES.min(part.file_bytes - at);
+        let piece = &mut buffer[..bytes as usize];
+        site.device.read_many(&mut [Read { offset: begin + at, buffer: piece }])?;
+        out.write(&buffer[..bytes as usize])?;
+        progress.add(bytes);
+    }
+    Ok(())
 }
 
 /// Writes the content of a stream in pieces with lengths.
@@ -492,9 +609,10 @@ fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     }
     let mut head = vec![0; length as usize];
     input.read(&mut head)?;
-    let head: Head = metadata::decode(&head).map_err(|error| error.of_file(place.path()))?;
-    let named = (head.manifest.id, head.manifest.number);
-    if named != (identity.owner, identity.checkpoint) {
+    let head = Head::decode(&head).map_err(|error| error.of_file(place.path()))?;
+    let stream = head.identity();
+    let named = (stream.owner, stream.checkpoint, stream.version);
+    if named != (identity.owner, identity.checkpoint, identity.version) {
         return Err(input.damaged(0, "its head is another delta's".into()));
     }
     Ok((input, head, file_bytes))
@@ -528,6 +646,18 @@ fn import(
     if bytes != blob_bytes {
         return Err(input.damaged(0, format!("the blob is {bytes} bytes, not {blob_bytes}")));
     }
+    let list = import_list(input, head, partial)?;
+    let base_parts = partial.of.parts(newest)?;
+    if !list.agrees(&base_parts) {
+        return Err(
+            input.damaged(0, "it has another part under the number of one of the bank's".into())
+        );
+    }
+    let parts = list.parts_beyond(&base_parts);
+    let mut progress = Passed::new(head, &parts, progress);
+    for part in parts {
+        import_part(input, part, head.manifest.part_site(device), &mut progress)?;
+    }
     let pages = head.pages();
     let page_bytes = head.page_bytes();
     let mut page = AlignedBuffer::zeroed(page_bytes as usize);
@@ -535,11 +665,50 @@ fn import(
         input.read(&mut page)?;
         head.check_page(start, &page, input.place())?;
         device.write(start, &page)?;
-        let done_bytes = start + page_bytes - pages.start;
-        progress(Progress { done_bytes, total_bytes: pages.end - pages.start });
+        progress.add(page_bytes);
     }
     input.finish()?;
     device.sync()
+}
+
+/// Reads the list of parts into the partial checkpoint, and returns it.
+fn import_list(
+    input: &mut CheckedReader,
+    head: &Head,
+    partial: &PartialCheckpoint<'_>,
+) -> Result<PartList> {
+    let Some(cold) = &head.manifest.cold else { return Ok(PartList::default()) };
+    let identity = head.manifest.identity();
+    let path = partial.list_path();
+    let out = CheckedWriter::create(&path, identity.stream(list::KIND))?;
+    let bytes = import_stream(input, out, &path)?.1;
+    let list = PartList::read(&path, identity, bytes, head.manifest.segment_bytes);
+    let list = list.map_err(|error| input.damaged(0, format!("its list of parts: {error}")))?;
+    if (bytes, list.part_bytes()) != (cold.list_bytes, cold.part_bytes) {
+        let what =
+            format!("its list of parts is not the one that its manifest names: {bytes} bytes");
+        return Err(input.damaged(0, what));
+    }
+    Ok(list)
+}
+
+/// Writes a part of the delta to the device, and checks it there.
+fn import_part(
+    input: &mut CheckedReader,
+    part: &ListedPart,
+    site: PartSite<'_>,
+    progress: &mut Passed<'_>,
+) -> Result<()> {
+    let begin = part_address(part.head.number, site.segment_size_bytes);
+    let mut buffer = AlignedBuffer::zeroed(PART_PIECE_BYTES as usize);
+    for at in (0..part.file_bytes).step_by(PART_PIECE_BYTES as usize) {
+        let bytes = PART_PIECE_BYTES.min(part.file_bytes - at);
+        let piece = &mut buffer[..bytes as usize];
+        input.read(piece)?;
+        site.device.write(begin + at, piece)?;
+        progress.add(bytes);
+    }
+    check_part(part, site)
 }
 
 /// Reads the pieces of one stream into a file. Makes the content durable, but not the file's name.

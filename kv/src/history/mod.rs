@@ -3,4 +3,5 @@
 
 pub(crate) mod copy;
 pub(crate) mod delta;
+pub(crate) mod parts;
 pub(crate) mod rollback;

@@ -2,8 +2,9 @@
 //!
 //! The rollback removes every newer checkpoint, the newest first. Each removal is durable before
 //! the next one begins. After a crash, the bank is therefore at the newest checkpoint that is left,
-//! and that checkpoint is complete. The rollback does not touch the log. The next open cuts off the
-//! log beyond the checkpoint, as it does after a crash.
+//! and that checkpoint is complete. The rollback does not touch the log and the parts of the cold
+//! tier. The next open cuts off the log beyond the checkpoint, as it does after a crash, and
+//! removes the parts that no checkpoint names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::bank_lock::BankLock;
 use crate::checkpoint::hold::Unread;
-use crate::device::{self, DeviceChoice, DeviceOptions};
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
+use crate::history::parts::{load_part, open_to_read};
 use crate::store::{Store, check_bank_file, check_last_page};
 
 impl Store {
@@ -24,11 +25,11 @@ impl Store {
     /// numbers of the removed checkpoints, the newest first. Checkpoints that are taken later get
     /// these numbers again.
     ///
-    /// The call first checks that the checkpoint opens: it reads the manifest, the index, the blob
-    /// and the log's last page. It does not read the other pages of the log;
-    /// [`verify`](crate::inspect::verify) reads them. An error before the first removal changes
-    /// nothing. After a crash or a later error, the bank is at some checkpoint from `number` on,
-    /// and the call can be repeated.
+    /// The call first checks that the checkpoint opens: it reads the manifest, the index, the blob,
+    /// the log's last page, and the fences and filters of parts. It does not read the other pages
+    /// of the log and the rows of parts; [`verify`](crate::inspect::verify) reads them. An error
+    /// before the first removal changes nothing. After a crash or a later error, the bank is at
+    /// some checkpoint from `number` on, and the call can be repeated.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -136,12 +137,9 @@ fn check_that_it_opens(
         entries.clear();
     }
     checkpoints.blob(&manifest)?;
-    let options = DeviceOptions {
-        segment_size_bytes: manifest.segment_bytes,
-        threads: 0,
-        read_only: true,
-        ..DeviceOptions::default()
-    };
-    let device = device::open_in(dir, DeviceChoice::Threads, &options)?;
+    let device = open_to_read(dir, &manifest)?;
+    let site = manifest.part_site(&*device);
+    let parts = checkpoints.parts(&manifest)?.parts;
+    parts.iter().try_for_each(|part| load_part(part, site).map(drop))?;
     check_last_page(device.as_ref(), &manifest)
 }

@@ -37,6 +37,7 @@ mod bank;
 mod damaged_pages;
 mod index;
 mod log_files;
+mod parts;
 mod rows;
 mod salvage;
 mod salvaged;
@@ -76,6 +77,18 @@ fn blob_identity(
         Some(manifest) => Ok(manifest.blob_identity()),
         None => CheckpointIdentity::found(place, BLOB_KIND, of.bank, of.checkpoint),
     }
+}
+
+/// Fails for a checkpoint with parts, whose rows only an open store reads.
+fn check_no_parts(manifest: &Manifest) -> Result<()> {
+    if manifest.cold.as_ref().is_none_or(|cold| cold.part_bytes == 0) {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!(
+        "checkpoint {} has rows in a cold tier, and this call reads rows of the log alone; open the bank and scan or \
+         export its tables",
+        manifest.number
+    )))
 }
 
 /// A damaged place in a bank's files.
@@ -121,6 +134,24 @@ impl Damage {
         match error {
             Error::NewerFormat { .. } => Err(error),
             error => Ok(vec![Self::in_file(path, 0, checkpoint, error.to_string())]),
+        }
+    }
+
+    /// Returns the damage of a part, whose file is `path` if the error does not name one.
+    ///
+    /// # Errors
+    /// `NewerFormat` is returned, because it is no damage.
+    fn of_part(path: PathBuf, checkpoint: u64, error: Error) -> Result<Self> {
+        match error {
+            Error::NewerFormat { .. } => Err(error),
+            Error::Damaged { path, offset, what } => {
+                Ok(Self::in_file(path, offset, checkpoint, what))
+            }
+            Error::Truncated { path, offset, expected, found } => {
+                let what = format!("{found} of {expected} bytes are there: the file is cut short");
+                Ok(Self::in_file(path, offset, checkpoint, what))
+            }
+            error => Ok(Self::in_file(path, 0, checkpoint, error.to_string())),
         }
     }
 

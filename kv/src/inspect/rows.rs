@@ -7,7 +7,7 @@ use super::bank::{BankFiles, table_summary};
 use super::index::for_each_bucket;
 use super::log_files::{LogFiles, PageRead};
 use super::walk::{Broken, Row, Source, Visit, follow_entry, walk};
-use super::{Damage, Progress, TableSummary};
+use super::{Damage, Progress, TableSummary, check_no_parts};
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::hold::Hold;
 use crate::error::{Error, Result};
@@ -47,8 +47,8 @@ impl TableReader {
     /// Opens the table `name` of checkpoint `checkpoint`. `None` means the newest checkpoint.
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `NoSuchTable`. `Damaged` or `Io` if the metadata can't be
-    /// read.
+    /// `NotABank`; `NoSuchCheckpoint`; `NoSuchTable`. `InvalidArgument` if the checkpoint has parts
+    /// of a cold tier. `Damaged` or `Io` if the metadata can't be read.
     pub fn open(dir: &Path, checkpoint: Option<u64>, name: &str) -> Result<Self> {
         let dir = open_bank_dir(dir)?;
         let (files, number, hold) = held_files(&dir, checkpoint)?;
@@ -59,6 +59,7 @@ impl TableReader {
         let Some(entry) = entry else {
             return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
         };
+        check_no_parts(manifest)?;
         let table = table_summary(entry);
         let source = Source::of(manifest, true);
         let log = LogFiles::new(&dir, manifest);
@@ -195,13 +196,15 @@ impl CheckpointReader {
     /// Opens checkpoint `checkpoint`.
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`. `Damaged` or `Io` if the metadata can't be read.
+    /// `NotABank`; `NoSuchCheckpoint`. `InvalidArgument` if the checkpoint has parts of a cold
+    /// tier. `Damaged` or `Io` if the metadata can't be read.
     pub fn open(dir: &Path, checkpoint: u64) -> Result<Self> {
         let dir = open_bank_dir(dir)?;
         let (files, number, hold) = held_files(&dir, Some(checkpoint))?;
         let Some(manifest) = files.manifest(number) else {
             return Err(damaged_of(&files, number));
         };
+        check_no_parts(manifest)?;
         let there = manifest.tables.iter().filter(|table| !table.dropped);
         let tables = there.map(table_summary).collect();
         let source = Source::of(manifest, true);

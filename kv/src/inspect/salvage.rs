@@ -29,7 +29,7 @@ use super::damaged_pages::PageFaults;
 use super::log_files::{LogFiles, Looked, PageRead};
 use super::salvaged::NewBank;
 use super::walk::{Broken, Row, Source, Visit, walk};
-use super::{Damage, Progress, blob_identity, index};
+use super::{Damage, Progress, blob_identity, check_no_parts, index};
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::manifest::BLOB_KIND;
@@ -164,7 +164,8 @@ impl SalvagedTable {
 /// # Errors
 /// `NotABank`. `NewerFormat` if a newer version of Embank wrote the bank; nothing is made in `new`
 /// then. `UnusableOutput` if `new` is not empty. `InvalidArgument` if no manifest can be
-/// read, because salvage then does not know the tables. Any error of a store, if the new bank can't
+/// read, because salvage then does not know the tables, or if the checkpoint has parts of a cold
+/// tier. Any error of a store, if the new bank can't
 /// be written; the new bank then has no checkpoint.
 pub fn salvage(
     dir: &Path,
@@ -180,6 +181,7 @@ pub fn salvage(
         return Err(error);
     }
     let manifest = choice.manifest;
+    check_no_parts(manifest)?;
     let number = choice.number;
     let memory = MEMORY_BYTES + manifest.rows() * MEMORY_BYTES_PER_ROW;
     let memory = options.memory_budget_bytes.unwrap_or(memory);

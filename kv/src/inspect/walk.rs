@@ -48,6 +48,8 @@ pub(super) struct Source {
     /// `log_end` if the checkpoint's own manifest is lost and `tables` come from an older
     /// checkpoint.
     pub(super) tables_end: u64,
+    /// True if parts of the cold tier have some of the rows.
+    pub(super) has_parts: bool,
 }
 
 /// An index entry whose chain contains a record that can't be used.

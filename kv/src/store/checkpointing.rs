@@ -2,6 +2,8 @@
 //! needs.
 
 use crate::checkpoint::manifest::TableEntry;
+use crate::cold::list::PartList;
+use crate::engine::cold::PartsPin;
 use crate::engine::core::Core;
 use crate::engine::space::pins::CheckpointPin;
 use crate::index::cut::Cut;
@@ -13,6 +15,7 @@ use super::Store;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::identity::CheckpointIdentity;
+use crate::checkpoint::manifest::ColdEntry;
 use crate::checkpoint::manifest::ImageEntry;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::manifest::UNSOUND;
@@ -39,6 +42,8 @@ struct Moment<'a> {
     log_end: Address,
     /// The pin that keeps the checkpoint's log from being freed.
     pin: CheckpointPin<'a>,
+    /// The pin that keeps the checkpoint's parts, and their list.
+    parts: PartsPin<'a>,
     tables: Vec<TableEntry>,
     index: Cut<'a>,
     /// The checkpoint's id.
@@ -181,7 +186,9 @@ impl Store {
         // read, other checkpoints may still exist. If freeing fails here, the next page of
         // compaction or the next checkpoint tries again.
         core.space.unpin(&gone);
+        core.cold.unpin(&gone);
         let _ = core.space.free(&core.log, 0);
+        core.cold.remove_unneeded(&*core.log.device);
     }
 
     /// Pauses all batches and records the state of the store. Calls `id_of` during the pause.
@@ -201,11 +208,12 @@ impl Store {
         let tables = core.tables.lock();
         // From here on, the log that this checkpoint names is not freed.
         let pin = core.space.pin_checkpoint(&core.log, number);
+        let parts = core.cold.pin_checkpoint(number);
         let tables = tables.cut(number, pin.begin, log_end.raw());
         let index = core.index.cut();
         let id = id_of(number);
         drop(pause);
-        Ok(Moment { log_end, pin, tables, index, id, paused: pausing.elapsed() })
+        Ok(Moment { log_end, pin, parts, tables, index, id, paused: pausing.elapsed() })
     }
 
     fn take_checkpoint(&self, blob: &[u8]) -> Result<u64> {
@@ -224,7 +232,7 @@ impl Store {
         let kind = self.next_image(&newest, &partial)?;
         let moment =
             self.moment(&core, number, |number| self.checkpoint_id(number, state, is_retry))?;
-        let Moment { log_end, mut pin, tables, index, id, paused } = moment;
+        let Moment { log_end, mut pin, mut parts, tables, index, id, paused } = moment;
         let log_begin = pin.begin;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id };
         // `newest.images` stays empty unless the checkpoint is completed. After a failure, the
@@ -237,10 +245,12 @@ impl Store {
         let (image, file_bytes) = index.write(&path, identity, kind)?;
         images.push(ImageEntry { checkpoint: number, id: identity.id, file_bytes });
         core.log.await_flushed(log_end)?;
+        // Parts whose writes have completed are durable with the log.
         core.log.device.sync().inspect_err(|e| core.log.poison(e))?;
         image.sync_all().map_err(|e| Error::io("sync", &path, e))?;
         drop(image);
         partial.write_blob(identity, blob)?;
+        let cold = write_list(&parts.list, &partial, identity, tables.len())?;
         let page_bits = core.log.page_bytes().ilog2();
         let pages = log_begin >> page_bits..log_end.raw() >> page_bits;
         let manifest = Manifest {
@@ -258,12 +268,14 @@ impl Store {
             blob_bytes: blob.len() as u64,
             unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
             tables,
+            cold,
         };
         if !manifest.is_sound(self.checkpoints.limits) {
             return Err(Error::Inconsistent { what: format!("checkpoint {number}: {UNSOUND}") });
         }
         partial.complete(&manifest)?;
         pin.keep();
+        parts.keep();
         newest.number = number;
         newest.images = images;
         newest.is_retry = false;
@@ -295,6 +307,23 @@ impl Store {
         core.index.mark_all_changed();
         Ok(ImageKind::Whole)
     }
+}
+
+/// Writes the list of parts of a checkpoint with `tables` tables. `None` if the bank never had a
+/// part: its checkpoints have no list.
+fn write_list(
+    list: &PartList,
+    partial: &PartialCheckpoint<'_>,
+    of: CheckpointIdentity,
+    tables: usize,
+) -> Result<Option<ColdEntry>> {
+    if list.is_unused() {
+        return Ok(None);
+    }
+    let list_bytes = list.write(&partial.list_path(), of)?;
+    // No row is uncounted yet, because every put knows whether its row existed.
+    let uncounted = vec![0; tables];
+    Ok(Some(ColdEntry { list_bytes, part_bytes: list.part_bytes(), uncounted }))
 }
 
 #[cfg(test)]
@@ -364,7 +393,7 @@ mod tests {
                 openings: Vec::new(),
                 ..Manifest::decode(&bytes, 1, Limits::PRODUCT).unwrap()
             };
-            std::fs::write(&path, crate::files::metadata::encode(&manifest)).unwrap();
+            std::fs::write(&path, manifest.encode()).unwrap();
 
             let store = open();
             let stats = store.stats();

@@ -31,7 +31,7 @@ use crate::sync::thread::JoinHandle;
 use checkpointing::Newest;
 pub(crate) use creating::Making;
 pub use loan::Loan;
-pub(crate) use open::{check_bank_file, check_last_page, log_begins};
+pub(crate) use open::{check_bank_file, check_last_page, log_begins, part_lists};
 pub(crate) use reading::hold_one;
 use serving::{CallState, Serving};
 pub use state::StateId;
@@ -84,9 +84,9 @@ pub struct Store {
     /// Held while a checkpoint is taken, so that only one thread takes a checkpoint.
     newest: Mutex<Newest>,
     checkpoints_kept: usize,
-    segment_bytes: u64,
+    pub(crate) segment_bytes: u64,
     hash_seed: u64,
-    bank: u64,
+    pub(crate) bank: u64,
     /// A random number that identifies this opening of the store.
     opening: u64,
     recovered: Option<Recovered>,

@@ -16,6 +16,7 @@ use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::recovered::Recovered;
+use crate::cold::list::PartList;
 use crate::device::{self, Device, DeviceOptions};
 use crate::engine::cold::Cold;
 use crate::engine::core::Core;
@@ -148,14 +149,16 @@ impl Store {
                 (index, Some(recovered))
             }
         };
-        // A process that crashed may have written log beyond `manifest.log_end`. No checkpoint
-        // needs these bytes.
+        let cold =
+            Cold::load(&checkpoints.parts(&manifest)?, manifest.part_site(&*device), &budget)?;
+        // A process that crashed may have written log beyond `manifest.log_end`, and parts. No
+        // checkpoint needs these bytes.
         device.truncate(manifest.log_end)?;
+        cold.keep_only(part_lists(&checkpoints)?, &*device)?;
         let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
         let counters = Arc::new(Counters::default());
         let space =
             Space::new(options, checkpoints.clone(), log_begins(&checkpoints)?, &budget, &counters);
-        let cold = Cold::empty(manifest.segment_bytes, manifest.log_end, &budget);
         let parts = CoreParts {
             index,
             budget,
@@ -277,6 +280,14 @@ pub(crate) fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
         .collect())
 }
 
+/// Returns each checkpoint on disk with its list of parts. `None` in place of a list that can't be
+/// read.
+pub(crate) fn part_lists(checkpoints: &Checkpoints) -> Result<Vec<(u64, Option<PartList>)>> {
+    let list = |number| checkpoints.parts(&checkpoints.manifest(number)?);
+    let numbers = checkpoints.numbers_with_manifest()?.into_iter();
+    Ok(numbers.map(|number| (number, list(number).ok())).collect())
+}
+
 /// Fails if the disk quota leaves compaction too little room to work.
 pub(super) fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
     let reserve = quota_reserve_bytes(page_bytes, options.memory_budget_bytes);
@@ -335,6 +346,7 @@ pub(super) fn new_bank(options: &StoreOptions, limits: Limits) -> Result<Manifes
         blob_bytes: 0,
         unix_s: 0,
         tables: Vec::new(),
+        cold: None,
     })
 }
 

@@ -259,7 +259,8 @@ fn core_of(
     check_last_page(device.as_ref(), &manifest)?;
     let recovered = Arc::new(Recovered { checkpoint: manifest.number, blob });
     let space = Space::of_reader(manifest.log_begin, &budget, counters);
-    let cold = Cold::empty(manifest.segment_bytes, manifest.log_end, &budget);
+    let list = checkpoints.parts(&manifest)?;
+    let cold = Cold::load(&list, manifest.part_site(&*device), &budget)?;
     let parts = CoreParts {
         index,
         budget,

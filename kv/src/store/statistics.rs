@@ -72,4 +72,5 @@ fn gauge(core: &Core, stats: &mut StoreStats) {
     stats.log_address_warning = core.log.address_warning();
     stats.compaction_stopped = core.space.stopped();
     stats.not_removed = core.space.not_removed(&core.log);
+    stats.not_removed.extend(core.cold.not_removed());
 }

@@ -14,6 +14,8 @@ use crate::checkpoint::bank_file::BankFile;
 use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::manifest::BLOB_KIND;
 use crate::checkpoint::manifest::Manifest;
+use crate::cold::list::{ListedPart, PartList};
+use crate::device::placement::part_span_bytes;
 
 use crate::cold::filter::{FilterBuilder, FilterWindow, MixedHash, PADDING};
 use crate::cold::head::{Kind, PartHead, PartSite, part_address};
@@ -114,16 +116,35 @@ fn frame_of(body: &[u8], version: u32) -> Vec<u8> {
 /// Decodes the content of a manifest in each format version. Asserts that an accepted manifest
 /// survives `encode` and `decode`, and keeps the bounds that other code needs.
 pub fn manifest(body: &[u8]) {
-    for version in metadata::VERSION_OLDEST..=metadata::VERSION {
+    for version in metadata::VERSION_OLDEST..=metadata::VERSION_WITH_PARTS {
         let file = frame_of(body, version);
         // Every format version begins with `number`.
         let Some(number) = metadata::decode_start::<u64>(&file) else { continue };
         let Ok(manifest) = Manifest::decode(&file, number, Limits::PRODUCT) else { continue };
-        let again = Manifest::decode(&metadata::encode(&manifest), number, Limits::PRODUCT);
+        let again = Manifest::decode(&manifest.encode(), number, Limits::PRODUCT);
         assert_eq!(again.as_ref(), Ok(&manifest));
-        assert!(manifest.rows() < 1 << 50);
+        assert!(manifest.rows() <= 1 << 50);
         assert!(manifest.log_end - manifest.log_begin < 1 << 50 && manifest.number < u64::MAX);
         assert!(manifest.tables.iter().all(|table| table.number > 0));
+    }
+}
+
+/// Decodes the content of a list of parts. Asserts that an accepted list survives `encode` and
+/// `decode`, and keeps the bounds and the order that a view needs.
+pub fn cold_list(content: &[u8]) {
+    const SEGMENT_BYTES: u64 = 1 << 20;
+    let Ok(list) = PartList::decode(content, BANK, SEGMENT_BYTES) else { return };
+    assert_eq!(list.encode(), content);
+    assert!(list.part_bytes() <= list.parts.len() as u64 * part_span_bytes(SEGMENT_BYTES));
+    for ListedPart { head, file_bytes, .. } in &list.parts {
+        let begin = part_address(head.number, SEGMENT_BYTES);
+        assert!(head.number < list.next_part && begin.checked_add(*file_bytes).is_some());
+        assert!(*head.runs.end() < list.next_run && head.bank == BANK);
+    }
+    let base = || list.parts.iter().filter(|part| part.head.kind == Kind::Base);
+    for hash in [0, 1, u64::MAX / 3, u64::MAX] {
+        let at = base().filter(|part| part.head.hashes.contains(&hash)).count();
+        assert_eq!(at, usize::from(base().next().is_some()), "hash {hash}");
     }
 }
 
@@ -443,6 +464,11 @@ mod tests {
     #[test]
     fn manifests_of_the_corpus() {
         replay("manifest", manifest);
+    }
+
+    #[test]
+    fn lists_of_parts_of_the_corpus() {
+        replay("cold_list", cold_list);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! # Where to look
 //!
 //! - `faulty`: a device whose calls fail on request.
+//! - `parts`: adds hand-made parts to the cold tier of a store.
 //! - `models`: runs the store's concurrent code under a model checker.
 //! - `fuzzing`: the decoders that the fuzz targets call.
 //! - `mechanisms`: switches of the tuning mechanisms, for measurements.
@@ -17,3 +18,5 @@ pub mod fuzzing;
 pub mod mechanisms;
 #[cfg(all(test, embank_shuttle))]
 mod models;
+#[cfg(any(test, feature = "testing"))]
+pub mod parts;

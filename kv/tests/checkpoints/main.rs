@@ -10,6 +10,7 @@ mod formats;
 mod lineage;
 mod newer_formats;
 mod opening;
+mod parts;
 mod read_only;
 mod reopening;
 mod rolling_back;

@@ -10,6 +10,7 @@ mod device_faults;
 mod faulty;
 mod full_disk;
 mod fuzz_corpus;
+mod parts;
 mod salvaging;
 mod sealed_damage;
 #[expect(unreachable_pub, reason = "shared with the fuzz targets")]

@@ -43,6 +43,7 @@ use crate::error::Result;
 use crate::memory::budget::Budget;
 use crate::record::address::Address;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+pub(crate) use opening::remove_unnamed;
 use view::ColdView;
 
 /// The cold tier of a store.

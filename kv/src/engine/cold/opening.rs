@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::{Cold, Retired};
-use crate::cold::head::{PartSite, part_address};
+use crate::cold::head::{PartSite, part_number};
 use crate::cold::list::{ListedPart, PartList};
 use crate::cold::part::Part;
 use crate::device::{Device, PartFile};
@@ -48,28 +48,51 @@ impl Cold {
         checkpoints: Vec<(u64, Option<PartList>)>,
         device: &dyn Device,
     ) -> Result<()> {
+        let files = remove_unnamed(&checkpoints, self.segment_bytes, device)?;
         let mut state = self.state.lock();
         let present: BTreeSet<u64> = self.view().parts().map(|part| part.head().number).collect();
         let named = checkpoints.into_iter().map(|(number, list)| (number, list.map(numbers_of)));
         state.checkpoints = named.collect();
-        let next_part = part_address(state.next_part, self.segment_bytes);
-        for PartFile { begin, bytes } in device.part_files()? {
-            if begin >= next_part {
-                // No checkpoint names it: the newest one has the largest `next_part`.
-                device.remove_part(begin)?;
-                continue;
-            }
-            let span = part_address(1, self.segment_bytes) - part_address(0, self.segment_bytes);
-            let number = (begin - part_address(0, self.segment_bytes)) / span;
+        for PartFile { begin, bytes } in files {
+            let number = part_number(begin, self.segment_bytes);
             if !present.contains(&number) {
                 self.disk_bytes.fetch_add(bytes, super::Ordering::Relaxed);
                 state.retired.insert(number, Retired { part: None, file_bytes: bytes });
             }
         }
-        drop(state);
-        self.remove_unneeded(device);
         Ok(())
     }
+}
+
+/// Removes the files of parts that no checkpoint names, and returns the other files. `checkpoints`
+/// has the number of each checkpoint on disk, oldest first, and its list of parts. The list is
+/// `None` if it can't be read: then each part with a number below the newest checkpoint's
+/// `next_part` stays.
+///
+/// # Errors
+/// The error of a file that can't be removed and whose number a later part gets. The errors of the
+/// listing.
+pub(crate) fn remove_unnamed(
+    checkpoints: &[(u64, Option<PartList>)],
+    segment_bytes: u64,
+    device: &dyn Device,
+) -> Result<Vec<PartFile>> {
+    let lists = || checkpoints.iter().filter_map(|(_, list)| list.as_ref());
+    let all_known = lists().count() == checkpoints.len();
+    // Numbers only grow, so no checkpoint names a part from the newest `next_part` on.
+    let next_part = lists().next_back().map_or(0, |newest| newest.next_part);
+    let named: BTreeSet<u64> =
+        lists().flat_map(|list| &list.parts).map(|part| part.head.number).collect();
+    let mut kept = Vec::new();
+    for file in device.part_files()? {
+        let number = part_number(file.begin, segment_bytes);
+        if number >= next_part {
+            device.remove_part(file.begin)?;
+        } else if !all_known || named.contains(&number) || device.remove_part(file.begin).is_err() {
+            kept.push(file);
+        }
+    }
+    Ok(kept)
 }
 
 /// Returns the numbers of a list's parts, in ascending order.
