@@ -21,7 +21,7 @@ use crate::disk::{Disk, Left};
 use crate::journal::{Journal, Mark, Op};
 use crate::rows::{self, Model};
 use crate::strangers::check_restored_segments;
-use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
+use crate::workload::{BANK, KEYS_END, State, check_parts, open, options, serial_of};
 
 /// Each slow check runs on one in this number of images, drawn at random. The slow checks are the
 /// check of the whole bank, the comparison of a scan with the model, the opening of older
@@ -220,6 +220,7 @@ impl<'a> Oracle<'a> {
         let store = open(&bank, &options).context("opening it again")?;
         ensure!(store.recovered().is_some_and(|found| found.blob == blob), "its own blob");
         rows::check(&store, &model, KEYS_END).context("opened again")?;
+        check_parts(&store, &state.parts).context("opened again")?;
         drop(store);
         if random.u64(..SELDOM) == 0 {
             check_restored_segments(&bank, &model, KEYS_END, &mut random)
@@ -243,6 +244,7 @@ impl<'a> Oracle<'a> {
             ensure!(same, "the blob of state {} differs", state.serial);
         }
         rows::check(store, &state.model, KEYS_END)
+            .and_then(|()| check_parts(store, &state.parts))
             .with_context(|| format!("the rows of state {}", state.serial))
     }
 

@@ -28,13 +28,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::device::{self, DeviceOptions};
+use embank_kv::parts::Rows;
 use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
 use fastrand::Rng;
 
 use crate::program::{self, KEYS_END, Step};
 use crate::rows::{self, Model};
 use crate::strangers::{exchange, files};
-use crate::workload::BANK;
+use crate::workload::{BANK, check_parts};
 
 const BUDGET_BYTES: u64 = 1 << 20;
 /// The log segment size is small so that compaction frees whole segments.
@@ -273,6 +274,8 @@ pub struct Supervisor {
     steps: u64,
     /// The rows that the first `steps` steps make.
     model: Model,
+    /// The rows in parts that these steps make.
+    in_parts: Rows,
     kills: u64,
 }
 
@@ -302,6 +305,7 @@ impl Supervisor {
             status_file,
             steps: 0,
             model: Model::new(),
+            in_parts: Rows::new(),
             kills: 0,
         })
     }
@@ -417,10 +421,11 @@ impl Supervisor {
             "the bank holds {steps} steps; the writer was at {status:?}"
         );
         for step in self.steps..steps {
-            program::foresee(&mut self.model, program::step(self.seed, step))?;
+            program::foresee(&mut self.model, &mut self.in_parts, program::step(self.seed, step))?;
         }
         self.steps = steps;
         rows::check(&store, &self.model, KEYS_END).with_context(|| format!("{steps} steps"))?;
+        check_parts(&store, &self.in_parts).with_context(|| format!("{steps} steps"))?;
         if steps > 0 && self.random.u64(..8) == 0 {
             rows::check_by_scan(&store, &self.model)?;
         }

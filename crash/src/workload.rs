@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::device::{DeviceOptions, ThreadDevice};
+use embank_kv::parts::{self, Rows};
 use embank_kv::{CompactionOptions, Store, StoreOptions};
 use fastrand::Rng;
 
@@ -27,6 +28,8 @@ pub(crate) const SEGMENT_BYTES: u64 = 64 << 10;
 /// varies.
 const TABLES: [(&str, u32, bool); 4] =
     [("rows", 24, false), ("wide", 200, false), ("words", 300, true), ("brief", 8, false)];
+/// The table number of the rows in hand-made parts. The life makes no table with this number.
+const NO_TABLE: u16 = 999;
 /// The bank keeps several checkpoints, so that rollbacks have a choice.
 const CHECKPOINTS_KEPT: usize = 3;
 /// A kill comes within this number of recorded calls after it was planned. In three of four kills
@@ -43,12 +46,14 @@ pub struct State {
     pub serial: u64,
     /// The rows.
     pub model: Arc<Model>,
+    /// The rows in parts of the cold tier. They belong to no table.
+    pub parts: Arc<Rows>,
 }
 
 impl State {
     /// Returns the state of a new bank.
     pub(crate) fn empty() -> Self {
-        State { serial: 0, model: Arc::default() }
+        State { serial: 0, model: Arc::default(), parts: Arc::default() }
     }
 
     /// Returns the blob of this state: its serial number and some further bytes.
@@ -79,6 +84,8 @@ pub struct Life {
     pub roll_backs: u64,
     /// The number of kills inside a rollback.
     pub kills_in_roll_back: u64,
+    /// The number of times that the life added or replaced parts of the cold tier.
+    pub part_changes: u64,
 }
 
 /// Returns the options with which the tests open their banks.
@@ -103,6 +110,17 @@ pub fn open(dir: &Path, options: &StoreOptions) -> embank_kv::Result<Store> {
         let options = DeviceOptions { segment_size_bytes, threads: 1, ..DeviceOptions::default() };
         Ok(Arc::new(ThreadDevice::open(dir, &options)?))
     })
+}
+
+/// Compares the rows in the parts of a store's cold tier with the expected ones.
+///
+/// # Errors
+/// Returns an error if they differ, or any error of the store.
+pub fn check_parts(store: &Store, expected: &Rows) -> Result<()> {
+    let found = parts::rows(store).context("the rows of parts")?;
+    let (has, lacks) = (found.len(), expected.len());
+    ensure!(found == *expected, "the parts have {has} rows that are not the {lacks} expected ones");
+    Ok(())
 }
 
 /// Returns the serial number with which the blob of a store's checkpoint begins. Returns 0 for a
@@ -177,6 +195,10 @@ struct Living {
     options: StoreOptions,
     store: Option<Store>,
     model: Model,
+    /// True if the life adds parts of a cold tier by hand.
+    is_cold: bool,
+    parts: Rows,
+    part_changes: u64,
     states: Vec<State>,
     /// The serial number of the newest durable state.
     sure: u64,
@@ -209,6 +231,10 @@ impl Living {
             options: options(seed % 2 == 1),
             store: None,
             model: Model::new(),
+            // Independent of the background compaction, so that four seeds give all combinations.
+            is_cold: seed / 2 % 2 == 1,
+            parts: Rows::new(),
+            part_changes: 0,
             states: vec![State::empty()],
             sure: 0,
             begun: None,
@@ -236,10 +262,15 @@ impl Living {
             kills_in_checkpoint: self.kills_in_checkpoint,
             roll_backs: self.roll_backs,
             kills_in_roll_back: self.kills_in_roll_back,
+            part_changes: self.part_changes,
         })
     }
 
     fn step(&mut self, step: u64) -> Result<()> {
+        if self.is_cold && self.random.u64(..8) == 0 {
+            let done = self.change_parts();
+            return self.survive(done);
+        }
         let done = match (step, self.random.u64(..100)) {
             // Early steps put many rows, so that later checkpoints write only the changed part of
             // the index.
@@ -297,10 +328,12 @@ impl Living {
             ensure!(store.recovered().is_some_and(|found| found.blob == state.blob()), "the blob");
         }
         rows::check(&store, &state.model, KEYS_END)?;
+        check_parts(&store, &state.parts)?;
         (self.sure, self.begun) = (serial, None);
         self.going_back.clear();
         self.serials.extend(store.recovered().map(|found| (found.checkpoint, serial)));
         self.model = Model::clone(&state.model);
+        self.parts = Rows::clone(&state.parts);
         self.store = Some(store);
         Ok(())
     }
@@ -312,6 +345,7 @@ impl Living {
         self.may_be_killed = true;
         self.recording.kill_in(Some(self.random.u64(..KILL_CALLS)));
         let done = match self.random.u64(..4) {
+            0 if self.is_cold => self.change_parts().and_then(|()| self.checkpoint()),
             0 => self.put(300).and_then(|()| self.compact()),
             _ => self.checkpoint().and_then(|()| self.compact()),
         };
@@ -367,7 +401,11 @@ impl Living {
     }
 
     fn checkpoint(&mut self) -> Result<()> {
-        let state = State { serial: self.states.len() as u64, model: Arc::new(self.model.clone()) };
+        let state = State {
+            serial: self.states.len() as u64,
+            model: Arc::new(self.model.clone()),
+            parts: Arc::new(self.parts.clone()),
+        };
         let (serial, blob) = (state.serial, state.blob());
         self.states.push(state);
         self.begun = Some(serial);
@@ -379,6 +417,33 @@ impl Living {
         self.checkpoints += 1;
         (self.sure, self.begun) = (serial, None);
         self.serials.insert(number, serial);
+        Ok(())
+    }
+
+    /// Adds a run, replaces all parts by a base, or leaves a part as an interrupted merge does.
+    fn change_parts(&mut self) -> Result<()> {
+        let keys = self.some_keys(120);
+        self.version += 1;
+        let row = |key: u64| {
+            let is_deleted = key.wrapping_add(self.version).is_multiple_of(5);
+            let bytes = (key * 13 % 90) as usize;
+            ((NO_TABLE, key), (!is_deleted).then(|| content(key, self.version, bytes)))
+        };
+        let rows: Rows = keys.into_iter().map(row).collect();
+        let choice = self.random.u64(..6);
+        let store = self.store.as_ref().context("the store is closed")?;
+        self.recording.mark(Mark::Compacting);
+        match choice {
+            0 => parts::leave_unpublished(store, &rows)?,
+            1 | 2 => parts::replace_by_base(store, &self.parts, choice)?,
+            _ => {
+                parts::add_run(store, &rows)?;
+                self.parts.extend(rows);
+                self.parts.retain(|_, value| value.is_some());
+            }
+        }
+        self.recording.mark(Mark::Working);
+        self.part_changes += 1;
         Ok(())
     }
 

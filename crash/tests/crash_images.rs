@@ -46,8 +46,10 @@ fn eventful_life(first_seed: u64) -> Life {
 
 /// True if a life has the events that the tests of this file need. The events also depend on the
 /// timing of the threads. About one life in twenty has no rollback or no kill inside a checkpoint.
+/// Half of the lives have parts of a cold tier.
 fn is_eventful(life: &Life) -> bool {
-    life.checkpoints > 10 && life.kills_in_checkpoint > 0 && life.roll_backs > 0
+    let has_parts = life.part_changes > 5;
+    life.checkpoints > 10 && life.kills_in_checkpoint > 0 && life.roll_backs > 0 && has_parts
 }
 
 /// Returns the error that the image of a cut causes. `None` if the image is right.
@@ -128,8 +130,10 @@ fn opened_last(journal: &Journal) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Segment,
+    Part,
     LogFolder,
     Image,
+    PartList,
     Blob,
     Manifest,
     PartialDirectory,
@@ -167,7 +171,10 @@ fn purposes(journal: &Journal) -> Vec<Purpose> {
                 Ok("log") => Purpose::LogFolder,
                 Ok("checkpoints") => renamed,
                 Ok("BANK.new") => Purpose::BankFile,
+                // Names of parts begin with the address 2^49.
+                Ok(path) if path.starts_with("log/0002") => Purpose::Part,
                 Ok(path) if path.ends_with(".seg") => Purpose::Segment,
+                Ok(path) if path.contains("/cold.") => Purpose::PartList,
                 Ok(path) if path.ends_with(".partial") => Purpose::PartialDirectory,
                 Ok(path) if path.ends_with("/blob") => Purpose::Blob,
                 Ok(path) if path.ends_with("/manifest") => Purpose::Manifest,
@@ -188,8 +195,10 @@ fn purposes(journal: &Journal) -> Vec<Purpose> {
 fn a_missing_sync_shows() {
     for purpose in [
         Purpose::Segment,
+        Purpose::Part,
         Purpose::LogFolder,
         Purpose::Image,
+        Purpose::PartList,
         Purpose::Blob,
         Purpose::Manifest,
         Purpose::PartialDirectory,

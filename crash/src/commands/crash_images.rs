@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut tally = Tally::default();
     let (mut lives, mut calls, mut checkpoints, mut deltas) = (0, 0, 0, 0);
     let (mut kills, mut kills_inside, mut freed, mut growth) = (0, 0, 0, 0);
-    let (mut roll_backs, mut kills_in_roll_back) = (0, 0);
+    let (mut roll_backs, mut kills_in_roll_back, mut part_changes) = (0, 0, 0);
     let mut left = count;
     while left > 0 {
         let life_seed = seed.wrapping_add(lives);
@@ -92,6 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         growth += life.growth_steps;
         roll_backs += life.roll_backs;
         kills_in_roll_back += life.kills_in_roll_back;
+        part_changes += life.part_changes;
     }
     bar.finish_and_clear();
     let mut rows = vec![
@@ -105,6 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Row::new("kills inside a checkpoint", kills_inside as f64, ""),
         Row::new("times that a bank was rolled back", roll_backs as f64, ""),
         Row::new("of these, killed on the way", kills_in_roll_back as f64, ""),
+        Row::new("times that parts of the cold tier changed", part_changes as f64, ""),
     ];
     for ((phase, left), images) in &tally.images {
         rows.push(Row::new(format!("images: {phase:?}, {left}"), *images as f64, ""));

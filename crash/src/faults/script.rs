@@ -370,7 +370,11 @@ impl Script<'_> {
     }
 
     fn checkpoint(&mut self) -> Result<()> {
-        let state = State { serial: self.states.len() as u64, model: Arc::new(self.model.clone()) };
+        let state = State {
+            serial: self.states.len() as u64,
+            model: Arc::new(self.model.clone()),
+            ..State::empty()
+        };
         let (serial, blob) = (state.serial, state.blob());
         self.states.push(state);
         // A failed checkpoint may still have its final name, because the rename may come before the
