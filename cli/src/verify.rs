@@ -35,6 +35,7 @@ struct Report {
     bank: Option<String>,
     pages: u64,
     records: u64,
+    parts: u64,
     checkpoints: Vec<Checkpoint>,
     gone: Vec<u64>,
     unchecked: Vec<u64>,
@@ -161,6 +162,7 @@ fn json(report: &VerifyReport) -> Report {
         bank: report.bank.map(|bank| format!("{bank:016x}")),
         pages: report.pages,
         records: report.records,
+        parts: report.parts,
         checkpoints: report.checkpoints.iter().map(checkpoint).collect(),
         gone: report.gone.clone(),
         unchecked: report.unchecked.clone(),
@@ -170,8 +172,12 @@ fn json(report: &VerifyReport) -> Report {
 }
 
 fn text(dir: &Path, report: &VerifyReport) -> String {
+    let parts = match report.parts {
+        0 => String::new(),
+        parts => format!(", {} parts of the cold tier", count(parts)),
+    };
     let mut text = format!(
-        "{} pages of the log, {} sound records\n",
+        "{} pages of the log, {} sound records{parts}\n",
         count(report.pages),
         count(report.records)
     );

@@ -406,6 +406,46 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
+    /// Returns the length of the long block that these bytes begin, as its header claims. `None` if
+    /// they begin no long block of this place.
+    pub(super) fn long_bytes(&self) -> Option<usize> {
+        let sums = self.rows().div_ceil(self.each().max(1));
+        let bytes = (self.used() + sums * SUM_BYTES).next_multiple_of(self.bytes.len());
+        (self.is_of(self.identity) && bytes > self.bytes.len()).then_some(bytes)
+    }
+
+    /// Returns the rows whose checksums are right: all rows of a sound block.
+    pub(super) fn sound_rows(&self) -> Vec<RowPlace> {
+        let mut found = Vec::new();
+        let (rows, each, row_bytes) = (self.rows(), self.each(), self.row_bytes());
+        if each == 0 || !self.is_of(self.identity) {
+            return found;
+        }
+        let seed = self.seed();
+        let mut end = HEADER_BYTES;
+        for first in (0..rows).step_by(each) {
+            let start = if row_bytes == 0 { end } else { HEADER_BYTES + first * row_bytes };
+            let count = each.min(rows - first);
+            let mut summed = Vec::with_capacity(count);
+            end = start;
+            while summed.len() < count
+                && let Some(place) = self.place(end)
+                && [0, place.header.stored_bytes()].contains(&row_bytes)
+            {
+                end = place.end();
+                summed.push(place);
+            }
+            let crc = crc32c::crc32c(&self.bytes[start.min(end)..end]);
+            if summed.len() == count && self.is_sum(first / each, crc ^ seed) {
+                found.extend(summed.iter().filter(|place| place.row(0, self.bytes).is_some()));
+            } else if row_bytes == 0 {
+                // The damaged rows do not tell where the next ones begin.
+                break;
+            }
+        }
+        found
+    }
+
     /// Returns the place of the row at `offset`. `None` if no row fits there.
     #[inline]
     pub(super) fn place(&self, offset: usize) -> Option<RowPlace> {

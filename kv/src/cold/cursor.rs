@@ -1,25 +1,31 @@
 //! Reads the rows of a part in order.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::cold::block::{Block, RowPlace};
 use crate::cold::part::Part;
 use crate::cold::row::{ColdRow, RowOrder};
 use crate::device::{AlignedBuffer, Device, Read};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
-/// Bytes that are read together.
-const UNIT_BYTES: usize = 1 << 20;
+/// Most bytes that are read together.
+pub(crate) const UNIT_BYTES: usize = 1 << 20;
+
+/// A cursor that borrows its device.
+pub(crate) type PartCursor<'d> = Cursor<&'d dyn Device>;
+/// A cursor that shares its device.
+pub(crate) type SharedCursor = Cursor<Arc<dyn Device>>;
 
 /// Reads the rows of a part in order: in transfers of at most 1 MiB, in the background. Checks each
 /// block before it returns a row of it.
 #[derive(Debug)]
-pub(crate) struct PartCursor<'d> {
+pub(crate) struct Cursor<D> {
     part: Arc<Part>,
-    device: &'d dyn Device,
+    device: D,
     /// Rows with a lower hash are left out.
     from: u64,
-    /// Bytes that were read. Blocks of several MiB are read whole: the buffer then grows.
+    /// Bytes that were read. It grows for a block that is longer.
     unit: AlignedBuffer,
     /// The address of `unit`, and its bytes that have been read.
     unit_address: u64,
@@ -35,10 +41,14 @@ pub(crate) struct PartCursor<'d> {
     row: Option<(RowOrder, RowPlace)>,
 }
 
-impl<'d> PartCursor<'d> {
-    pub(super) fn new(part: Arc<Part>, device: &'d dyn Device, block: usize, from: u64) -> Self {
-        let unit_bytes = UNIT_BYTES.min(part.data_bytes() as usize);
-        PartCursor {
+impl<D: Deref<Target: Device>> Cursor<D> {
+    /// Returns a cursor over the rows from the first one with at least the hash `from` on. It reads
+    /// `unit_bytes` bytes at a time, rounded up to a block.
+    pub(crate) fn new(part: Arc<Part>, device: D, from: u64, unit_bytes: usize) -> Self {
+        let block = part.first_block(from);
+        let block_bytes = 1 << part.head().block_bits;
+        let unit_bytes = unit_bytes.next_multiple_of(block_bytes).min(part.data_bytes() as usize);
+        Cursor {
             part,
             device,
             from,
@@ -97,7 +107,8 @@ impl<'d> PartCursor<'d> {
         place.row(order.0, &self.unit[self.block.clone()])
     }
 
-    fn damaged(&self, what: &str) -> crate::error::Error {
+    /// Returns the error of the present block, which is damaged as `what` says.
+    pub(crate) fn damaged(&self, what: &str) -> Error {
         let address = self.unit_address + self.block.start as u64;
         self.part.damaged(address, self.device.locate(address), what)
     }
@@ -112,7 +123,7 @@ impl<'d> PartCursor<'d> {
             && address >= self.unit_address
             && address + bytes as u64 <= self.unit_address + self.unit_bytes as u64;
         if !is_there {
-            self.read(address)?;
+            self.read(address, bytes)?;
         }
         let start = (address - self.unit_address) as usize;
         self.block = start..start + bytes;
@@ -124,9 +135,12 @@ impl<'d> PartCursor<'d> {
         Ok(true)
     }
 
-    /// Reads from a block on.
-    fn read(&mut self, address: u64) -> Result<()> {
+    /// Reads from a block of `block_bytes` bytes on.
+    fn read(&mut self, address: u64, block_bytes: usize) -> Result<()> {
         self.unit_bytes = 0;
+        if self.unit.len() < block_bytes {
+            self.unit = AlignedBuffer::zeroed(block_bytes);
+        }
         let end = self.part.data_end();
         let bytes = (end - address).min(self.unit.len() as u64) as usize;
         let reads = &mut [Read { offset: address, buffer: &mut self.unit[..bytes] }];

@@ -23,6 +23,8 @@
 //!   hash. `filter`: whether a part may have a hash.
 //! - `head`: what a part's header says, and where a part lies. `writer`: writes a part. `part`: a
 //!   part in memory, and lookups in it. `cursor`: reads the rows of a part in order.
+//! - `newest`: merges parts to the newest version of each row. `slice`: notes which rows of the log
+//!   hide rows of parts. `survey`: reads what is sound of a damaged part.
 //! - `merge`: runs become one, or part of the base. `list`: the list of a checkpoint's parts.
 
 pub(crate) mod block;
@@ -32,8 +34,11 @@ pub(crate) mod filter;
 pub(crate) mod head;
 pub(crate) mod list;
 pub(crate) mod merge;
+pub(crate) mod newest;
 pub(crate) mod part;
 pub(crate) mod row;
+pub(crate) mod slice;
+pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
 pub(crate) mod writer;

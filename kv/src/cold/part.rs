@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::cold::block::{Block, BlockIdentity};
-use crate::cold::cursor::PartCursor;
+use crate::cold::cursor::{PartCursor, UNIT_BYTES};
 use crate::cold::fence::{Fences, GROUP_BLOCKS, Group, GroupFences};
 use crate::cold::filter::{COLUMNS_MAX, FilterWindow, MixedHash, PADDING};
 use crate::cold::head::{
@@ -408,7 +408,7 @@ impl Part {
 
     /// Returns a cursor over all rows.
     pub(crate) fn cursor<'d>(self: &Arc<Self>, device: &'d dyn Device) -> PartCursor<'d> {
-        PartCursor::new(Arc::clone(self), device, 0, 0)
+        PartCursor::new(Arc::clone(self), device, 0, UNIT_BYTES)
     }
 
     /// Returns a cursor over the rows from the first one with at least this hash on.
@@ -417,11 +417,16 @@ impl Part {
         device: &'d dyn Device,
         hash: u64,
     ) -> PartCursor<'d> {
-        PartCursor::new(Arc::clone(self), device, self.fences.first_from(hash), hash)
+        PartCursor::new(Arc::clone(self), device, hash, UNIT_BYTES)
     }
 
     pub(super) fn blocks(&self) -> usize {
         self.fences.blocks()
+    }
+
+    /// Returns the first block that may have rows with at least this hash.
+    pub(super) fn first_block(&self, hash: u64) -> usize {
+        self.fences.first_from(hash)
     }
 
     /// Returns address and length of a block.

@@ -75,6 +75,7 @@ impl PageFaults {
             offset,
             page: Some(number),
             pages: 1,
+            part: None,
             tables: tables(page, of),
             checkpoint: None,
             what: what.to_owned(),

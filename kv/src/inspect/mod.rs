@@ -29,19 +29,25 @@
 //! - `bank`: the metadata of a bank, and `summary`.
 //! - `walk`: compares an index with the log. `index` reads the index, and `log_files` reads the
 //!   log.
-//! - `verify` and `damaged_pages`: list damage.
+//! - `verify`, `damaged_pages` and `cold_check`: list damage.
+//! - `parts`: reads the parts of the cold tier. `lost_list`: finds the parts if the checkpoint's
+//!   list is lost. `hot_rows`: which rows of the log hide rows of parts.
 //! - `rows`: the `TableReader` and the `CheckpointReader`.
 //! - `salvage` and `salvaged`: copy rows of a damaged bank into a new bank.
 
 mod bank;
+mod cold_check;
 mod damaged_pages;
+mod hot_rows;
 mod index;
 mod log_files;
+mod lost_list;
 mod parts;
 mod rows;
 mod salvage;
 mod salvaged;
-
+#[cfg(test)]
+mod tests;
 mod verify;
 mod walk;
 
@@ -79,18 +85,6 @@ fn blob_identity(
     }
 }
 
-/// Fails for a checkpoint with parts, whose rows only an open store reads.
-fn check_no_parts(manifest: &Manifest) -> Result<()> {
-    if manifest.cold.as_ref().is_none_or(|cold| cold.part_bytes == 0) {
-        return Ok(());
-    }
-    Err(Error::InvalidArgument(format!(
-        "checkpoint {} has rows in a cold tier, and this call reads rows of the log alone; open the bank and scan or \
-         export its tables",
-        manifest.number
-    )))
-}
-
 /// A damaged place in a bank's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -103,11 +97,14 @@ pub struct Damage {
     pub page: Option<u64>,
     /// Number of damaged pages from `page` on, if the file belongs to the log. Otherwise 0.
     pub pages: u64,
-    /// Names of the tables that have sound records on the damaged pages. Empty if no such table was
-    /// found, or if the damage is not on a page.
+    /// Number of the damaged part, if the file is a part of the cold tier. Otherwise `None`.
+    pub part: Option<u64>,
+    /// Names of the tables that have sound records on the damaged pages, or sound rows in the
+    /// damaged blocks of a part and beside them. Empty if no such table was found, or if the damage
+    /// is in no page and no block.
     pub tables: Vec<String>,
-    /// The checkpoint whose file or index is damaged. `None` for damage of a log page or of the
-    /// file `BANK`, which all checkpoints share.
+    /// The checkpoint whose file or index is damaged. `None` for damage of a log page, of a part or
+    /// of the file `BANK`, which all checkpoints share.
     pub checkpoint: Option<u64>,
     /// Describes the damage, for example the expected and the found checksum.
     pub what: String,
@@ -120,6 +117,7 @@ impl Damage {
             offset,
             page: None,
             pages: 0,
+            part: None,
             tables: Vec::new(),
             checkpoint: Some(checkpoint),
             what,
@@ -137,22 +135,9 @@ impl Damage {
         }
     }
 
-    /// Returns the damage of a part, whose file is `path` if the error does not name one.
-    ///
-    /// # Errors
-    /// `NewerFormat` is returned, because it is no damage.
-    fn of_part(path: PathBuf, checkpoint: u64, error: Error) -> Result<Self> {
-        match error {
-            Error::NewerFormat { .. } => Err(error),
-            Error::Damaged { path, offset, what } => {
-                Ok(Self::in_file(path, offset, checkpoint, what))
-            }
-            Error::Truncated { path, offset, expected, found } => {
-                let what = format!("{found} of {expected} bytes are there: the file is cut short");
-                Ok(Self::in_file(path, offset, checkpoint, what))
-            }
-            error => Ok(Self::in_file(path, 0, checkpoint, error.to_string())),
-        }
+    /// Returns the damage of a part's file.
+    fn in_part(path: impl Into<PathBuf>, offset: u64, part: u64, what: String) -> Self {
+        Damage { checkpoint: None, part: Some(part), ..Self::in_file(path, offset, 0, what) }
     }
 
     /// Returns the damage of a name in the folder `log` that is no segment of the log.

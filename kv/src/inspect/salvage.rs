@@ -17,27 +17,37 @@
 //! because compaction copies only current records, to the end of the log. If the newest record or
 //! tombstone of a row was on a damaged page, the row gets its older value.
 //!
+//! **Parts of the cold tier.** After the rows of the log, salvage copies the newest sound version
+//! of each row that the log has neither as a row nor as a tombstone. The row is uncertain if a
+//! newer version may have been in a damaged block of a newer part, or in a broken chain. If the
+//! checkpoint's list of parts is lost, the headers of the parts take its place (`lost_list`).
+//!
 //! **Which checkpoint.** Salvage takes the newest checkpoint with a readable manifest or a sound
 //! index. If only the index is sound, the tables come from the manifest of another checkpoint. The
 //! log then ends at the last page that the index leads to.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use super::bank::BankFiles;
 use super::damaged_pages::PageFaults;
+use super::hot_rows::OpenChains;
 use super::log_files::{LogFiles, Looked, PageRead};
+use super::lost_list::{FoundParts, find_parts};
+use super::parts::{self, NewestRows, PartFiles, RangedPart, list_damage};
 use super::salvaged::NewBank;
 use super::walk::{Broken, Row, Source, Visit, walk};
-use super::{Damage, Progress, blob_identity, check_no_parts, index};
+use super::{Damage, Progress, blob_identity, index};
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::manifest::BLOB_KIND;
 use crate::checkpoint::manifest::Manifest;
-
+use crate::cold::list::{KIND as LIST_KIND, PartList};
 use crate::error::{Error, Result};
 use crate::files::checked_stream::CheckedReader;
-use crate::index::{ADDRESS_LIMIT, Entry, Probe};
+use crate::files::directory::{Directory, Place};
+use crate::index::ADDRESS_LIMIT;
 use crate::record::address::TableNumber;
 
 /// Default memory budget of the new bank, without the memory for its index, in bytes.
@@ -113,7 +123,7 @@ impl SalvageReport {
         self.checkpoint == self.newest
             && self.entries_lost == 0
             && matches!(self.blob, Blob::Kept(_))
-            && self.damage.iter().all(|damage| damage.page.is_none())
+            && self.damage.iter().all(|damage| damage.page.is_none() && damage.part.is_none())
             && self.tables.iter().all(exact)
     }
 }
@@ -181,11 +191,11 @@ pub fn salvage(
         return Err(error);
     }
     let manifest = choice.manifest;
-    check_no_parts(manifest)?;
     let number = choice.number;
     let memory = MEMORY_BYTES + manifest.rows() * MEMORY_BYTES_PER_ROW;
     let memory = options.memory_budget_bytes.unwrap_or(memory);
     let bank = NewBank::create(new, &manifest.tables, 1 << manifest.page_bits, memory)?;
+    let parts = ColdParts::of(dir, &files, &mut choice);
     let mut log = LogFiles::new(dir, manifest);
     log.trust_headers(manifest.log_end, choice.log_end);
     let source = choice.source();
@@ -195,7 +205,9 @@ pub fn salvage(
         bank,
         progress,
         faults: PageFaults::default(),
-        open: Vec::new(),
+        open: OpenChains::default(),
+        gone: HashSet::new(),
+        has_parts: parts.is_some(),
         entries_lost: 0,
         strangers: 0,
         uncertain: vec![0; manifest.tables.len()],
@@ -206,6 +218,9 @@ pub fn salvage(
             salvager.behind_broken_chains(&mut log)?;
         }
         RowSource::Log => salvager.all_records(&mut log)?,
+    }
+    if let Some(parts) = &parts {
+        choice.damage.extend(salvager.cold_rows(parts)?);
     }
     let kept = blob.as_deref().unwrap_or_default();
     let Salvager { bank, faults, entries_lost, strangers, uncertain, .. } = salvager;
@@ -341,22 +356,15 @@ fn tables(
     Ok(salvaged.collect())
 }
 
-/// A chain of records that contains a damaged record, at address `below`. The chain's older records
-/// have lower addresses and may be sound. The keys in `seen` were found before the damage.
-struct OpenChain {
-    bucket: u64,
-    depth: u32,
-    entry: Entry,
-    below: u64,
-    seen: BTreeSet<(TableNumber, u64)>,
-}
-
 struct Salvager<'a> {
     sources: &'a [Source],
     bank: NewBank,
     progress: &'a mut dyn FnMut(Progress),
     faults: PageFaults,
-    open: Vec<OpenChain>,
+    open: OpenChains,
+    /// The rows that a tombstone in the log deletes. Empty if there are no parts.
+    gone: HashSet<(TableNumber, u64)>,
+    has_parts: bool,
     entries_lost: u64,
     /// Number of rows whose table is not in the manifest.
     strangers: u64,
@@ -424,7 +432,15 @@ impl Salvager<'_> {
 
     /// Copies the last record of each key.
     fn all_records(&mut self, log: &mut LogFiles) -> Result<()> {
-        self.records(log, |salvager, _, (table, key), value| salvager.bank.set(table, key, value))
+        self.records(log, |salvager, _, (table, key), value| {
+            if salvager.has_parts {
+                match value {
+                    Some(_) => salvager.gone.remove(&(table, key)),
+                    None => salvager.gone.insert((table, key)),
+                };
+            }
+            salvager.bank.set(table, key, value)
+        })
     }
 
     /// For each broken chain, copies rows from the records that are older than the damaged record.
@@ -434,36 +450,107 @@ impl Salvager<'_> {
             return Ok(());
         }
         let key_hash = self.sources[0].key_hash;
-        let mut by_bucket: HashMap<(u32, u64), Vec<&OpenChain>> = HashMap::new();
-        for chain in &open {
-            by_bucket.entry((chain.depth, chain.bucket)).or_default().push(chain);
-        }
-        let depths: BTreeSet<u32> = open.iter().map(|chain| chain.depth).collect();
         let mut found: HashMap<(TableNumber, u64), Option<Vec<u8>>> = HashMap::new();
         self.records(log, |_, address, row, value| {
-            let hash = key_hash.of(row.0, row.1);
-            let leads = depths.iter().any(|&depth| {
-                let bucket = hash & ((1 << depth) - 1);
-                let chains = by_bucket.get(&(depth, bucket)).into_iter().flatten();
-                chains.into_iter().any(|chain| {
-                    chain.entry.matches(Probe::new(hash, depth))
-                        && address < chain.below
-                        && !chain.seen.contains(&row)
-                })
-            });
-            if leads {
+            if open.lead_to(key_hash.of(row.0, row.1), row, address) {
                 found.insert(row, value.map(<[u8]>::to_vec));
             }
             Ok(())
         })?;
+        self.open = open;
         for ((table, key), value) in found {
-            if value.is_some() && !self.bank.has(table, key)? {
+            if value.is_none() && self.has_parts {
+                self.gone.insert((table, key));
+            } else if value.is_some() && !self.bank.has(table, key)? {
                 self.bank.set(table, key, value.as_deref())?;
                 self.uncertain[usize::from(table.0) - 1] += 1;
             }
         }
         Ok(())
     }
+
+    /// Copies the rows of the parts that the log does not have. Returns the damage of the parts.
+    fn cold_rows(&mut self, parts: &ColdParts) -> Result<Vec<Damage>> {
+        let source = &self.sources[0];
+        let mut rows = NewestRows::new(&parts.files, &parts.parts, 0);
+        let mut damage = Vec::new();
+        // The loop ends with the last row.
+        while rows.advance()? {
+            let (row, is_doubtful) = rows.row();
+            let of_row = (row.table, row.key);
+            let table = source.table(row.table, 0).filter(|table| !table.dropped);
+            let Some(table) = table.filter(|_| !row.flags.tombstone) else { continue };
+            if self.gone.contains(&of_row) || self.bank.has(row.table, row.key)? {
+                continue;
+            }
+            match parts::value(table, row) {
+                Ok(value) => self.bank.set(row.table, row.key, Some(value))?,
+                Err(what) => {
+                    damage.push(rows.damage_here(&parts.files, what));
+                    continue;
+                }
+            }
+            if is_doubtful || !parts.is_exact || self.open.lead_to(row.hash, of_row, 0) {
+                self.uncertain[usize::from(row.table.0) - 1] += 1;
+            }
+        }
+        damage.extend(rows.damage(&parts.files, &source.tables));
+        Ok(damage)
+    }
+}
+
+/// The parts of the checkpoint that is copied.
+struct ColdParts {
+    files: PartFiles,
+    parts: Vec<RangedPart>,
+    /// False if the parts may be others than the checkpoint's.
+    is_exact: bool,
+}
+
+impl ColdParts {
+    /// Returns the parts of the checkpoint of `choice`, and notes the damage of its list. `None` if
+    /// the bank has no parts.
+    fn of(dir: &Arc<Directory>, files: &BankFiles, choice: &mut Choice<'_>) -> Option<Self> {
+        let manifest = choice.manifest;
+        let part_files = PartFiles::new(dir, manifest);
+        let is_own = manifest.number == choice.number;
+        let place = files.checkpoints.list_path(choice.number);
+        let list = match is_own {
+            true => files.checkpoints.parts(manifest),
+            false if place.is_taken() => list_by_itself(&place, choice),
+            false => Ok(PartList::default()),
+        };
+        let error = match list {
+            Ok(list) if list.parts.is_empty() => return None,
+            Ok(list) => {
+                let parts = list.parts.into_iter().map(RangedPart::from).collect();
+                return Some(ColdParts { files: part_files, parts, is_exact: true });
+            }
+            Err(error) => error,
+        };
+        choice.damage.push(list_damage(&error, &place, choice.number));
+        let FoundParts { parts, is_exact, damage } = find_parts(&part_files, manifest);
+        choice.damage.extend(damage);
+        let number = choice.number;
+        choice.notes.push(match is_exact {
+            true => format!(
+                "the list of the parts of checkpoint {number} is damaged: the parts were found by their headers"
+            ),
+            false => format!(
+                "the list of the parts of checkpoint {number} is damaged, and the folder has parts of other \
+                 checkpoints too: rows of the parts may have their value of an earlier or later checkpoint"
+            ),
+        });
+        Some(ColdParts { files: part_files, parts, is_exact })
+    }
+}
+
+/// Reads the list of parts of a checkpoint whose manifest can't be read.
+fn list_by_itself(place: &Place, choice: &Choice<'_>) -> Result<PartList> {
+    let manifest = choice.manifest;
+    let of = CheckpointIdentity::found(place, LIST_KIND, manifest.bank, choice.number)?;
+    let file_bytes = place.len().map_err(|e| Error::io("stat", place, e))?;
+    PartList::read(place, of, file_bytes, manifest.segment_bytes)
 }
 
 impl Visit for Salvager<'_> {
@@ -483,16 +570,20 @@ impl Visit for Salvager<'_> {
         Ok(true)
     }
 
+    fn tombstone(&mut self, _source: usize, table: TableNumber, key: u64) {
+        if self.has_parts {
+            self.gone.insert((table, key));
+        }
+    }
+
     fn broken(&mut self, _log: &LogFiles, broken: Broken<'_>) -> Result<()> {
-        let Broken { bucket, depth, entry, at: below, seen, what, .. } = broken;
-        if what == super::walk::STRANGER {
+        if broken.what == super::walk::STRANGER {
             self.strangers += 1;
         } else {
             self.entries_lost += 1;
         }
-        if entry.is_chained() {
-            let seen = seen.iter().copied().collect();
-            self.open.push(OpenChain { bucket, depth, entry, below, seen });
+        if broken.entry.is_chained() || self.has_parts {
+            self.open.note(&broken);
         }
         Ok(())
     }

@@ -8,9 +8,9 @@
 //! - that each index entry leads to a sound record of a table of the checkpoint;
 //! - that each record of the entry's chain matches the entry's tag, if the hash of the record's key
 //!   belongs to the entry's bucket;
-//! - that the index leads to the number of rows and bytes that the manifest gives for each table.
-//!   In a bank with parts it may lead to fewer;
-//! - the list of parts, and each block of each part.
+//! - the list of parts of each checkpoint, and each block, fence, filter and count of each part;
+//! - that the index and the parts have the number of rows and bytes that the manifest gives for
+//!   each table.
 //!
 //! Verification skips the log below the oldest `log_begin` and above the newest `log_end`, because
 //! no checkpoint uses these parts.
@@ -19,10 +19,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::bank::BankFiles;
+use super::cold_check::ColdCheck;
 use super::damaged_pages::PageFaults;
 use super::log_files::{LogFiles, PageRead, refused};
 use super::walk::{Broken, Row, Source, Visit, walk};
-use super::{Damage, Progress, blob_identity, index, parts};
+use super::{Damage, Progress, blob_identity, index};
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::identity::CheckpointIdentity;
@@ -31,6 +32,7 @@ use crate::checkpoint::manifest::Manifest;
 use crate::error::{Error, Result};
 use crate::files::checked_stream::survey;
 use crate::files::directory::Directory;
+use crate::record::address::TableNumber;
 use crate::record::hash::KeyHash;
 use crate::record::layout::record_bytes;
 
@@ -86,6 +88,8 @@ pub struct VerifyReport {
     pub pages: u64,
     /// Number of sound records in these pages.
     pub records: u64,
+    /// Number of parts of the cold tier that were read.
+    pub parts: u64,
 }
 
 impl VerifyReport {
@@ -200,13 +204,19 @@ fn attempt(
         let refused = refused(dir, newest.segment_bytes).into_iter();
         damage.extend(refused.map(|(path, what)| Damage::in_log(path, what)));
     }
-    damage.extend(parts::damage(dir, &files, wanted)?);
-    let mut checker = Checker::new(&sources, damage, progress);
+    let cold = ColdCheck::new(dir, &files, &sources, options.memory_bytes, &mut damage)?;
+    let mut checker = Checker::new(&sources, damage, cold, progress);
     checker.report.unchecked = unchecked;
     if let Some(manifest) = files.manifests.last() {
         let mut log = LogFiles::new(dir, manifest);
         files.manifests.iter().rev().for_each(|older| log.extend_back(older));
-        if let Err(error) = walk(&files, &mut log, &sources, options.memory_bytes, &mut checker) {
+        let walked = walk(&files, &mut log, &sources, options.memory_bytes, &mut checker);
+        let counted = walked.and_then(|()| {
+            let Checker { cold, found, report, .. } = &mut checker;
+            let damage = &mut report.damage;
+            cold.count_rows(&files, &mut log, &sources, options.memory_bytes, found, damage)
+        });
+        if let Err(error) = counted {
             let gone = sources.iter().any(|source| !files.is_kept(source.identity.checkpoint));
             return if gone { Ok(None) } else { Err(error) };
         }
@@ -231,7 +241,6 @@ impl Source {
             key_hash: KeyHash::new(manifest.hash_seed),
             tables: manifest.tables.clone(),
             tables_end: manifest.log_end,
-            has_parts: manifest.cold.as_ref().is_some_and(|cold| cold.part_bytes > 0),
         }
     }
 }
@@ -277,6 +286,7 @@ struct Checker<'a> {
     /// For each checkpoint and table, the number of rows that were found and the bytes of their
     /// records.
     found: Vec<Vec<(u64, u64)>>,
+    cold: ColdCheck,
     faults: PageFaults,
     astray: u64,
 }
@@ -285,6 +295,7 @@ impl<'a> Checker<'a> {
     fn new(
         sources: &'a [Source],
         damage: Vec<Damage>,
+        cold: ColdCheck,
         progress: &'a mut dyn FnMut(Progress),
     ) -> Self {
         let of = |source: &Source| CheckpointReport {
@@ -295,6 +306,7 @@ impl<'a> Checker<'a> {
         let report = VerifyReport {
             checkpoints: sources.iter().map(of).collect(),
             damage,
+            parts: cold.parts,
             ..VerifyReport::default()
         };
         Checker {
@@ -302,6 +314,7 @@ impl<'a> Checker<'a> {
             progress,
             report,
             found: sources.iter().map(|source| vec![(0, 0); source.tables.len()]).collect(),
+            cold,
             faults: PageFaults::default(),
             astray: 0,
         }
@@ -322,7 +335,8 @@ impl<'a> Checker<'a> {
     fn compare_counts(&mut self, files: &BankFiles, sources: &[Source]) {
         for (number, source) in sources.iter().enumerate() {
             let report = &mut self.report.checkpoints[number];
-            let explained = report.entries_lost > 0 || !source.has_index;
+            let explained =
+                report.entries_lost > 0 || !source.has_index || self.cold.is_damaged(number);
             let path = files.checkpoints.manifest_path(source.identity.checkpoint);
             for (table, &(rows, bytes)) in source.tables.iter().zip(&self.found[number]) {
                 if table.dropped {
@@ -330,14 +344,11 @@ impl<'a> Checker<'a> {
                 }
                 let name = table.name.clone();
                 let rows_named = table.rows;
-                let fits = match source.has_parts {
-                    true => rows <= table.rows,
-                    false => rows == table.rows && (!table.variable || bytes == table.record_bytes),
-                };
+                let fits = rows == table.rows && (!table.variable || bytes == table.record_bytes);
                 if !fits && !explained {
                     let what = format!(
-                        "table {name:?} has {rows_named} rows of {} bytes here, the index leads to \
-                         {rows} of {bytes}",
+                        "table {name:?} has {rows_named} rows of {} bytes here, the index and the parts \
+                         lead to {rows} of {bytes}",
                         table.live_bytes()
                     );
                     let mut damage = Damage::in_file(&path, 0, source.identity.checkpoint, what);
@@ -369,6 +380,11 @@ impl<'a> Checker<'a> {
             };
             report.damage.retain(|damage| damage.checkpoint.is_none_or(|of| kept(&of)));
             report.damage.retain(named);
+            // The writer may have removed parts that only removed checkpoints had.
+            report.damage.retain(|damage| {
+                let is_kept = |place: usize| kept(&sources[place].identity.checkpoint);
+                damage.part.is_none_or(|part| self.cold.is_named(part, is_kept))
+            });
             report.checkpoints.retain(|checkpoint| kept(&checkpoint.number));
             report.gone = gone;
         }
@@ -416,7 +432,13 @@ impl Visit for Checker<'_> {
         let found = &mut self.found[row.source][usize::from(row.table.0) - 1];
         found.0 += 1;
         found.1 += record_bytes(row.value.len()) as u64;
+        let key_hash = self.sources[row.source].key_hash;
+        self.cold.note(row.source, key_hash, row.table, row.key);
         Ok(true)
+    }
+
+    fn tombstone(&mut self, source: usize, table: TableNumber, key: u64) {
+        self.cold.note(source, self.sources[source].key_hash, table, key);
     }
 
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()> {
@@ -437,6 +459,7 @@ impl Visit for Checker<'_> {
             offset,
             page: Some(page),
             pages: 1,
+            part: None,
             tables: Vec::new(),
             checkpoint: Some(number),
             what,

@@ -48,8 +48,6 @@ pub(super) struct Source {
     /// `log_end` if the checkpoint's own manifest is lost and `tables` come from an older
     /// checkpoint.
     pub(super) tables_end: u64,
-    /// True if parts of the cold tier have some of the rows.
-    pub(super) has_parts: bool,
 }
 
 /// An index entry whose chain contains a record that can't be used.
@@ -83,6 +81,8 @@ pub(super) trait Visit {
     fn missing(&mut self, log: &LogFiles, start: u64, end: u64);
     /// Called for each row, in no particular order. Returns false to end the walk.
     fn row(&mut self, row: Row<'_>) -> Result<bool>;
+    /// Called for each row that is deleted by a tombstone in the log. Default: does nothing.
+    fn tombstone(&mut self, _source: usize, _table: TableNumber, _key: u64) {}
     /// Called for an entry whose chain contains an unusable record.
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()>;
     /// Called after each page.
@@ -364,7 +364,9 @@ impl Chain<'_> {
                 return Err(STRANGER.to_owned());
             };
             self.seen.push((table, key));
-            if !image.link().is_tombstone() && !entry.dropped {
+            if image.link().is_tombstone() {
+                visit.tombstone(usize::from(item.source), table, key);
+            } else if !entry.dropped {
                 let value = Source::value(entry, image)?;
                 let row = Row { source: usize::from(item.source), table, key, value };
                 match visit.row(row) {

@@ -28,6 +28,7 @@
 //! abandoned may have had the number of a later part. The salts of the two differ.
 
 mod opening;
+mod scanning;
 #[cfg(test)]
 mod tests;
 pub(crate) mod view;

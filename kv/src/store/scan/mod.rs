@@ -22,18 +22,27 @@
 //! current, and only in the bucket of the key's own hash. Both kinds are rare if the index has
 //! enough memory. If most keys share slots, walking the chains costs random reads.
 //!
+//! **The cold tier.** If the checkpoint has parts, the scan then returns their rows (`cold`).
+//!
 //! **Memory.** The scan borrows about two pages from the memory budget, and the log gives up frames
 //! for them. One page holds the page of the log that is read. The other page holds the window's
-//! bits, and bits that mark the buckets that the scan has read.
+//! bits, and bits that mark the buckets that the scan has read. With parts, it
+//! borrows about an eighth of the budget more.
+
+mod cold;
+#[cfg(test)]
+mod tests;
 
 use crate::record::check;
 use crate::record::check::Checked;
 use crate::record::check::Site;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::checkpoint::manifest::Manifest;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Read};
+use crate::engine::cold::view::ColdView;
 use crate::engine::core::Core;
 use crate::engine::space::pins::LogPin;
 use crate::error::{Error, Result};
@@ -44,6 +53,7 @@ use crate::operation::Width;
 use crate::record::address::{Address, TableId, TableNumber};
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 use crate::store::Store;
+use cold::ColdScan;
 
 /// Number of bytes of log for each bit of a window. This is the length of the shortest record.
 const GRAIN_BYTES: u64 = HEADER_BYTES as u64;
@@ -86,10 +96,19 @@ pub struct Scan<'a> {
     page_start: u64,
     offset: usize,
     used: usize,
+    /// The rows of the cold tier. `None` if the checkpoint has no parts.
+    cold: Option<Box<ColdScan>>,
     /// Keeps the log that the scan reads from being freed. Dropped after `Scan::drop` has returned
     /// the scan's memory.
     _pin: LogPin,
     lent_bytes: u64,
+}
+
+/// Where the scan's present row is.
+enum At {
+    /// In `page`: the row's key, and the range of its value.
+    Page(u64, Range<usize>),
+    Cold,
 }
 
 /// The part of the log that the scan reads now. A bit is set for each current record.
@@ -133,9 +152,9 @@ impl Store {
     /// Begins a scan, which reads all rows of a table as the newest checkpoint holds them. Each row
     /// is returned once, in no particular order. Other calls continue during the scan. The scan
     /// reads the checkpoint's whole log, including the records of other tables. Until the scan is
-    /// dropped, the log that it needs is not freed, and the scan borrows about two pages of the
-    /// memory budget. In a read-only store, the scan shows the checkpoint of the store at the
-    /// beginning of the scan.
+    /// dropped, the log and the parts that it needs are not freed. The scan borrows about two pages
+    /// of the memory budget, and an eighth of it if the bank has a cold tier. In a read-only store,
+    /// the scan shows the checkpoint of the store at the beginning of the scan.
     ///
     /// ```
     /// # fn main() -> embank_kv::Result<()> {
@@ -175,7 +194,8 @@ impl Store {
             core.tables.width(table)?;
             let images = self.checkpoints.images(&at.manifest);
             let pin = LogPin::new(&core, at.manifest.log_begin);
-            return Scan::new((Arc::clone(&core), held), &at.manifest, images, table, pin);
+            let held = (Arc::clone(&core), held);
+            return Scan::new(held, &at.manifest, images, table, (pin, core.cold.view()));
         }
         // Held until the log is pinned. Otherwise a later checkpoint could remove this checkpoint,
         // or give the table's number to another table.
@@ -187,19 +207,22 @@ impl Store {
         let manifest = self.checkpoints.manifest(newest.number)?;
         let images = self.checkpoints.images(&manifest).keep_open()?;
         let pin = LogPin::new(&core, manifest.log_begin);
+        let list = self.checkpoints.parts(&manifest)?;
+        let view = core.cold.view_of(&list, manifest.part_site(&*core.log.device))?;
         drop(newest);
-        Scan::new((core, held), &manifest, images, table, pin)
+        Scan::new((core, held), &manifest, images, table, (pin, Arc::new(view)))
     }
 }
 
 impl Scan<'_> {
-    /// Makes a scan of `table` in the checkpoint of `manifest`. `pin` keeps the checkpoint's log.
+    /// Makes a scan of `table` in the checkpoint of `manifest`. `pin` keeps the checkpoint's log,
+    /// and `view` has its parts.
     pub(crate) fn new(
         (core, held): (Arc<Core>, Option<Arc<Store>>),
         manifest: &Manifest,
         images: Images,
         table: TableId,
-        pin: LogPin,
+        (pin, view): (LogPin, Arc<ColdView>),
     ) -> Result<Self> {
         let page_bytes = core.log.page_bytes();
         // The bits that mark the buckets that were read use a part of the window's memory, but at
@@ -224,6 +247,7 @@ impl Scan<'_> {
             page_start: manifest.log_begin,
             offset: 0,
             used: 0,
+            cold: None,
             _pin: pin,
             lent_bytes: 0,
         };
@@ -237,12 +261,21 @@ impl Scan<'_> {
         scan.width = entry.width();
         scan.value_bytes = entry.value_bytes as usize;
         scan.rows = entry.rows;
+        let budget_bytes = core.budget.total_bytes();
+        let cold = ColdScan::new(view, &core.log.device, table.number, budget_bytes);
+        let (cold, cold_bytes) = cold.map_or((None, 0), |(cold, bytes)| (Some(cold), bytes));
+        // Set before the budget can refuse, so that the parts are released.
+        scan.cold = cold;
+        let lent_bytes = lent_bytes + cold_bytes;
         core.budget.lend(lent_bytes)?;
         scan.lent_bytes = lent_bytes;
         core.cache.give_way(&core.log);
         core.log.give_way()?;
         scan.page = AlignedBuffer::zeroed(page_bytes as usize);
         scan.window.bits = vec![0; (page_bytes - from_window) as usize / 8];
+        if let Some(cold) = &mut scan.cold {
+            cold.allocate();
+        }
         Ok(scan)
     }
 
@@ -263,6 +296,39 @@ impl Scan<'_> {
     /// # Errors
     /// `Damaged`, `Truncated` or `Io` if a part of the checkpoint cannot be read.
     pub fn next_row(&mut self) -> Result<Option<ScannedRow<'_>>> {
+        let Some(at) = self.advance()? else { return Ok(None) };
+        let (key, value) = match (at, &self.cold) {
+            (At::Page(key, value), _) => (key, &self.page[value]),
+            (At::Cold, Some(cold)) => cold.row(self.width, self.value_bytes)?,
+            (At::Cold, None) => unreachable!("only the cold side returns rows of parts"),
+        };
+        Ok(Some(ScannedRow { key, value }))
+    }
+
+    /// Moves to the next row. `None` after the last row.
+    fn advance(&mut self) -> Result<Option<At>> {
+        // The loop ends: the log and the parts of a slice end, and each slice has higher hashes.
+        loop {
+            if self.cold.as_ref().is_none_or(|cold| cold.is_noting()) {
+                if let Some(row) = self.advance_in_log()? {
+                    return Ok(Some(row));
+                }
+                let Some(cold) = &mut self.cold else { return Ok(None) };
+                cold.begin_merging();
+            }
+            let Some(cold) = &mut self.cold else { return Ok(None) };
+            if cold.advance()? {
+                return Ok(Some(At::Cold));
+            }
+            if !cold.next_slice() {
+                return Ok(None);
+            }
+            self.rewind();
+        }
+    }
+
+    /// Moves to the next row of the log. `None` after the last row.
+    fn advance_in_log(&mut self) -> Result<Option<At>> {
         // The loop ends: each iteration moves to the next record, the next page or the next window.
         loop {
             if self.offset + HEADER_BYTES > self.used {
@@ -280,10 +346,18 @@ impl Scan<'_> {
                 return Err(self.damaged(self.page_start + at as u64, "it runs past its page"));
             }
             self.offset += bytes;
-            let counts = shape.table() == self.table
+            let is_current = shape.table() == self.table
                 && !link.is_invalid()
-                && !link.is_tombstone()
                 && self.window.is_set(self.page_start + at as u64);
+            let (key, is_row) = (image.key(), !link.is_tombstone());
+            let counts = is_current
+                && match &mut self.cold {
+                    None => is_row,
+                    Some(cold) => {
+                        cold.note(self.core.key_hash.of(self.table, key));
+                        is_row && cold.is_first_slice()
+                    }
+                };
             if counts {
                 let value_bytes = image.value_bytes().filter(|&bytes| match self.width {
                     Width::Fixed => bytes == self.value_bytes,
@@ -294,10 +368,17 @@ impl Scan<'_> {
                     return Err(self.damaged(address, "its length is not the table's"));
                 };
                 let value = at + HEADER_BYTES..at + HEADER_BYTES + value_bytes;
-                let key = RecordImage::new(&self.page[at..self.used]).key();
-                return Ok(Some(ScannedRow { key, value: &self.page[value] }));
+                return Ok(Some(At::Page(key, value)));
             }
         }
+    }
+
+    /// Goes back to the beginning of the log.
+    fn rewind(&mut self) {
+        self.window.end = self.log_begin;
+        self.window.start = self.log_begin;
+        self.page_start = self.log_begin;
+        (self.offset, self.used) = (0, 0);
     }
 
     /// Reads the next page. Returns false after the last page.
@@ -454,6 +535,9 @@ impl Drop for Scan<'_> {
     fn drop(&mut self) {
         if !self.core.home.is_here() {
             return;
+        }
+        if let Some(cold) = self.cold.take() {
+            self.core.cold.release_view(cold.into_view(), self.core.log.device.as_ref());
         }
         self.core.budget.take_back(self.lent_bytes);
         self.core.log.allowance_changed();
