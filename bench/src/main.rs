@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `ground/` | what the measurements share: data, bare loops, contenders, rounds, reports |
 //! | `measure/store/` | tables and the store in memory, index growth, cache policy, mechanisms, the soak |
-//! | `measure/cold/` | a cold tier: a prototype's processor time, and what RocksDB writes |
+//! | `measure/cold/` | a cold tier: its processor time and memory, and what RocksDB writes |
 //! | `measure/drive/` | the drive, tables larger than memory, checkpoints, opening, damage |
 //! | `measure/serving/` | a read-only bank beside a process that trains it |
 //! | `measure/pipeline/` | preprocessing |

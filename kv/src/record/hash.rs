@@ -52,7 +52,7 @@ fn finish(x: u64) -> u64 {
 }
 
 /// Returns the key whose hash under seed 0 is `hash`.
-#[cfg(test)]
+#[cfg(any(test, feature = "bench"))]
 pub(crate) fn unhash(table: TableNumber, hash: u64) -> u64 {
     fn inverse(odd: u64) -> u64 {
         // `odd` is its own inverse in the lowest 3 bits. Each step of Newton's iteration doubles

@@ -2,6 +2,8 @@
 //! module is not part of the API. It exists only with the feature `bench`, and changes with the
 //! internals.
 
+pub mod cold;
+
 use std::sync::Arc;
 
 use crate::device::{AlignedBuffer, Device};

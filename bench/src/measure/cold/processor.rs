@@ -1,31 +1,28 @@
 //! The processor's part of `cold`: what a lookup, a spilled row and a merged row cost.
 //!
-//! Estimate, from the design, written before measuring: a lookup in the filters of 15 runs and of
-//! the base takes 0.9 us, a key's filter 80 to 250 ns, a row's sort 28 ns, and its part in a merge
-//! of 16 runs 27 ns.
+//! Estimate, from the design, written before measuring: a lookup in the filters of 15 runs takes
+//! 1 us, a row's memory is 0.9 bytes, its sort 28 ns, and its part in a merge of 16 runs 27 ns.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use embank_kv::bench::cold::{ColdPart, Shelf, hash_of, key_of, probe};
 use fastrand::Rng;
 
 use crate::ground::loading::bar;
 use crate::ground::report::Row;
 use crate::ground::rounds::Spread;
-use crate::measure::cold::lookup::{BASE_COLUMNS, Filters, GROUP_ROWS, RUN_COLUMNS, Tier};
-use crate::measure::cold::merge::{Merged, RUNS, merge};
-use crate::measure::cold::ribbon::Builder;
-use crate::measure::cold::rows::{
-    BlockWriter, ROW_HEADER_BYTES, block_bytes, check_block, fill_row, hash_of, key_of,
-    rows_a_block, rows_of, version_of,
-};
-use crate::measure::cold::run::Run;
+use crate::measure::cold::rows::{ROW_HEADER_BYTES, fill_row, version_of};
 use crate::measure::cold::sort::Sorter;
 use crate::measure::store::growth::processor_time;
 
 /// Runs that a lookup asks.
 const PROBED_RUNS: usize = 15;
+/// Runs that a merge joins.
+const MERGED_RUNS: usize = 16;
+/// Columns of a run's filters: 1 of 512 absent keys passes.
+const RUN_COLUMNS: u32 = 9;
 /// Bytes of a row of 64 and of 512 bytes with its header.
 const ROW_64: usize = 64 + ROW_HEADER_BYTES;
 const ROW_512: usize = 512 + ROW_HEADER_BYTES;
@@ -112,108 +109,146 @@ fn beside_design(mut figure: Row, design: f64) -> Row {
     figure
 }
 
-/// Returns `count` random hashes in ascending order.
-fn hashes(random: &mut Rng, count: usize) -> Vec<u64> {
-    let mut hashes: Vec<u64> = (0..count).map(|_| random.u64(..)).collect();
-    hashes.sort_unstable();
-    hashes
+/// Random hashes in ascending order: their distances are those of evenly spread random numbers.
+struct Ascending<'r> {
+    random: &'r mut Rng,
+    mean: f64,
+    last: f64,
+    left: usize,
 }
 
-/// The filters of a part, and some of its hashes.
-struct Built<const COLUMNS: usize> {
-    filters: Filters<COLUMNS>,
+impl<'r> Ascending<'r> {
+    /// Returns about `count` hashes.
+    fn new(random: &'r mut Rng, count: usize) -> Self {
+        // Five standard deviations of the last hash: it lies within 64 bits almost always.
+        let spare = 5.0 * (count as f64).sqrt();
+        Ascending { random, mean: 2f64.powi(64) / (count as f64 + spare), last: 0.0, left: count }
+    }
+}
+
+impl Iterator for Ascending<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        self.left = self.left.checked_sub(1)?;
+        // A number of 53 bits can't name each hash. The lower bits are random.
+        self.last += self.mean * -(1.0 - self.random.f64()).ln() + 4096.0;
+        (self.last < 2f64.powi(64)).then(|| self.last as u64 & !4095 | self.random.u64(..4096))
+    }
+}
+
+/// A part that was written, some of its hashes, and nanoseconds of processor time for each row.
+struct Built {
+    part: ColdPart,
     sample: Vec<u64>,
-    nanoseconds_a_key: f64,
+    nanoseconds_a_row: f64,
 }
 
-fn build<const COLUMNS: usize>(
+/// Writes a part of `rows` rows of 64 bytes and keeps about `samples` of their hashes.
+fn build(
+    shelf: &Shelf,
     random: &mut Rng,
-    keys: usize,
+    rows: usize,
+    columns: u32,
     samples: usize,
-    builder: &mut Builder,
-) -> Built<COLUMNS> {
-    let hashes = hashes(random, keys);
+) -> Result<Built> {
+    let step = (rows / samples.max(1)).max(1);
+    let mut sample = Vec::new();
+    let value = [7; ROW_64 - ROW_HEADER_BYTES];
+    let hashes = Ascending::new(random, rows).enumerate().map(|(number, hash)| {
+        if number.is_multiple_of(step) {
+            sample.push(hash);
+        }
+        (hash, key_of(hash), &value[..])
+    });
     let began = processor_time();
-    let filters = Filters::build(&hashes, builder);
-    let nanoseconds_a_key = per_thing(processor_time() - began, keys);
-    let sample = (0..samples).map(|_| hashes[random.usize(..keys)]).collect();
-    Built { filters, sample, nanoseconds_a_key }
+    let part = shelf.write(columns, value.len(), hashes)?;
+    let nanoseconds_a_row = per_thing(processor_time() - began, rows);
+    ensure!(part.rows() as f64 > 0.99 * rows as f64, "wrong answer: {} rows", part.rows());
+    Ok(Built { part, sample, nanoseconds_a_row })
 }
 
-/// Filters: building, false positives, lookups.
+/// Filters and fences: building, memory, false positives, lookups.
 fn filters(sizes: &Sizes, seed: u64, figures: &mut Vec<Row>) -> Result<()> {
     let random = &mut Rng::with_seed(seed);
-    let builder = &mut Builder::default();
+    let shelf = Shelf::new(false);
     let (mut runs, mut built, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..PROBED_RUNS {
-        let run = build::<RUN_COLUMNS>(random, sizes.run_keys, 10_000, builder);
-        built.push(run.nanoseconds_a_key);
+        let run = build(&shelf, random, sizes.run_keys, RUN_COLUMNS, 10_000)?;
+        built.push(run.nanoseconds_a_row);
         kept.push(run.sample);
-        runs.push(run.filters);
+        runs.push(run.part);
     }
-    let base = build::<BASE_COLUMNS>(random, sizes.base_keys, sizes.lookups, builder);
-    let tier = Tier { runs, base: base.filters };
-    let run_bytes: usize = tier.runs.iter().map(Filters::bytes).sum();
-    let bytes_a_key = run_bytes as f64 / (PROBED_RUNS * sizes.run_keys) as f64;
-    let runs_name = format!("filters of runs, {RUN_COLUMNS} columns");
-    let base_name = format!("filters of the base, {BASE_COLUMNS} columns");
-    let built = Row::of(format!("{runs_name}: build"), "ns/key", Spread::of(built), 1.0);
-    figures.push(beside_design(built, 250.0));
-    let memory = Row::count(format!("{runs_name}: memory"), "bytes/key", bytes_a_key);
-    figures.push(beside_design(memory, 10.1 / 8.0));
-    let once = Spread::of(vec![base.nanoseconds_a_key]);
-    let built = Row::of(format!("{base_name}: build"), "ns/key", once, 1.0);
-    figures.push(beside_design(built, 250.0));
-    let bytes_a_key = tier.base.bytes() as f64 / sizes.base_keys as f64;
-    let memory = Row::count(format!("{base_name}: memory"), "bytes/key", bytes_a_key);
-    figures.push(beside_design(memory, 4.5 / 8.0));
+    let base = build(&shelf, random, sizes.base_keys, 0, sizes.lookups)?;
+    let mut without: Vec<f64> = Vec::new();
+    for _ in 0..sizes.rounds {
+        without.push(build(&shelf, random, sizes.run_keys, 0, 1)?.nanoseconds_a_row);
+    }
+    let of_runs = format!("part of a run, 64 B, {RUN_COLUMNS} columns");
+    let mut push = |name: String, spread| figures.push(Row::of(name, "ns/row", spread, 1.0));
+    push(format!("{of_runs}: write"), Spread::of(built));
+    push("part, 64 B, no filters: write".to_owned(), Spread::of(without));
+    let bytes = |parts: &[ColdPart]| parts.iter().map(ColdPart::memory_bytes).sum::<usize>() as f64;
+    let rows = |parts: &[ColdPart]| parts.iter().map(ColdPart::rows).sum::<u64>() as f64;
+    let base_parts = std::slice::from_ref(&base.part);
+    let mut memory = |name: String, value, design| {
+        figures.push(beside_design(Row::count(name, "bytes/row", value), design));
+    };
+    memory(format!("{of_runs}: memory"), bytes(&runs) / rows(&runs), 0.05 + 10.1 / 8.0);
+    memory(
+        "base without filters, 64 B: memory".to_owned(),
+        bytes(base_parts) / rows(base_parts),
+        0.05,
+    );
+    let all = rows(&runs) + rows(base_parts);
+    let share = rows(&runs) / rows(base_parts);
+    memory(
+        format!("tier of {:.0} million rows, runs are {share:.2} of the base: memory", all / 1e6),
+        (bytes(&runs) + bytes(base_parts)) / all,
+        0.9,
+    );
 
-    // No key may be denied by the filter that holds it.
-    for (number, (run, sample)) in tier.runs.iter().zip(&kept).enumerate() {
+    // No key may be denied by the filter that has it.
+    for (number, (run, sample)) in runs.iter().zip(&kept).enumerate() {
         ensure!(
-            sample.iter().all(|&hash| run.may_hold(hash)),
+            sample.iter().all(|&hash| run.may_have(hash)),
             "wrong answer: the filters of run {number} deny one of its keys"
         );
     }
+    let mut present = base.sample;
+    random.shuffle(&mut present);
     let absent: Vec<u64> = (0..sizes.lookups).map(|_| random.u64(..)).collect();
-    let mut candidates = vec![0u32; sizes.lookups];
-    for (what, hashes) in [("present in the base", &base.sample), ("absent", &absent)] {
+    for (what, hashes) in [("present in the base", &present), ("absent", &absent)] {
+        let mut candidates = vec![0u32; hashes.len()];
         let spread = nanoseconds(sizes.rounds, hashes.len(), || {
-            tier.probe(hashes, &mut candidates);
+            probe(&runs, hashes, &mut candidates);
             black_box(&mut candidates);
             Ok(())
         })?;
-        let mib = (run_bytes + tier.base.bytes()) >> 20;
-        let name = format!("lookup in {PROBED_RUNS} runs and the base, {mib} MiB: {what}");
-        figures.push(beside_design(Row::of(name, "us", spread, 1e-3), 0.9));
+        let mib = bytes(&runs) / f64::from(1 << 20);
+        let name = format!("lookup in {PROBED_RUNS} runs, {mib:.0} MiB: {what}");
+        figures.push(beside_design(Row::of(name, "us", spread, 1e-3), 1.0));
         check_candidates(what, &candidates, figures)?;
     }
+    let spread = nanoseconds(sizes.rounds, present.len(), || {
+        black_box(present.iter().fold(0, |all, &hash| all ^ base.part.block_of(hash)));
+        Ok(())
+    })?;
+    figures.push(Row::of("a block of the base by its fence", "ns/lookup", spread, 1.0));
     Ok(())
 }
 
-/// Checks the candidates of lookups: the base has the keys that are present in it, and other
-/// filters let through as many keys as their columns allow.
+/// Checks that filters let through as many other keys as their columns allow.
 fn check_candidates(what: &str, candidates: &[u32], figures: &mut Vec<Row>) -> Result<()> {
     let lookups = candidates.len() as f64;
-    let in_base = candidates.iter().filter(|&&found| found >> PROBED_RUNS & 1 == 1).count() as f64;
-    let in_runs: u32 =
-        candidates.iter().map(|found| (found & ((1 << PROBED_RUNS) - 1)).count_ones()).sum();
-    let mut rate = |part: &str, passed: f64, asked: f64, columns: usize| {
-        let expected = asked / f64::from(1 << columns);
-        // Five standard deviations of a count above the largest excess.
-        let most = expected * EXCESS_MAX + 5.0 * expected.sqrt();
-        ensure!(passed <= most, "wrong answer: {passed} false positives of {part}, above {most}");
-        let figure =
-            Row::count(format!("{what}: false positives of {part}"), "a lookup", passed / lookups);
-        figures.push(beside_design(figure, expected / lookups));
-        Ok(())
-    };
-    rate("15 runs", f64::from(in_runs), lookups * PROBED_RUNS as f64, RUN_COLUMNS)?;
-    if what == "absent" {
-        rate("the base", in_base, lookups, BASE_COLUMNS)?;
-    } else {
-        ensure!(in_base == lookups, "wrong answer: the base's filters deny one of its keys");
-    }
+    let passed: u32 = candidates.iter().map(|found| found.count_ones()).sum();
+    let expected = lookups * PROBED_RUNS as f64 / f64::from(1 << RUN_COLUMNS);
+    // Five standard deviations of a count above the largest excess.
+    let most = expected * EXCESS_MAX + 5.0 * expected.sqrt();
+    ensure!(f64::from(passed) <= most, "wrong answer: {passed} false positives, above {most}");
+    let name = format!("{what}: false positives of {PROBED_RUNS} runs");
+    let figure = Row::count(name, "a lookup", f64::from(passed) / lookups);
+    figures.push(beside_design(figure, expected / lookups));
     Ok(())
 }
 
@@ -222,7 +257,7 @@ fn label<const ROW: usize>() -> String {
     format!("{} B", ROW - ROW_HEADER_BYTES)
 }
 
-/// The sort buffer: sorting, and writing the sorted rows as blocks.
+/// The sort buffer: sorting, and writing the sorted rows as a part.
 fn sorts<const ROW: usize>(sizes: &Sizes, seed: u64, figures: &mut Vec<Row>) -> Result<()> {
     let random = &mut Rng::with_seed(seed);
     let count = (sizes.sort_mib << 20) / ROW;
@@ -235,20 +270,16 @@ fn sorts<const ROW: usize>(sizes: &Sizes, seed: u64, figures: &mut Vec<Row>) -> 
         sorter.sort(black_box(&rows));
         Ok(())
     })?;
-    let mut checked = Vec::new();
+    let shelf = Shelf::new(false);
     let written = nanoseconds(sizes.rounds, count, || {
-        checked.clear();
-        let mut writer = BlockWriter::new(|unit: &[u8]| checked.push(black_box(unit)[4]));
-        let written = sorter.write(&rows, &mut writer);
-        writer.finish();
-        ensure!(written == count, "wrong answer: {written} of {count} rows written");
+        let part = shelf.write(RUN_COLUMNS, ROW - ROW_HEADER_BYTES, sorter.newest(&rows))?;
+        ensure!(part.rows() == count as u64, "wrong answer: {} of {count} rows", part.rows());
         Ok(())
     })?;
-    Run::<ROW>::of(sorter.newest(&rows)).check()?;
     let (name, mib) = (label::<ROW>(), sizes.sort_mib);
     let sorted = Row::of(format!("{name}: sort of a buffer of {mib} MiB"), "ns/row", sorted, 1.0);
     figures.push(if ROW == ROW_64 { beside_design(sorted, 28.0) } else { sorted });
-    let name = format!("{name}: sorted rows to blocks with checksums");
+    let name = format!("{name}: sorted rows to a part with filters");
     figures.push(Row::of(name, "ns/row", written, 1.0));
     Ok(())
 }
@@ -256,61 +287,74 @@ fn sorts<const ROW: usize>(sizes: &Sizes, seed: u64, figures: &mut Vec<Row>) -> 
 /// Merges, and lookups in the blocks of a run.
 fn merges<const ROW: usize>(sizes: &Sizes, seed: u64, figures: &mut Vec<Row>) -> Result<()> {
     let random = &mut Rng::with_seed(seed);
-    let count = (sizes.merge_mib << 20) / ROW / RUNS;
+    let count = (sizes.merge_mib << 20) / ROW / MERGED_RUNS;
+    let shelf = Shelf::new(true);
     // Of 8 keys of a run, one is also in the run before.
     let mut keys: Vec<u64> = Vec::new();
-    let runs: [Run<ROW>; RUNS] = std::array::from_fn(|number| {
+    let mut runs = Vec::new();
+    for number in 0..MERGED_RUNS {
         let shared: Vec<u64> = keys.iter().copied().step_by(8).collect();
-        let others = (shared.len()..count).map(|_| random.u64(..));
-        keys = shared.iter().copied().chain(others).collect();
-        run_of(&keys, number as u64)
-    });
-    let all: usize = runs.iter().map(|run| run.rows).sum();
-    let mut merged = Merged::default();
-    let spread = nanoseconds(sizes.rounds, all, || {
-        let mut units = 0;
-        merged.clear();
-        let mut writer = BlockWriter::new(|unit: &[u8]| units += black_box(unit).len());
-        merge(&runs, &mut writer, &mut merged)?;
-        writer.finish();
-        let blocks = merged.hashes.len().div_ceil(const { rows_a_block::<ROW>() });
-        ensure!(units == blocks * const { block_bytes::<ROW>() }, "wrong answer: {units} bytes");
+        let others: Vec<u64> = (shared.len()..count).map(|_| random.u64(..)).collect();
+        keys = shared.into_iter().chain(others).collect();
+        runs.push(run_of::<ROW>(&shelf, &keys, number as u64)?);
+    }
+    let all: u64 = runs.iter().map(ColdPart::rows).sum();
+    let mut last = None;
+    let spread = nanoseconds(sizes.rounds, all as usize, || {
+        let merged = shelf.consolidate(&runs, RUN_COLUMNS)?;
+        ensure!(merged.len() == 1, "wrong answer: {} parts", merged.len());
+        if let Some(before) = last.replace(merged[0].clone()) {
+            shelf.remove(&before);
+        }
         Ok(())
     })?;
-    let newest = merged.hashes.len();
-    check_merge(&runs, newest)?;
+    let merged = last.expect("at least one merge");
+    check_merge(&shelf, &runs, &merged)?;
     let label = label::<ROW>();
-    let figure = Row::of(format!("{label}: merge of {RUNS} runs"), "ns/row", spread, 1.0);
+    let figure = Row::of(
+        format!("{label}: merge of {MERGED_RUNS} runs, with filters"),
+        "ns/row",
+        spread,
+        1.0,
+    );
     figures.push(if ROW == ROW_64 { beside_design(figure, 27.0) } else { figure });
-    let fences = merged.fences.bytes() as f64 / newest as f64;
-    figures.push(Row::count(format!("{label}: memory of fences"), "bytes/row", fences));
-    lookups(sizes, random, &runs[0], figures)
+    let bytes = merged.file_bytes() as f64 / merged.rows() as f64;
+    figures.push(Row::count(format!("{label}: bytes of a merged part"), "bytes/row", bytes));
+    lookups::<ROW>(sizes, random, &shelf, &runs[0], figures)?;
+    let spread = nanoseconds(sizes.rounds, runs[0].rows() as usize, || {
+        shelf.read(&runs[0], |key, value| {
+            black_box((key, value));
+        })?;
+        Ok(())
+    })?;
+    figures.push(Row::of(format!("{label}: reading a part in order"), "ns/row", spread, 1.0));
+    Ok(())
 }
 
-/// Makes a run of keys, whose rows have `version` as their version.
-fn run_of<const ROW: usize>(keys: &[u64], version: u64) -> Run<ROW> {
+/// Writes a run of keys, whose rows have `version` as their version.
+fn run_of<const ROW: usize>(shelf: &Shelf, keys: &[u64], version: u64) -> Result<ColdPart> {
     let mut rows = vec![[0; ROW]; keys.len()];
     for (row, &key) in rows.iter_mut().zip(keys) {
         fill_row(key, version, row);
     }
     let mut sorter = Sorter::default();
     sorter.sort(&rows);
-    Run::of(sorter.newest(&rows))
+    Ok(shelf.write(RUN_COLUMNS, ROW - ROW_HEADER_BYTES, sorter.newest(&rows))?)
 }
 
-/// Merges once more and checks every row: in order, with the value of its newest version.
-fn check_merge<const ROW: usize>(runs: &[Run<ROW>; RUNS], newest: usize) -> Result<()> {
+/// Checks every merged row: in order, with the value of its newest version.
+fn check_merge(shelf: &Shelf, runs: &[ColdPart], merged: &ColdPart) -> Result<()> {
+    let images: Vec<Vec<u8>> = runs.iter().map(|run| shelf.bytes(run)).collect();
     let (mut rows, mut last, mut outcome) = (0, None, Ok(()));
-    let mut check = |row: &[u8; ROW]| {
-        let (key, version) = (key_of(row), version_of(row)? as usize);
+    let mut check = |key: u64, value: &[u8]| {
+        let version = version_of(key, value)? as usize;
         ensure!(last < Some(hash_of(key)), "wrong answer: a merged row out of order");
         last = Some(hash_of(key));
         rows += 1;
         // The row is in the run of its version, and in no newer one. One row in 64 is looked up.
         if hash_of(key).is_multiple_of(64) {
-            let mut blocks = 0;
-            for (number, run) in runs.iter().enumerate().take(version + 1) {
-                let found = run.find(key, false, &mut blocks)?.is_some();
+            for (number, (run, image)) in runs.iter().zip(&images).enumerate().take(version + 1) {
+                let found = run.find(image, key, &mut 0)?.is_some();
                 ensure!(
                     found == (number == version),
                     "wrong answer: key {key:#x} of run {version}"
@@ -319,70 +363,57 @@ fn check_merge<const ROW: usize>(runs: &[Run<ROW>; RUNS], newest: usize) -> Resu
         }
         Ok(())
     };
-    let mut writer = BlockWriter::new(|unit: &[u8]| {
-        for block in unit.chunks(const { block_bytes::<ROW>() }) {
-            for row in rows_of::<ROW>(block) {
-                if outcome.is_ok() {
-                    outcome = check(row);
-                }
-            }
+    shelf.read(merged, |key, value| {
+        if outcome.is_ok() {
+            outcome = check(key, value);
         }
-    });
-    merge(runs, &mut writer, &mut Merged::default())?;
-    writer.finish();
+    })?;
     outcome?;
-    ensure!(rows == newest, "wrong answer: {rows} of {newest} rows merged");
+    ensure!(rows == merged.rows(), "wrong answer: {rows} of {} rows merged", merged.rows());
     Ok(())
 }
 
-/// Lookups in a run whose blocks lie in memory: the fences alone, the block's checksum, the row.
+/// Lookups in a run whose blocks lie in memory: the fences alone, and with checksum and row.
 fn lookups<const ROW: usize>(
     sizes: &Sizes,
     random: &mut Rng,
-    run: &Run<ROW>,
+    shelf: &Shelf,
+    run: &ColdPart,
     figures: &mut Vec<Row>,
 ) -> Result<()> {
-    let count = sizes.lookups.min(run.rows);
-    let keys: Vec<u64> = (0..count)
-        .map(|_| {
-            let (block, _) = run.block(random.usize(..run.block_count()));
-            let rows = rows_of::<ROW>(block);
-            key_of(&rows[random.usize(..rows.len())])
-        })
-        .collect();
+    let image = shelf.bytes(run);
+    let mut keys = Vec::new();
+    shelf.read(run, |key, _| keys.push(key))?;
+    random.shuffle(&mut keys);
+    keys.truncate(sizes.lookups);
     let label = label::<ROW>();
     let mut push = |what: &str, unit, spread| {
         figures.push(Row::of(format!("{label}: {what}"), unit, spread, 1.0));
     };
-    let spread = nanoseconds(sizes.rounds, count, || {
-        let blocks = keys.iter().map(|&key| *run.fences().find(hash_of(key)).end());
-        black_box(blocks.sum::<usize>());
+    let spread = nanoseconds(sizes.rounds, keys.len(), || {
+        black_box(keys.iter().fold(0, |all, &key| all ^ run.block_of(hash_of(key))));
         Ok(())
     })?;
     push("a block by its fence", "ns/lookup", spread);
     let mut blocks = 0;
-    for checked in [false, true] {
-        let spread = nanoseconds(sizes.rounds, count, || {
-            blocks = 0;
-            for &key in &keys {
-                let row = run.find(key, checked, &mut blocks)?;
-                ensure!(row.is_some_and(|row| key_of(row) == key), "wrong answer: no key {key:#x}");
-            }
-            Ok(())
-        })?;
-        let what = if checked { "fence, checksum and row" } else { "fence and row" };
-        push(what, "ns/lookup", spread);
-    }
-    let blocks = blocks as f64 / count as f64;
-    push("blocks", "a lookup", Spread { median: blocks, min: blocks, max: blocks });
-    let spread = nanoseconds(sizes.rounds, run.block_count(), || {
-        (0..run.block_count()).try_for_each(|number| {
-            let (block, address) = run.block(number);
-            check_block(block, address)
-        })
+    let spread = nanoseconds(sizes.rounds, keys.len(), || {
+        blocks = 0;
+        for &key in &keys {
+            let value = run.find(&image, key, &mut blocks)?;
+            ensure!(value.is_some_and(|value| value[0] == 0), "wrong answer: no key {key:#x}");
+        }
+        Ok(())
     })?;
-    push("checksum of a block, in order", "ns/block", spread);
+    push("fence, checksum and row", "ns/lookup", spread);
+    let blocks = blocks as f64 / keys.len() as f64;
+    push("blocks", "a lookup", Spread { median: blocks, min: blocks, max: blocks });
+    let absent: Vec<u64> = keys.iter().map(|_| random.u64(..)).collect();
+    let spread = nanoseconds(sizes.rounds, absent.len(), || {
+        for &key in &absent {
+            ensure!(run.find(&image, key, &mut 0)?.is_none(), "wrong answer: key {key:#x}");
+        }
+        Ok(())
+    })?;
+    push("a missing row, with the checksum of its block", "ns/lookup", spread);
     Ok(())
 }
-
-const _: () = assert!(GROUP_ROWS == 64 * rows_a_block::<ROW_64>());

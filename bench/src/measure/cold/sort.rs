@@ -2,7 +2,8 @@
 
 use crate::ground::gather::hint::T0;
 use crate::ground::gather::prefetch;
-use crate::measure::cold::rows::{BlockWriter, hash_of, key_of};
+use crate::measure::cold::rows::{ROW_HEADER_BYTES, key_of};
+use embank_kv::bench::cold::hash_of;
 
 /// Mean number of rows of a bucket of the first pass.
 const BUCKET_ROWS: usize = 4;
@@ -63,15 +64,20 @@ impl Sorter {
         }
     }
 
-    /// Returns the sorted rows. Of rows with one key, only the last is among them.
+    /// Returns hash, key and value of the sorted rows. Of rows with one key, only the last is among
+    /// them.
     pub(crate) fn newest<'a, const ROW: usize>(
         &'a self,
         rows: &'a [[u8; ROW]],
-    ) -> impl Iterator<Item = &'a [u8; ROW]> {
-        let places = self.sorted.iter().enumerate();
-        places
-            .filter(|&(number, place)| !self.is_replaced(number, place))
-            .map(|(_, place)| &rows[place.row as usize])
+    ) -> impl Iterator<Item = (u64, u64, &'a [u8])> {
+        self.sorted.iter().enumerate().filter_map(|(number, place)| {
+            if let Some(ahead) = self.sorted.get(number + AHEAD) {
+                prefetch::<T0>(&rows[ahead.row as usize], 2);
+            }
+            let row = &rows[place.row as usize];
+            let is_replaced = self.is_replaced(number, place);
+            (!is_replaced).then(|| (place.hash, key_of(row), &row[ROW_HEADER_BYTES..]))
+        })
     }
 
     /// True if a later row has the key of sorted row `number`. Different keys of one table have
@@ -80,33 +86,13 @@ impl Sorter {
     fn is_replaced(&self, number: usize, place: &Place) -> bool {
         self.sorted.get(number + 1).is_some_and(|next| next.hash == place.hash)
     }
-
-    /// Writes the sorted rows, of rows with one key only the last. Returns the number of written
-    /// rows.
-    pub(crate) fn write<const ROW: usize>(
-        &self,
-        rows: &[[u8; ROW]],
-        writer: &mut BlockWriter<ROW, impl FnMut(&[u8])>,
-    ) -> usize {
-        let mut written = 0;
-        for (number, place) in self.sorted.iter().enumerate() {
-            if let Some(ahead) = self.sorted.get(number + AHEAD) {
-                prefetch::<T0>(&rows[ahead.row as usize], 2);
-            }
-            if !self.is_replaced(number, place) {
-                writer.push(&rows[place.row as usize]);
-                written += 1;
-            }
-        }
-        written
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ground::content;
-    use crate::measure::cold::rows::{fill_row, rows_of, version_of};
+    use crate::measure::cold::rows::{fill_row, version_of};
 
     #[test]
     fn rows_come_by_hash_and_the_last_of_a_key_wins() {
@@ -119,23 +105,16 @@ mod tests {
             }
             let mut sorter = Sorter::default();
             sorter.sort(&rows);
-            let mut found = Vec::new();
-            let mut writer = BlockWriter::<80, _>::new(|unit: &[u8]| {
-                for block in unit.chunks(4096) {
-                    found.extend_from_slice(rows_of::<80>(block));
-                }
-            });
-            let written = sorter.write(&rows, &mut writer);
-            writer.finish();
+            let found: Vec<(u64, u64, &[u8])> = sorter.newest(&rows).collect();
             let mut expected: std::collections::HashMap<u64, u64> = Default::default();
             for (version, &key) in keys.iter().enumerate() {
                 expected.insert(key, version as u64);
             }
-            assert_eq!(found.len(), written);
-            assert!(found.is_sorted_by(|a, b| hash_of(key_of(a)) < hash_of(key_of(b))));
+            assert!(found.is_sorted_by(|a, b| a.0 < b.0));
             assert_eq!(found.len(), expected.len());
-            for row in &found {
-                assert_eq!(version_of(row).unwrap(), expected[&key_of(row)]);
+            for (hash, key, value) in found {
+                assert_eq!(hash, hash_of(key));
+                assert_eq!(version_of(key, value).unwrap(), expected[&key]);
             }
         }
     }
