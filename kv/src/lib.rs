@@ -76,6 +76,8 @@ mod sync;
 mod testing;
 
 pub use device::DeviceChoice;
+#[doc(hidden)]
+pub use engine::space::TierLimits;
 pub use engine::space::compactor::Compacted;
 pub use engine::space::options::CompactionOptions;
 pub use engine::tables::{NewTable, TableInfo};

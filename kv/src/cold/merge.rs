@@ -58,6 +58,8 @@ pub(crate) struct Target {
     /// Length of a part in bytes. The result has parts of about equal lengths, at most 1.5 times as
     /// long.
     pub(crate) part_bytes: u64,
+    /// Blocks have at most `1 << block_bits_max` bytes.
+    pub(crate) block_bits_max: u8,
 }
 
 /// The number and the salt of a new part.
@@ -179,7 +181,7 @@ impl<'d> Merge<'d> {
         let parts = || sources.iter().flatten();
         let rows: u64 = parts().map(|part| part.rows()).sum();
         let row_bytes: u64 = parts().map(|part| part.row_bytes()).sum();
-        let all_bytes: u64 = parts().map(|part| part.file_bytes()).sum();
+        let all_bytes: u64 = parts().map(|part| bytes_within(part, &hashes)).sum();
         let heads = || parts().map(|part| part.head());
         let ends = |heads: &mut dyn Iterator<Item = u64>| heads.max().unwrap_or(0);
         let head = PartHead {
@@ -188,7 +190,8 @@ impl<'d> Merge<'d> {
             number: 0,
             kind,
             level,
-            block_bits: block_bits_for(row_bytes.checked_div(rows).unwrap_or(0) as usize),
+            block_bits: block_bits_for(row_bytes.checked_div(rows).unwrap_or(0) as usize)
+                .min(target.block_bits_max),
             runs: heads().map(|head| *head.runs.start()).min().unwrap_or(0)
                 ..=ends(&mut heads().map(|head| *head.runs.end())),
             hashes: hashes.clone(),
@@ -455,6 +458,14 @@ struct Plan<'p> {
     hashes: RangeInclusive<u64>,
     base: &'p [Arc<Part>],
     target: Target,
+}
+
+/// Returns the bytes of a part's rows within `hashes`, if they are spread evenly.
+fn bytes_within(part: &Part, hashes: &RangeInclusive<u64>) -> u64 {
+    let of = &part.head().hashes;
+    let width = |first: u64, last: u64| last.saturating_sub(first) as f64 + 1.0;
+    let both = width(*of.start().max(hashes.start()), *of.end().min(hashes.end()));
+    (part.file_bytes() as f64 * both / width(*of.start(), *of.end())) as u64
 }
 
 /// Returns the shortest range that has the log ranges of all parts.

@@ -14,7 +14,7 @@ use crate::record::address::TableNumber;
 use crate::record::layout::VALUE_BYTES_MAX;
 
 /// Bytes of a row before its value.
-pub(super) const ROW_HEADER_BYTES: usize = 16;
+pub(crate) const ROW_HEADER_BYTES: usize = 16;
 /// Bytes of the longest row.
 pub(super) const ROW_BYTES_MAX: usize = ROW_HEADER_BYTES + VALUE_BYTES_MAX;
 

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use crate::cache::ReadCache;
 use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::manifest::Manifest;
+use crate::cold::head::{Kind, PartHead, PartSite};
 use crate::device::contract::Device;
 use crate::engine::cold::Cold;
 use crate::engine::read_at::ReadAt;
 use crate::engine::retention::Retention;
 use crate::engine::space::{Headroom, Space};
-use crate::engine::tables::{Named, Tables};
+use crate::engine::tables::{Named, Reach, Tables};
 use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;
 use crate::error::Result;
 use crate::hints::StoreNumber;
 use crate::index::Index;
-use crate::log::page::PAGE_HEADER_BYTES;
+use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity};
 use crate::log::{Extent, Log};
 use crate::memory::budget::Budget;
 use crate::memory::read_buffers::Buffers;
@@ -91,7 +92,9 @@ impl Core {
         let read_bytes = Budget::read_buffer_bytes_for(budget.total_bytes());
         let buffers = Buffers::new(read_bytes as usize, 1 << manifest.page_bits);
         let record_bytes_max = record_bytes_max(&log, &buffers);
-        let tables = Tables::new(manifest, &parts.incarnations, &parts.named, record_bytes_max)?;
+        let next_part = cold.parts_end();
+        let tables =
+            Tables::new(manifest, &parts.incarnations, &parts.named, next_part, record_bytes_max)?;
         Ok(Core {
             log,
             index,
@@ -117,6 +120,62 @@ impl Core {
     #[inline]
     pub(crate) fn headroom(&self) -> Headroom<'_> {
         Headroom { space: &self.space, log: &self.log, tables: &self.tables, cold: &self.cold }
+    }
+
+    /// Returns where the store's rows begin: no record lies in the log below the address, and no
+    /// part has a lower number.
+    pub(crate) fn rows_begin(&self) -> Reach {
+        // The log's beginning is read first. A spill shows its part in the view before it moves the
+        // beginning. So a view that is read later has the rows that left the log.
+        let log = self.log.begin();
+        Reach { log, part: self.cold.view().oldest_part() }
+    }
+
+    /// Returns where the rows end that were written before the last barrier. Must be called after
+    /// that barrier.
+    pub(crate) fn rows_end(&self) -> Reach {
+        Reach { log: self.log.records_end(), part: self.cold.parts_end() }
+    }
+
+    /// Returns where the parts of the cold tier lie.
+    pub(crate) fn part_site(&self) -> PartSite<'_> {
+        let segment_size_bytes = self.cold.segment_bytes();
+        PartSite { device: &*self.log.device, segment_size_bytes, key_hash: self.key_hash }
+    }
+
+    /// Returns the head of a part that the present opening writes, without what describes its rows.
+    pub(crate) fn part_head(&self) -> PartHead {
+        // The last page of the address space belongs to the present opening.
+        let PageIdentity { bank, salt, .. } = self.log.lineage().page(u64::MAX);
+        PartHead {
+            bank,
+            salt,
+            number: 0,
+            kind: Kind::Run,
+            level: 0,
+            block_bits: 0,
+            runs: 0..=0,
+            hashes: 0..=u64::MAX,
+            log: 0..0,
+        }
+    }
+
+    /// Returns the largest block bits of a part: a block fits a batch's read buffer.
+    pub(crate) fn block_bits_max(&self) -> u8 {
+        self.buffers.bytes_each().ilog2() as u8
+    }
+
+    /// Makes frames and read cache give up memory after the compactor has added a part. Waits until
+    /// the log's writer has written pages. Must be called while not pinned.
+    ///
+    /// # Errors
+    /// The errors of [`Log::give_way`].
+    pub(crate) fn give_way(&self) -> Result<()> {
+        if !self.budget.is_over() {
+            return Ok(());
+        }
+        self.cache.give_way(&self.log);
+        self.log.give_way()
     }
 
     /// Returns the clock of a row whose record lies on disk. An outstanding Get does not survive a

@@ -16,7 +16,6 @@
 //! appended.
 
 pub(crate) mod batch;
-#[expect(dead_code, reason = "the cold tier is being built: nothing fills it yet")]
 pub(crate) mod cold;
 pub(crate) mod core;
 pub(crate) mod read_at;

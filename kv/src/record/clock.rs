@@ -125,7 +125,8 @@ impl ClockWord {
     /// Returns the word after a change of the value. The word is no longer clean.
     pub(crate) fn next_generation(self) -> Self {
         let next = self.0.wrapping_add(1 << GENERATION_SHIFT) & GENERATION_MASK;
-        ClockWord(self.0 & !(GENERATION_MASK | CLEAN) | next)
+        let ended = if planted(Planted::CleanKept) { 0 } else { CLEAN };
+        ClockWord(self.0 & !(GENERATION_MASK | ended) | next)
     }
 
     /// Returns the word to write to disk, with the flags locked, replaced and promoted cleared.

@@ -6,6 +6,7 @@ use crate::cold::list::PartList;
 use crate::engine::cold::PartsPin;
 use crate::engine::core::Core;
 use crate::engine::space::pins::CheckpointPin;
+use crate::engine::tables::Reach;
 use crate::index::cut::Cut;
 use crate::record::address::Address;
 use std::time::Duration;
@@ -209,7 +210,9 @@ impl Store {
         // From here on, the log that this checkpoint names is not freed.
         let pin = core.space.pin_checkpoint(&core.log, number);
         let parts = core.cold.pin_checkpoint(number);
-        let tables = tables.cut(number, pin.begin, log_end.raw());
+        let begin = Reach { log: pin.begin, part: core.cold.view().oldest_part() };
+        let end = Reach { log: log_end.raw(), part: core.cold.parts_end() };
+        let tables = tables.cut(number, begin, end);
         let index = core.index.cut();
         let id = id_of(number);
         drop(pause);

@@ -230,6 +230,13 @@ impl Store {
         self.waiters.wake_all();
     }
 
+    /// Gives the bank a second tier, with limits for its log and its sort buffer. Only for tests.
+    #[cfg(any(test, feature = "testing"))]
+    #[doc(hidden)]
+    pub fn begin_second_tier(&self, limits: crate::TierLimits) {
+        self.core().space.begin_second_tier(limits);
+    }
+
     /// True in the process that opened the store, and false in its forked children. A child must
     /// not use the store, and may drop it.
     #[doc(hidden)]

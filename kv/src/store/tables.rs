@@ -40,15 +40,15 @@ impl Store {
         // The loop ends: the second iteration returns.
         loop {
             let mut locked = core.tables.lock();
-            let (log_begin, checkpoints) = (core.log.begin(), core.space.checkpoints_on_disk());
-            if let Some(ids) = locked.make(tables, log_begin, &checkpoints)? {
+            let (begin, checkpoints) = (core.rows_begin(), core.space.checkpoints_on_disk());
+            if let Some(ids) = locked.make(tables, begin, &checkpoints)? {
                 return Ok(ids);
             }
             drop(locked);
             if std::mem::replace(&mut settled, true) {
                 return Err(core.tables.no_number_left());
             }
-            core.tables.settle_dropped(|| core.log.records_end());
+            core.tables.settle_dropped(|| core.rows_end());
         }
     }
 

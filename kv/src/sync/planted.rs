@@ -65,6 +65,17 @@ pub(crate) enum Planted {
     /// Compaction moves the log's beginning past a page before it has copied the page's rows to the
     /// tail.
     BeginEarly,
+    /// A spill moves the log's beginning before searches can see the run with the rows.
+    SpillBeginFirst,
+    /// A spill moves rows with outstanding Gets to the cold tier, where they lose their clocks.
+    SpillLeased,
+    /// A record that is equal to the cold tier's counts as equal also after a change of its value.
+    /// A spill then drops it.
+    CleanKept,
+    /// The file of a part is removed although a batch has the part.
+    PartRemovedEarly,
+    /// A part of a run is dropped once a base part has merged some of its hashes.
+    RunDroppedEarly,
     /// A batch changes the record to which a hint leads, although the record is in the read-only
     /// region.
     HintUnchecked,

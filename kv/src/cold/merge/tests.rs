@@ -9,7 +9,8 @@ use crate::cold::tests::{Content, Rows, content, device, head, look_up, read_all
 const DROPPED: TableNumber = TableNumber(3);
 const KEYS: u64 = 14;
 /// Parts of about 8 rows.
-const TARGET: Target = Target { bank: 0xB0_0B5E, columns: 9, part_bytes: 24 << 10 };
+const TARGET: Target =
+    Target { bank: 0xB0_0B5E, columns: 9, part_bytes: 24 << 10, block_bits_max: 14 };
 
 /// A bug of a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //!
 //! - `view`: the parts as one reader sees them.
 //! - `opening`: loads the parts of a checkpoint.
+//! - `sort_buffer`: sorts the rows that leave the log. `dues`: which merge is next.
 //!
 //! **Problem.** Batches look rows up in parts while the compactor adds and removes parts. A part's
 //! file may go only when no batch reads it, no scan needs it, and no checkpoint names it.
@@ -27,8 +28,10 @@
 //! **Numbers.** Part numbers and run numbers only grow. A part that a crash or a roll back has
 //! abandoned may have had the number of a later part. The salts of the two differ.
 
+pub(crate) mod dues;
 mod opening;
 mod scanning;
+pub(crate) mod sort_buffer;
 #[cfg(test)]
 mod tests;
 pub(crate) mod view;
@@ -43,7 +46,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::memory::budget::Budget;
 use crate::record::address::Address;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Planted, planted};
 pub(crate) use opening::remove_unnamed;
 use view::ColdView;
 
@@ -110,13 +113,6 @@ impl Drop for PartsPin<'_> {
 }
 
 impl Cold {
-    /// Makes the cold tier of a bank without parts. `log_end` is the log's end at the opening. This
-    /// program has written all records after it.
-    pub(crate) fn empty(segment_bytes: u64, log_end: u64, budget: &Arc<Budget>) -> Self {
-        let list = PartList { clean_from: log_end, ..PartList::default() };
-        Cold::new(segment_bytes, budget, &list, Vec::new())
-    }
-
     /// Makes the cold tier with the numbers of `list` and its parts, whose memory is charged.
     fn new(
         segment_bytes: u64,
@@ -211,6 +207,15 @@ impl Cold {
         state.next_part - 1
     }
 
+    /// Returns the number that the next part gets. All parts so far have lower numbers.
+    pub(crate) fn parts_end(&self) -> u64 {
+        self.state.lock().next_part
+    }
+
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
     /// Returns the number for a new run. No other run gets it.
     pub(crate) fn next_run(&self) -> u64 {
         let mut state = self.state.lock();
@@ -278,7 +283,8 @@ impl Cold {
         retired.retain(|&number, Retired { part, file_bytes }| {
             // Only this list clones the `Arc` of a retired part, so a part that no reader has gets
             // no new reader.
-            if let Some(last) = part.take_if(|part| Arc::get_mut(part).is_some()) {
+            let early = planted(Planted::PartRemovedEarly);
+            if let Some(last) = part.take_if(|part| Arc::get_mut(part).is_some() || early) {
                 self.budget.release_cold(last.memory_bytes() as u64);
             }
             let names = |parts: &Option<Vec<u64>>| {

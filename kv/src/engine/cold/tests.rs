@@ -95,7 +95,7 @@ fn a_view_with_a_gap_in_the_base_is_a_bug() {
 fn a_part_goes_when_no_reader_and_no_checkpoint_has_it() {
     let device = device();
     let budget = budget();
-    let cold = Cold::empty(SEGMENT_BYTES, 0, &budget);
+    let cold = Cold::new(SEGMENT_BYTES, &budget, &PartList::default(), Vec::new());
     assert!(!cold.has_rows() && cold.view().is_empty());
     let add = |cold: &Cold, removed: &[u64]| {
         let part = run(&device, cold.next_part(), cold.next_run());
@@ -137,7 +137,7 @@ fn a_part_goes_when_no_reader_and_no_checkpoint_has_it() {
 fn a_view_that_the_budget_has_no_memory_for_is_not_published() {
     let device = device();
     let budget = budget();
-    let cold = Cold::empty(SEGMENT_BYTES, 0, &budget);
+    let cold = Cold::new(SEGMENT_BYTES, &budget, &PartList::default(), Vec::new());
     let left = budget.cold_bytes_left();
     budget.charge_cold(left).unwrap();
     let part = run(&device, cold.next_part(), cold.next_run());

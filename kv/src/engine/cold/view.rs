@@ -102,12 +102,19 @@ impl ColdView {
         self.base.parts.is_empty() && self.runs.is_empty()
     }
 
+    /// Returns the lowest number of a part. `u64::MAX` without parts.
+    pub(crate) fn oldest_part(&self) -> u64 {
+        self.parts().map(|part| part.head().number).min().unwrap_or(u64::MAX)
+    }
+
     /// Number of row versions in all parts, with tombstones and superseded versions.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the statistics will show it"))]
     pub(crate) fn rows(&self) -> u64 {
         self.rows
     }
 
     /// Bytes of memory of all parts.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the statistics will show it"))]
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }

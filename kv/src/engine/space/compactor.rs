@@ -1,10 +1,12 @@
 //! Calls compaction for one page after another: in the compaction thread, and in the call
-//! [`Store::compact`](crate::Store::compact).
+//! [`Store::compact`](crate::Store::compact). In a bank with two tiers, calls the spill or the merge
+//! that is due.
 
 use std::time::{Duration, Instant};
 
 use super::compaction::Compaction;
-use super::signal::Signal;
+use super::signal::{CompactorState, Signal};
+use super::tiers::Work;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 
@@ -13,7 +15,7 @@ use crate::error::{Error, Result};
 pub struct Compacted {
     /// Bytes of log that the pass read.
     pub scanned_bytes: u64,
-    /// Bytes of rows copied to the tail.
+    /// Bytes of rows copied to the tail. Rows that go to the cold tier do not count.
     pub copied_bytes: u64,
     /// Bytes given back to the file system so far. Space that kept checkpoints need is given back
     /// only after these checkpoints are removed.
@@ -33,6 +35,7 @@ pub(crate) fn compact_all(core: &Core) -> Result<Compacted> {
     let mut done = Compacted::default();
     let mut compaction = Compaction::begin(core);
     space.signal.state.lock().stopped = None;
+    let has_two_tiers = core.headroom().has_two_tiers();
     // The loop ends: each round moves `begin` by one page towards `end`.
     while log.begin() + log.page_bytes() <= end {
         // A kept checkpoint or a scan needs the old records, so copies free no space now. The next
@@ -41,15 +44,22 @@ pub(crate) fn compact_all(core: &Core) -> Result<Compacted> {
             done.out_of_room = true;
             break;
         }
-        let copied = match compaction.compact_page() {
+        let begin = log.begin();
+        let worked = match has_two_tiers {
+            true => compaction.spill().inspect_err(|error| space.signal.stop_tiers(error)),
+            false => compaction.compact_page().inspect_err(|error| space.signal.stop(error)),
+        };
+        match worked {
             Err(Error::DiskFull { .. }) if done.scanned_bytes > 0 => {
                 done.out_of_room = true;
                 break;
             }
-            worked => worked.inspect_err(|error| space.signal.stop(error))?,
-        };
-        done.scanned_bytes += log.page_bytes();
-        done.copied_bytes += copied;
+            worked => done.copied_bytes += worked?,
+        }
+        done.scanned_bytes += log.begin() - begin;
+        // Merges in between keep the runs few. The loop ends: each merge makes the runs fewer, or
+        // leaves some of them out because of damage.
+        while has_two_tiers && merge_next(core, &mut compaction)? {}
         free_in_strides(core)?;
         space.signal.raise();
     }
@@ -76,11 +86,43 @@ pub(crate) fn run(core: &Core) {
     let signal = &core.space.signal;
     let _stop_on_panic = StopOnPanic(signal);
     while core.headroom().await_work() {
+        if core.headroom().has_two_tiers() {
+            let started = Instant::now();
+            match work_on_tiers(core) {
+                Ok(bytes) => rest(core, bytes, started.elapsed()),
+                Err(error) => signal.stop_tiers(&error),
+            }
+            continue;
+        }
         match compact_next(core) {
-            Ok(copied) => pace(core, copied),
+            Ok(copied) => pace(core, core.log.page_bytes() + copied),
             Err(error) => signal.stop(&error),
         }
     }
+}
+
+/// Does the work that is next in a bank with two tiers. Returns the bytes of log that it passed.
+fn work_on_tiers(core: &Core) -> Result<u64> {
+    let mut compaction = Compaction::begin(core);
+    // Another thread may have done the work while this thread waited for the lock.
+    let next = core.headroom().next_work(&mut core.space.signal.state.lock());
+    let begin = core.log.begin();
+    match next {
+        Some(Work::Spill) => _ = compaction.spill()?,
+        Some(Work::Merge(merge)) => compaction.merge(&merge, true)?,
+        Some(Work::Free | Work::Page) | None => {}
+    }
+    drop(compaction);
+    free_in_strides(core)?;
+    Ok(core.log.begin() - begin)
+}
+
+/// Makes the merge that is due in a bank with two tiers. Returns false if none is due.
+fn merge_next(core: &Core, compaction: &mut Compaction<'_>) -> Result<bool> {
+    let next = core.headroom().merge_work(&mut core.space.signal.state.lock(), false);
+    let Some(merge) = next else { return Ok(false) };
+    compaction.merge(&merge, false).inspect_err(|error| core.space.signal.stop_tiers(error))?;
+    Ok(!core.space.signal.state.lock().shutdown)
 }
 
 /// Compacts the oldest page. Returns the number of bytes copied.
@@ -104,20 +146,46 @@ fn free_in_strides(core: &Core) -> Result<()> {
         true => 0,
         false => (core.tables.live(page_bytes).footprint / 64).min(1 << 20).max(page_bytes),
     };
+    core.cold.remove_unneeded(&*core.log.device);
     core.space.free(&core.log, stride_bytes)
 }
 
-/// Wakes the waiting threads. If there is a throttle, then sleeps for the time that the page and
-/// its `copied` bytes take.
-fn pace(core: &Core, copied: u64) {
+/// Wakes the waiting threads. If there is a throttle, then sleeps for the time that reading and
+/// writing `bytes` bytes takes.
+fn pace(core: &Core, bytes: u64) {
+    pause(core, throttled(core, bytes), |_| false);
+}
+
+/// Wakes the waiting threads. Then rests after the compactor has worked for `worked` in a bank with
+/// two tiers, and has read or written `bytes` bytes. Rests longer if there is a throttle.
+pub(super) fn rest(core: &Core, bytes: u64, worked: Duration) {
+    let rest = core.headroom().debt(&mut core.space.signal.state.lock()).rest_after(worked);
+    // A writer that waits for a unit of work ends the rest.
+    let is_late = |state: &mut CompactorState| core.headroom().debt(state).makes_writers_wait();
+    match throttled(core, bytes) {
+        Duration::ZERO => pause(core, rest, is_late),
+        throttled => pause(core, rest.max(throttled), |_| false),
+    }
+}
+
+/// Returns the time that `bytes` bytes take at the throttle.
+fn throttled(core: &Core, bytes: u64) -> Duration {
+    let throttle = core.space.options.throttle_bytes_per_s;
+    throttle.map_or(Duration::ZERO, |most| Duration::from_secs_f64(bytes as f64 / most as f64))
+}
+
+/// Wakes the waiting threads, and sleeps for `length`, or until `is_over` returns true after a
+/// signal.
+fn pause(core: &Core, length: Duration, is_over: impl Fn(&mut CompactorState) -> bool) {
     let signal = &core.space.signal;
     let mut state = signal.state.lock();
     signal.changed.notify_all();
-    let Some(throttle) = core.space.options.throttle_bytes_per_s else { return };
-    let bytes = core.log.page_bytes() + copied;
-    let until = Instant::now() + Duration::from_secs_f64(bytes as f64 / throttle as f64);
+    if length.is_zero() {
+        return;
+    }
+    let until = Instant::now() + length;
     // The loop ends at `until`, at shutdown, or when a writer waits for space.
-    while !state.shutdown && !state.urgent {
+    while !state.shutdown && !state.urgent && !is_over(&mut state) {
         if signal.changed.wait_until(&mut state, until).timed_out() {
             return;
         }

@@ -4,12 +4,14 @@
 //! - [`Space`]: the state. `options`: when and how fast compaction frees space.
 //! - `room`: the room that the log has, below its quota and on the disk ([`Headroom`]).
 //! - `pressure`: how far the log's length exceeds the size that its rows need.
+//! - `tiers`: when a bank has two tiers, and which spills and merges are due then.
 //! - `waiting`: when there is work for compaction, and what a writer does that lacks room or is too
 //!   far ahead of compaction.
 //! - `pins`: the checkpoints and scans that keep old space, and how other space is given back.
 //! - `compactor`: the compaction thread, and the call `Store::compact`. `signal`: wakes this thread
 //!   and the writers that wait for it.
-//! - `compaction`: copies the current rows of the log's oldest page to the tail.
+//! - `compaction`: copies the current rows of the log's oldest page to the tail. In a bank with two
+//!   tiers, moves the rows of the oldest pages to the cold tier, and merges there.
 //!
 //! Batches call [`Headroom`], a checkpoint and a scan call `pins`, and only `compactor` calls
 //! `compaction`.
@@ -21,9 +23,10 @@ pub(crate) mod pins;
 mod pressure;
 mod room;
 mod signal;
+mod tiers;
 mod waiting;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::checkpoint::Checkpoints;
 use crate::log::Log;
@@ -37,12 +40,15 @@ use pins::Pins;
 pub(crate) use room::{Headroom, quota_reserve_bytes};
 pub(crate) use signal::Signal;
 use signal::Until;
+pub use tiers::TierLimits;
 
 /// The state of a store's disk space.
 #[derive(Debug)]
 pub(crate) struct Space {
     options: CompactionOptions,
     quota_bytes: Option<u64>,
+    /// What tests have set for the second tier.
+    tier_limits: OnceLock<TierLimits>,
     signal: Arc<Signal>,
     /// The thread that compacts holds this lock while it compacts a page.
     pass: Mutex<Pass>,
@@ -102,6 +108,7 @@ impl Space {
         Space {
             options: CompactionOptions::default(),
             quota_bytes: None,
+            tier_limits: OnceLock::new(),
             signal: Arc::default(),
             pass: Mutex::default(),
             pins: Mutex::default(),
@@ -143,9 +150,11 @@ impl Space {
         lines
     }
 
-    /// Returns the reason why compaction stopped. `None` if it has not stopped.
+    /// Returns the reason why compaction stopped, or why merges leave a part of the cold tier out.
+    /// `None` if compaction has not stopped.
     pub(crate) fn stopped(&self) -> Option<String> {
-        self.signal.state.lock().stopped.as_ref().map(|(reason, _)| reason.clone())
+        let state = self.signal.state.lock();
+        state.stopped.as_ref().map(|(reason, _)| reason.clone()).or(state.left_out.clone())
     }
 
     /// A checkpoint calls this function when it finds the bank's directory at its path. If

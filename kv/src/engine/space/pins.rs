@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::Space;
+use super::signal::Until;
 use crate::engine::core::Core;
 use crate::error::Result;
 use crate::log::Log;
@@ -59,6 +60,7 @@ impl Drop for CheckpointPin<'_> {
             pins.checkpoints.retain(|&(number, _)| number != self.number);
         }
         drop(pins);
+        self.space.signal.state.lock().go_on_after(Until::Checkpoint);
         self.space.signal.raise();
     }
 }

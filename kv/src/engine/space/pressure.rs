@@ -16,6 +16,12 @@
 //! Kept checkpoints also hold log below `begin`. That log takes disk space, but it does not count
 //! in the log's length. Compaction cannot reduce it: until the next checkpoint, every copy makes
 //! the log longer, and a checkpoint still holds the space of the old record.
+//!
+//! A bank in two tiers has no target for its whole space. Its log has a limit, and its runs have
+//! one ([`Debt`]). Spills and merges keep both. Each of their units of work adds or removes at most
+//! 1 MiB of files, so a writer that waits for one unit waits a few hundredths of a second.
+
+use std::time::Duration;
 
 use crate::engine::tables::Live;
 
@@ -78,6 +84,89 @@ impl Pressure {
     fn bytes_before_waiting(&self) -> f64 {
         self.target_bytes * BEHIND + (2 * SLACK_PAGES * self.page_bytes) as f64
     }
+}
+
+/// The log of a bank in two tiers may be at most this multiple of its frames and its read cache.
+const LOG_SHARE: f64 = 1.25;
+/// The log of a bank in two tiers holds the rows of at least this number of batches. A row that a
+/// batch got is then in the log when the next batch changes it.
+const LOG_BATCHES: u64 = 2;
+/// Largest size of the runs, as a fraction of the size of the base. A larger fraction makes merges
+/// write less and the bank's files longer. `docs/cold-tier.md` has the measurements.
+const RUN_SHARE: f64 = 0.4;
+/// The base counts as at least this number of sort buffers. So a young bank does not merge after
+/// each spill.
+const BASE_BUFFERS_MIN: u64 = 16;
+/// Share of its time in which the compactor works while the debt is small. Batches have the drive
+/// to themselves for the rest.
+const DRIVE_SHARE: f64 = 0.5;
+/// The compactor does not rest at this debt and above.
+const DEBT_WITHOUT_REST: f64 = 1.25;
+/// A writer waits for a unit of work at its page turn at this debt and above.
+const DEBT_OF_WAITS: f64 = 1.5;
+
+/// What a bank in two tiers has in its log and in its runs, and the limits of both.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Debt {
+    /// Bytes from the log's beginning to its tail.
+    pub(super) log_bytes: u64,
+    pub(super) log_limit_bytes: u64,
+    /// Bytes of the runs that are not merged into the base.
+    pub(super) run_bytes: u64,
+    pub(super) run_limit_bytes: u64,
+}
+
+impl Debt {
+    /// True if a spill is due, because the log is longer than its limit.
+    pub(super) fn exceeds_log(&self) -> bool {
+        self.log_bytes > self.log_limit_bytes
+    }
+
+    /// True if merges into the base are due, because the runs exceed their limit.
+    pub(super) fn exceeds_runs(&self) -> bool {
+        self.run_bytes > self.run_limit_bytes
+    }
+
+    /// True if the runs are long enough to merge them into the base for the space of their
+    /// superseded rows alone. Merging a shorter run would rewrite the base for little.
+    pub(super) fn has_space_in_runs(&self) -> bool {
+        const LEAST: u64 = 8;
+        self.run_bytes > self.run_limit_bytes / LEAST
+    }
+
+    /// True if writers should wait at a page turn for a unit of work.
+    pub(super) fn makes_writers_wait(&self) -> bool {
+        self.ratio() >= DEBT_OF_WAITS
+    }
+
+    /// Returns how long the compactor rests after it has worked for `worked`.
+    pub(super) fn rest_after(&self, worked: Duration) -> Duration {
+        if self.ratio() < DEBT_WITHOUT_REST {
+            worked.mul_f64(1.0 / DRIVE_SHARE - 1.0)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Returns the larger of the two ratios of size and limit.
+    fn ratio(&self) -> f64 {
+        let of = |bytes: u64, limit: u64| bytes as f64 / limit.max(1) as f64;
+        of(self.log_bytes, self.log_limit_bytes).max(of(self.run_bytes, self.run_limit_bytes))
+    }
+}
+
+/// Returns the largest length in bytes of the log of a bank in two tiers. `memory_bytes` is the
+/// size of frames and read cache, and `batch_bytes` the size of the rows of the largest batch. A
+/// bank that gets its second tier has a longer log, whose shortest length since then is
+/// `shortest_bytes`. Its limit shrinks with the log, so its writers do not wait.
+pub(super) fn log_limit_bytes(memory_bytes: u64, batch_bytes: u64, shortest_bytes: u64) -> u64 {
+    let share = (memory_bytes as f64 * LOG_SHARE) as u64;
+    share.max(LOG_BATCHES * batch_bytes).max(shortest_bytes)
+}
+
+/// Returns the largest size in bytes of runs that are not merged into a base of `base_bytes` bytes.
+pub(super) fn run_limit_bytes(base_bytes: u64, sort_buffer_bytes: u64) -> u64 {
+    (base_bytes.max(BASE_BUFFERS_MIN * sort_buffer_bytes) as f64 * RUN_SHARE) as u64
 }
 
 /// Bytes of records, and bytes of the pages that held them.
@@ -158,6 +247,38 @@ mod tests {
     fn writers_wait_the_longer_the_further_they_are_ahead() {
         let of = |length: f64| pressure((length * 14_820.0) as u64).pages_to_await();
         assert_eq!([1.0, 1.011, 1.0551, 1.1001, 2.0].map(of), [2, 3, 7, 12, 16]);
+    }
+
+    #[test]
+    fn a_growing_debt_first_ends_the_rest_and_then_makes_writers_wait() {
+        let of = |log_bytes, run_bytes| {
+            let (log_limit_bytes, run_limit_bytes) = (1000, 400);
+            let debt = Debt { log_bytes, log_limit_bytes, run_bytes, run_limit_bytes };
+            let rest = debt.rest_after(Duration::from_millis(10)).as_millis();
+            [u128::from(debt.exceeds_log()), u128::from(debt.exceeds_runs()), rest]
+                .map(|value| value as u64)
+                .into_iter()
+                .chain([u64::from(debt.makes_writers_wait())])
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(1000, 400), [0, 0, 10, 0]);
+        assert_eq!(of(1001, 0), [1, 0, 10, 0]);
+        assert_eq!(of(0, 401), [0, 1, 10, 0]);
+        assert_eq!(of(1249, 499), [1, 1, 10, 0]);
+        assert_eq!(of(1250, 0), [1, 0, 0, 0]);
+        assert_eq!(of(0, 599), [0, 1, 0, 0]);
+        assert_eq!(of(0, 600), [0, 1, 0, 1]);
+        assert_eq!(of(1500, 0), [1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn limits_of_log_and_runs() {
+        assert_eq!(log_limit_bytes(800, 0, 0), 1000);
+        assert_eq!(log_limit_bytes(800, 600, 0), 1200, "two batches");
+        assert_eq!(log_limit_bytes(800, 600, 5000), 5000, "a log of before");
+        assert_eq!(run_limit_bytes(0, 100), 640);
+        assert_eq!(run_limit_bytes(1600, 100), 640);
+        assert_eq!(run_limit_bytes(10_000, 100), 4000);
     }
 
     #[test]

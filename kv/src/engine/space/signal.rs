@@ -1,6 +1,7 @@
 //! The signal between the compaction thread and the batches that wait for space.
 
 use super::pressure::Packing;
+use crate::engine::cold::dues::{Due, Dues, Spared};
 use crate::error::Error;
 use crate::sync::{Condvar, Mutex};
 
@@ -20,6 +21,17 @@ pub(super) struct CompactorState {
     /// The reason why compaction stopped, and the event after which it continues.
     pub(super) stopped: Option<(String, Until)>,
     pub(super) packing: Packing,
+    /// The units of work that spills and merges have done: 1 MiB, or a whole spill.
+    pub(super) units: u64,
+    /// The shortest length of the log in bytes since the store was opened. `None` in a bank with
+    /// one tier.
+    pub(super) shortest_log_bytes: Option<u64>,
+    /// The number of a view of the cold tier, and what is due in it.
+    pub(super) dues: Option<(u64, Dues)>,
+    /// What merges leave out because of damage.
+    pub(super) spared: Spared,
+    /// The first damage for which merges leave something out.
+    pub(super) left_out: Option<String>,
 }
 
 /// The event after which stopped compaction continues. A program's call for compaction also ends
@@ -34,6 +46,9 @@ pub(super) enum Until {
     DiskHasRoom,
     /// The next signal: the log has grown, or a call needs room. No file descriptor was free.
     Signal,
+    /// The end of the next checkpoint, which may free space. A spill or a merge could not be
+    /// written.
+    Checkpoint,
 }
 
 impl Signal {
@@ -52,12 +67,43 @@ impl Signal {
             Error::TooManyOpenFiles { .. } => Until::Signal,
             _ => Until::Called,
         };
+        self.stop_until(error, until);
+    }
+
+    /// Stops spills and merges after a failure of one of them, and wakes the writers that wait.
+    pub(super) fn stop_tiers(&self, error: &Error) {
+        let until = match error {
+            Error::DirectoryMoved { .. } => Until::InPlace,
+            Error::TooManyOpenFiles { .. } => Until::Signal,
+            // A damaged page of the log would fail again.
+            Error::Damaged { .. } | Error::Truncated { .. } | Error::Poisoned { .. } => {
+                Until::Called
+            }
+            _ => Until::Checkpoint,
+        };
+        self.stop_until(error, until);
+    }
+
+    fn stop_until(&self, error: &Error, until: Until) {
         self.state.lock().stopped = Some((error.to_string(), until));
         self.raise();
+    }
+
+    /// Notes a unit of work of a spill or a merge, for which writers may wait.
+    pub(super) fn note_unit(&self) {
+        self.state.lock().units += 1;
+        self.changed.notify_all();
     }
 }
 
 impl CompactorState {
+    /// Leaves what a merge joins out from now on, because the merge has met damage.
+    pub(super) fn leave_out(&mut self, merge: &Due, damage: &Error) {
+        self.spared.leave_out(merge);
+        self.left_out.get_or_insert_with(|| damage.to_string());
+        self.dues = None;
+    }
+
     pub(super) fn is_stopped_until(&self, event: Until) -> bool {
         self.stopped.as_ref().is_some_and(|&(_, until)| until == event)
     }

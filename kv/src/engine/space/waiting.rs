@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::pressure::Pressure;
 use super::room::Headroom;
 use super::signal::{CompactorState, Until};
+use super::tiers::Work;
 use crate::error::{Error, Result};
 use crate::process::interrupt::Checks;
 use crate::sync::{MutexGuard, Ordering};
@@ -12,15 +13,24 @@ use crate::sync::{MutexGuard, Ordering};
 /// Longest wait for the signal before the waiting thread checks its condition again.
 const FAR_OFF: Duration = Duration::from_secs(3600);
 
+/// What a waiting writer waits for.
+#[derive(Debug, Clone, Copy)]
+enum Awaited {
+    /// The log begins at this address.
+    Begin(u64),
+    /// Spills and merges have done this number of units of work.
+    Units(u64),
+}
+
 impl Headroom<'_> {
     /// True if `await_space` would wait or fail.
     pub(crate) fn must_await_space(&self) -> bool {
-        self.is_short() || self.is_behind(&self.space.signal.state.lock())
+        self.is_short() || self.is_behind(&mut self.space.signal.state.lock())
     }
 
     /// True if `await_space` may wait or fail. Makes no call to the file system.
     pub(crate) fn may_await_space(&self) -> bool {
-        self.was_short() || self.is_behind(&self.space.signal.state.lock())
+        self.was_short() || self.is_behind(&mut self.space.signal.state.lock())
     }
 
     /// Waits in two cases: compaction is behind, or the quota or the disk leaves no room. A batch
@@ -36,7 +46,7 @@ impl Headroom<'_> {
         self.log.check_poison()?;
         let signal = &self.space.signal;
         let mut state = signal.state.lock();
-        let mut waiting: Option<(Instant, u64)> = None;
+        let mut waiting: Option<(Instant, Awaited)> = None;
         let mut checks = Checks::new();
         // The loop ends: compaction makes room, has no work left, or stops, and each of these
         // raises the signal. The program can also end the wait.
@@ -56,14 +66,14 @@ impl Headroom<'_> {
             let is_first = waiting.is_none();
             let is_short = lack.is_some();
             match lack {
-                None if !self.is_behind(&state) => break Ok(()),
-                None if waiting.is_some_and(|(_, awaited)| self.log.begin() >= awaited) => {
+                None if !self.is_behind(&mut state) => break Ok(()),
+                None if waiting.is_some_and(|(_, awaited)| self.is_reached(awaited, &state)) => {
                     break Ok(());
                 }
-                Some(error) if !self.can_make_room(&state) => break Err(error),
+                Some(error) if !self.can_make_room(&mut state) => break Err(error),
                 None | Some(_) => {}
             }
-            waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
+            waiting.get_or_insert_with(|| (Instant::now(), self.awaited(&state)));
             // The compaction thread may sleep although it has work, because the log has grown since
             // it last checked. This thread wakes the compaction thread only once. Otherwise the two
             // threads would wake each other forever.
@@ -100,7 +110,7 @@ impl Headroom<'_> {
             if !self.log.is_disk_full() {
                 state.go_on_after(Until::DiskHasRoom);
             }
-            if self.compaction_wanted(&state) {
+            if self.next_work(&mut state).is_some() {
                 return true;
             }
             // Compaction has no work now. Wakes the writers that wait for compaction, so that they
@@ -111,30 +121,39 @@ impl Headroom<'_> {
         }
     }
 
-    /// True if the compaction thread should compact a page. See `can_make_room` for the rule that
-    /// connects both functions.
-    fn compaction_wanted(&self, state: &CompactorState) -> bool {
+    /// Returns the work that the compaction thread should do. `None` if it should wait. See
+    /// `can_make_room` for the rule that connects both functions.
+    pub(super) fn next_work(&self, state: &mut CompactorState) -> Option<Work> {
         if state.stopped.is_some() || self.log.is_poisoned() {
-            return false;
+            return None;
         }
         if state.urgent && self.space.has_unneeded(self.log) {
-            return true;
+            return Some(Work::Free);
         }
+        let work = match self.has_two_tiers() {
+            true => self.tier_work(state, state.urgent),
+            false => self.page_work(state),
+        };
+        // Compaction cannot free space now if a checkpoint or a scan still needs the old records or
+        // parts, and there is no room for what compaction writes.
+        work.filter(|_| !(self.space.has_holder() && self.is_short()))
+    }
+
+    /// Returns the work that is due in a bank with one tier.
+    fn page_work(&self, state: &CompactorState) -> Option<Work> {
         if !self.has_cold_page() {
-            return false;
+            return None;
         }
         let pressure = self.pressure(state);
-        // True if compaction cannot free space now: a checkpoint or a scan still needs the old
-        // records, and there is no room for the copies that compaction appends.
-        let in_vain = || self.space.has_holder() && self.is_short();
-        (state.urgent && pressure.has_dead_space() || pressure.exceeds_target()) && !in_vain()
+        let is_due = state.urgent && pressure.has_dead_space() || pressure.exceeds_target();
+        is_due.then_some(Work::Page)
     }
 
     /// True if a writer without room should wait, because compaction or a checkpoint may make room.
-    /// If this function returns true while `compaction_wanted` returns false, an event in progress
-    /// must raise the signal: the end of a checkpoint, or the write of a page. Otherwise the
+    /// If this function returns true while `next_work` returns `None`, an event in progress must
+    /// raise the signal: the end of a checkpoint, or the write of a page. Otherwise the
     /// waiting writer would sleep although no room comes.
-    fn can_make_room(&self, state: &CompactorState) -> bool {
+    fn can_make_room(&self, state: &mut CompactorState) -> bool {
         self.space.options.background
             && state.stopped.is_none()
             && !state.shutdown
@@ -143,25 +162,48 @@ impl Headroom<'_> {
                 // At its end, the checkpoint that is being taken releases older checkpoints, and so
                 // frees space. The checkpoint itself waits only for the log's writer.
                 || self.space.pins.lock().taking
-                // Copying rows frees no space while a checkpoint holds the old records.
-                || self.pressure(state).has_dead_space()
-                    && !self.space.has_holder()
-                    && (self.has_cold_page() || !self.log.is_disk_full() && self.log.settle_oldest()))
+                // Copying rows frees no space while a checkpoint holds the old records or parts.
+                || !self.space.has_holder() && match self.has_two_tiers() {
+                    // Ends, because each spill shortens the log and each merge the runs.
+                    true => self.tier_work(state, true).is_some()
+                        || self.debt(state).exceeds_log() && self.can_settle(),
+                    false => self.pressure(state).has_dead_space()
+                        && (self.has_cold_page() || self.can_settle()),
+                })
+    }
+
+    /// True if the log's writer can write more pages. It then does so.
+    fn can_settle(&self) -> bool {
+        !self.log.is_disk_full() && self.log.settle_oldest()
     }
 
     /// True if writers are so far ahead of compaction that they should wait.
-    fn is_behind(&self, state: &CompactorState) -> bool {
+    fn is_behind(&self, state: &mut CompactorState) -> bool {
         let options = &self.space.options;
         options.background
             && options.throttle_bytes_per_s.is_none()
             && !state.shutdown
-            && self.compaction_wanted(state)
-            && self.pressure(state).is_behind()
+            && self.next_work(state).is_some()
+            && match self.has_two_tiers() {
+                true => self.debt(state).makes_writers_wait(),
+                false => self.pressure(state).is_behind(),
+            }
     }
 
-    /// Returns the address that `begin` must reach before a waiting writer continues.
-    fn awaited_begin(&self, state: &CompactorState) -> u64 {
-        self.log.begin() + self.pressure(state).pages_to_await() * self.log.page_bytes()
+    /// Returns what a waiting writer waits for, before it continues.
+    fn awaited(&self, state: &CompactorState) -> Awaited {
+        if self.has_two_tiers() {
+            return Awaited::Units(state.units + 1);
+        }
+        let pages = self.pressure(state).pages_to_await();
+        Awaited::Begin(self.log.begin() + pages * self.log.page_bytes())
+    }
+
+    fn is_reached(&self, awaited: Awaited, state: &CompactorState) -> bool {
+        match awaited {
+            Awaited::Begin(begin) => self.log.begin() >= begin,
+            Awaited::Units(units) => state.units >= units,
+        }
     }
 
     /// True if the oldest page is on the device, so that compaction can read it.

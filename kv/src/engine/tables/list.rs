@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::numbers::NUMBERS_MAX;
+use super::numbers::{NUMBERS_MAX, Reach};
 use super::state::TableState;
 use crate::record::address::{TableId, TableNumber};
 
@@ -81,7 +81,7 @@ impl TableList {
     pub(super) fn next_ids(
         &mut self,
         count: usize,
-        log_begin: u64,
+        begin: Reach,
         checkpoints: &[u64],
     ) -> Option<Vec<TableId>> {
         let unused = (self.states.len() + 1..=usize::from(self.number_max)).take(count);
@@ -92,7 +92,7 @@ impl TableList {
             return Some(ids);
         }
         let dropped = self.dropped_from(self.next_place);
-        let free = dropped.filter(|state| state.is_free(log_begin, checkpoints));
+        let free = dropped.filter(|state| state.is_free(begin, checkpoints));
         ids.extend(free.filter_map(TableState::next_id).take(lacking));
         if ids.len() < count {
             return None;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::list::TableList;
+use super::numbers::Reach;
 use super::state::TableState;
 use super::{NewTable, Tables, no_such_table};
 use crate::checkpoint::manifest::TableEntry;
@@ -22,7 +23,7 @@ impl TablesLock<'_> {
     /// Makes all of `tables`, or none: returns `None` if too few table numbers are free. A call
     /// that makes no table takes no number.
     ///
-    /// The caller reads the log's beginning and the checkpoints that are on disk or being taken
+    /// The caller reads where the rows begin and the checkpoints that are on disk or being taken
     /// under this lock. Otherwise another thread could take a checkpoint in between. The checkpoint
     /// could have a table whose number this call gives to another table.
     ///
@@ -32,12 +33,12 @@ impl TablesLock<'_> {
     pub(crate) fn make(
         &mut self,
         tables: &[NewTable<'_>],
-        log_begin: u64,
+        begin: Reach,
         checkpoints: &[u64],
     ) -> Result<Option<Vec<TableId>>> {
         tables.iter().try_for_each(|table| table.check(self.tables.record_bytes_max))?;
         self.check_names_are_free(tables)?;
-        let Some(ids) = self.list.next_ids(tables.len(), log_begin, checkpoints) else {
+        let Some(ids) = self.list.next_ids(tables.len(), begin, checkpoints) else {
             return Ok(None);
         };
         for (&id, table) in ids.iter().zip(tables) {
@@ -89,16 +90,16 @@ impl TablesLock<'_> {
         Ok(dropped)
     }
 
-    /// Returns the tables for the manifest of checkpoint `number`, whose log begins at `log_begin`
-    /// and ends at `log_end`. Must be called while batches are paused. A batch that started before
+    /// Returns the tables for the manifest of checkpoint `number`, whose rows lie from `begin` to
+    /// `end`. Must be called while batches are paused. A batch that started before
     /// a drop finds the table gone when it continues, so the log gets no further record of that
     /// table. The caller has held this lock since before it pinned the checkpoint.
-    pub(crate) fn cut(mut self, number: u64, log_begin: u64, log_end: u64) -> Vec<TableEntry> {
+    pub(crate) fn cut(mut self, number: u64, begin: Reach, end: Reach) -> Vec<TableEntry> {
         let cut = self.list.states.iter_mut().map(|state| {
             if state.is_unsettled() {
-                state.settle(log_end, self.tables.was_written(state.id().number));
+                state.settle(end, self.tables.was_written(state.id().number));
             }
-            state.cut(number, log_begin)
+            state.cut(number, begin)
         });
         cut.collect()
     }

@@ -24,7 +24,7 @@ use crate::sync::RwLock;
 pub(crate) use counts::Live;
 use list::TableList;
 pub(crate) use lock::TablesLock;
-pub(crate) use numbers::{NUMBERS_MAX, Named, named};
+pub(crate) use numbers::{NUMBERS_MAX, Named, Reach, named};
 use state::TableState;
 
 /// Largest length in bytes of a table's name. With this limit, the names and descriptors of 65,535
@@ -46,7 +46,8 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Returns the tables of the checkpoint of `manifest`. `incarnations` has the incarnations of
-    /// their numbers; those that it lacks are 0.
+    /// their numbers; those that it lacks are 0. The checkpoint's parts have numbers below
+    /// `next_part`.
     ///
     /// # Errors
     /// `TooLong` if a name is too long, or if a record may exceed `record_bytes_max` bytes.
@@ -54,12 +55,14 @@ impl Tables {
         manifest: &Manifest,
         incarnations: &[u32],
         named: &Named,
+        next_part: u64,
         record_bytes_max: usize,
     ) -> Result<Tables> {
+        let end = Reach { log: manifest.log_end, part: next_part };
         let recovered = |(place, entry): (usize, &TableEntry)| {
             check_lengths(&entry.name, entry.value_bytes, record_bytes_max)?;
             let incarnation = incarnations.get(place).copied().unwrap_or(0);
-            Ok(TableState::recovered(entry.clone(), incarnation, manifest.log_end, named))
+            Ok(TableState::recovered(entry.clone(), incarnation, end, named))
         };
         let states = manifest.tables.iter().enumerate().map(recovered).collect::<Result<_>>()?;
         let list = RwLock::new(TableList::new(states));

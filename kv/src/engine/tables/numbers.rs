@@ -22,8 +22,13 @@
 //!    barrier all records of the table lie below the log's tail. That address is `records_end`. A
 //!    checkpoint's pause contains such a barrier. If numbers run out, `create_table` calls a
 //!    barrier itself (`settle_dropped`).
-//! 3. **The log has no record of the old table.** The log begins at or after `records_end`. If no
-//!    record was ever written, `records_end` is 0.
+//! 3. **Log and parts have no record of the old table.** The log begins at or after `records_end`.
+//!    If no record was ever written, `records_end` is 0. The parts of the cold tier have the
+//!    numbers from `parts_end` on, which is the next part's number when `records_end` is noted. A
+//!    spill or a merge takes a part's number, and then writes only rows of tables that exist. If it
+//!    wrote a row of the old table, it took the number before the drop, so the number is below
+//!    `parts_end`. The numbers of parts only grow. A bank in two tiers therefore gets a number back
+//!    when merges have rewritten all parts.
 //! 4. **No checkpoint has the old table or a record of it.** This covers the kept checkpoints and
 //!    the checkpoint that is being taken, and so all checkpoints that a reader or a copy holds. The
 //!    checkpoints that have the table are a range (`named`). The range goes from the first
@@ -31,7 +36,8 @@
 //!
 //! **Why no row gets into the new table.** Let A be the old table, B the new table, n their number,
 //! and E the `records_end` of A. B is used only after its creation, which saw `begin >= E`. So each
-//! `View` in a call on B has a begin of E or more.
+//! `View` in a call on B has a begin of E or more. The creation also saw a view of the cold tier
+//! whose parts have no row of A. Views that a call on B uses are as new or newer.
 //!
 //! - *The index* may still have entries that lead to records of A, and a record of B may link to
 //!   one. Those records lie below `begin`. Each search in B ends there, in memory and on disk
@@ -78,6 +84,15 @@ use crate::record::address::TableId;
 /// the number 0.
 pub(crate) const NUMBERS_MAX: u16 = u16::MAX;
 
+/// A position in both tiers of a store's rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// An address of the log.
+    pub(crate) log: u64,
+    /// The number of a part of the cold tier.
+    pub(crate) part: u64,
+}
+
 /// For each table number, the oldest and the newest checkpoint on disk that has the table or its
 /// records.
 pub(crate) type Named = BTreeMap<u16, (u64, u64)>;
@@ -103,11 +118,11 @@ pub(crate) fn named(checkpoints: &Checkpoints, tables: &[TableEntry]) -> Result<
 }
 
 impl Tables {
-    /// Waits until no thread appends records of the dropped tables any more, and notes where the
-    /// log ends then: calls `records_end` after the wait. Must be called without the lock of the
+    /// Waits until no thread appends records of the dropped tables any more, and notes where their
+    /// rows end: calls `rows_end` after the wait. Must be called without the lock of the
     /// tables, because a pinned batch may wait for that lock. Does nothing inside an operation's
     /// callback, because it would wait for the callback's own batch.
-    pub(crate) fn settle_dropped(&self, records_end: impl FnOnce() -> u64) {
+    pub(crate) fn settle_dropped(&self, rows_end: impl FnOnce() -> Reach) {
         if epoch::is_pinned() {
             return;
         }
@@ -118,14 +133,14 @@ impl Tables {
             return;
         }
         epoch::barrier();
-        let records_end = records_end();
+        let rows_end = rows_end();
         let mut list = self.list.write();
         for id in dropped {
             let state = &mut list.states[usize::from(id.number.0) - 1];
             // Another call may have settled the table, and its number may belong to another table
             // by now.
             if state.id() == id && state.is_unsettled() {
-                state.settle(records_end, self.was_written(id.number));
+                state.settle(rows_end, self.was_written(id.number));
             }
         }
     }
@@ -233,22 +248,30 @@ mod tests {
         // An older build may have left records of a table although the manifest that it wrote says
         // that the records are gone.
         let named = Named::from([(3, (4, 6))]);
-        let mut state = TableState::recovered(entry.clone(), 0, 4096, &named);
-        assert!(!state.is_free(0, &[]));
-        assert!(!state.is_free(4095, &[]));
-        assert!(state.is_free(4096, &[]));
-        assert!(state.is_free(4096, &[1, 3, 7]));
+        let at = |log| Reach { log, part: 5 };
+        let mut state = TableState::recovered(entry.clone(), 0, at(4096), &named);
+        assert!(!state.is_free(at(0), &[]));
+        assert!(!state.is_free(at(4095), &[]));
+        assert!(state.is_free(at(4096), &[]));
+        assert!(state.is_free(at(4096), &[1, 3, 7]));
         for named in 4..=6 {
-            assert!(!state.is_free(4096, &[1, named, 9]));
+            assert!(!state.is_free(at(4096), &[1, named, 9]));
         }
-        assert_eq!(state.cut(8, 0).value_bytes, 0, "what it was");
+        assert!(state.is_free(Reach { log: 4096, part: 0 }, &[]), "no part ever had its rows");
+        assert_eq!(state.cut(8, at(0)).value_bytes, 0, "what it was");
         // If a dropped table still has records, `value_bytes` is not 0 in the manifest.
         let entry = TableEntry { value_bytes: 1, ..entry };
-        let mut state = TableState::recovered(entry, 0, 4096, &Named::new());
-        assert!(!state.cut(8, 4095).is_gone());
-        assert!(!state.is_free(4096, &[8]));
-        assert!(state.cut(9, 4096).is_gone());
-        assert!(state.is_free(4096, &[9]) && !state.is_free(4096, &[8, 9]));
+        let mut state = TableState::recovered(entry.clone(), 0, at(4096), &Named::new());
+        assert!(!state.cut(8, at(4095)).is_gone());
+        assert!(!state.is_free(at(4096), &[8]));
+        assert!(state.cut(9, at(4096)).is_gone());
+        assert!(state.is_free(at(4096), &[9]) && !state.is_free(at(4096), &[8, 9]));
+        // A part that is older than the end of the table's rows may have a row of it.
+        let mut state = TableState::recovered(entry, 0, at(4096), &Named::new());
+        let older = Reach { log: 1 << 20, part: 4 };
+        assert!(!state.is_free(older, &[]) && !state.cut(8, older).is_gone());
+        assert!(state.is_free(at(4096), &[]) && !state.is_free(at(4096), &[8]));
+        assert!(state.cut(9, at(4096)).is_gone());
         assert_eq!(state.next_id().map(TableId::incarnation), Some(1));
     }
 

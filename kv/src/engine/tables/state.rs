@@ -1,7 +1,7 @@
 //! The state of one table number: the table's entry, its row count and the total size of its
 //! records, and what says if the number of a dropped table is free.
 
-use super::numbers::Named;
+use super::numbers::{Named, Reach};
 use crate::checkpoint::manifest::TableEntry;
 use crate::operation::Width;
 use crate::record::address::{TableId, TableNumber};
@@ -27,9 +27,9 @@ pub(super) struct TableState {
     pub(super) record_bytes: AtomicU64,
     /// Number of tables that had this table number before, in this store object.
     incarnation: u32,
-    /// The address below which all records of the dropped table lie. 0 if the table never had a
-    /// record. `None` if the table is not dropped, or if this address is not known yet.
-    records_end: Option<u64>,
+    /// Where all rows of the dropped table end. Zero if the table never had a row. `None` if the
+    /// table is not dropped, or if the end is not known yet.
+    rows_end: Option<Reach>,
     /// True if the checkpoint at which the store was opened says that the dropped table has no
     /// records left.
     was_gone: bool,
@@ -44,7 +44,7 @@ impl TableState {
             rows: entry.rows.into(),
             record_bytes: entry.record_bytes.into(),
             incarnation,
-            records_end: None,
+            rows_end: None,
             was_gone: false,
             named: None,
             entry,
@@ -52,15 +52,18 @@ impl TableState {
     }
 
     /// Returns the state of a table in the checkpoint at which the store is opened. The
-    /// checkpoint's log ends at `log_end`.
+    /// checkpoint's rows end at `end`.
     pub(super) fn recovered(
         entry: TableEntry,
         incarnation: u32,
-        log_end: u64,
+        end: Reach,
         named: &Named,
     ) -> Self {
+        // The mark that a table is gone is proof for parts: no build without the rule of
+        // `has_no_row` has written parts.
+        let part = if entry.is_gone() { 0 } else { end.part };
         TableState {
-            records_end: entry.dropped.then_some(log_end),
+            rows_end: entry.dropped.then_some(Reach { part, ..end }),
             was_gone: entry.is_gone(),
             named: named.get(&entry.number).copied(),
             ..Self::new(entry, incarnation)
@@ -87,37 +90,38 @@ impl TableState {
         if is_same || entry.dropped { Some(self.id()) } else { self.next_id() }
     }
 
-    /// True if the table was dropped and `records_end` is not known yet.
+    /// True if the table was dropped and the end of its rows is not known yet.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.entry.dropped && self.records_end.is_none()
+        self.entry.dropped && self.rows_end.is_none()
     }
 
-    /// Notes that all records of the dropped table lie below `log_end`. If `was_written` is false,
-    /// the table has no records.
-    pub(super) fn settle(&mut self, log_end: u64, was_written: bool) {
-        self.records_end = Some(if was_written { log_end } else { 0 });
+    /// Notes that all rows of the dropped table lie below `end`. If `was_written` is false, the
+    /// table has no rows.
+    pub(super) fn settle(&mut self, end: Reach, was_written: bool) {
+        self.rows_end = Some(if was_written { end } else { Reach::default() });
     }
 
-    /// True if the table was dropped, and the log from `log_begin` on has no record of it now or
-    /// later.
-    fn has_no_record(&self, log_begin: u64) -> bool {
-        self.entry.dropped && self.records_end.is_some_and(|end| end <= log_begin)
+    /// True if the table was dropped, and neither the log nor the parts from `begin` on have a row
+    /// of it now or later.
+    fn has_no_row(&self, begin: Reach) -> bool {
+        let before = |end: Reach| end.log <= begin.log && end.part <= begin.part;
+        self.entry.dropped && self.rows_end.is_some_and(before)
     }
 
-    /// True if another table can get this number. `checkpoints` lists the checkpoints that are on
-    /// disk or being taken.
-    pub(super) fn is_free(&self, log_begin: u64, checkpoints: &[u64]) -> bool {
+    /// True if another table can get this number. The store's rows begin at `begin`. `checkpoints`
+    /// lists the checkpoints that are on disk or being taken.
+    pub(super) fn is_free(&self, begin: Reach, checkpoints: &[u64]) -> bool {
         #[cfg(test)]
         EXAMINED.set(EXAMINED.get() + 1);
         let has_it = |(oldest, newest)| checkpoints.iter().any(|at| (oldest..=newest).contains(at));
-        self.has_no_record(log_begin) && !self.named.is_some_and(has_it) && self.next_id().is_some()
+        self.has_no_row(begin) && !self.named.is_some_and(has_it) && self.next_id().is_some()
     }
 
-    /// Returns the table's entry for the manifest of checkpoint `number`, whose log begins at
-    /// `log_begin`.
-    pub(super) fn cut(&mut self, number: u64, log_begin: u64) -> TableEntry {
-        // If the table has no record left, an open does not need the length of its records.
-        let gone = self.entry.dropped && (self.was_gone || self.has_no_record(log_begin));
+    /// Returns the table's entry for the manifest of checkpoint `number`, whose rows begin at
+    /// `begin`.
+    pub(super) fn cut(&mut self, number: u64, begin: Reach) -> TableEntry {
+        // If the table has no row left, an open does not need the length of its records.
+        let gone = self.entry.dropped && (self.was_gone || self.has_no_row(begin));
         if !gone {
             let oldest = self.named.map_or(number, |(oldest, _)| oldest);
             self.named = Some((oldest, number));

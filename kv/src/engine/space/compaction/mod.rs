@@ -53,15 +53,19 @@
 //! **Damage.** A page that fails verification stops compaction, and no space at or after that page
 //! is given back. The statistics show the reason, and `Store::compact` returns it.
 
+mod merging;
 mod rows;
+mod spill;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::time::Instant;
 
 use super::pressure::Fill;
 use crate::device::AlignedBuffer;
 use crate::engine::batch::Scratch;
+use crate::engine::cold::sort_buffer::SortBuffer;
 use crate::engine::core::Core;
 use crate::error::Result;
 use crate::index::Candidates;
@@ -77,12 +81,15 @@ const GROUP_ROWS: usize = 32;
 pub(super) struct Pass {
     buffer: Option<AlignedBuffer>,
     rows: Vec<Row>,
-    /// Records without a current row: tombstones, and records of dropped tables.
-    dead: Vec<Row>,
+    /// The hashes of records without a current row: tombstones, records of dropped tables, and
+    /// records that are equal to the cold tier's.
+    dead: Vec<u64>,
     /// Keys and addresses of rows that may be in chains, by table.
     chained: BTreeMap<TableNumber, (Vec<u64>, Vec<Address>)>,
     candidates: Candidates,
     scratch: Box<Scratch>,
+    /// The rows that leave the log for the cold tier. Its memory is lent by the budget.
+    sort_buffer: Option<SortBuffer>,
     /// The size of the page and of its records.
     fill: Fill,
     /// The bucket at which the sweep of the index continues.
@@ -138,7 +145,10 @@ impl<'c> Compaction<'c> {
         let copied = copied.and_then(|copied| Ok(copied + self.move_chained()?));
         self.pass.buffer = self.pass.scratch.own_buffer.take();
         let copied = copied?;
-        self.clear_entries(start, end);
+        let dead = std::mem::take(&mut self.pass.dead);
+        self.clear_entries(dead.iter().copied(), end);
+        self.pass.dead = dead;
+        self.sweep_index(start, start..end);
         let live = || tables.live(log.page_bytes());
         space.signal.state.lock().packing.note(self.pass.fill, end, log.tail_address(), live);
         log.set_begin(end);
@@ -148,32 +158,40 @@ impl<'c> Compaction<'c> {
         Ok(copied)
     }
 
-    /// Removes index entries that lead nowhere, because every row below `end` has been moved. These
-    /// are entries of the page's tombstones, entries of dropped tables, and entries that a sweep
-    /// over the index finds.
-    fn clear_entries(&mut self, start: u64, end: u64) {
-        let Core { log, index, gate, .. } = self.core;
+    /// Removes the index entries of `hashes` that lead nowhere, because every row below `end` has
+    /// been moved.
+    fn clear_entries(&mut self, hashes: impl Iterator<Item = u64>, end: u64) {
+        let Core { index, gate, .. } = self.core;
         let pass = &mut *self.pass;
-        for group in pass.dead.chunks(GROUP_ROWS) {
+        let mut hashes = hashes.peekable();
+        while hashes.peek().is_some() {
             // A checkpoint's pause waits for this pin, so the index does not change during the
             // pause.
             let guard = gate.enter();
-            for row in group {
-                index.candidates(row.hash, &mut pass.candidates);
+            for hash in hashes.by_ref().take(GROUP_ROWS) {
+                index.candidates(hash, &mut pass.candidates);
                 for entry in pass.candidates.iter().filter(|entry| entry.address().raw() < end) {
-                    index.remove(row.hash, entry);
+                    index.remove(hash, entry);
                 }
             }
             drop(guard);
             index.wait_for_image();
         }
-        // The sweep passes the whole index in the time in which compaction passes the whole log.
-        let pages = (log.tail_address() - start) / log.page_bytes() + 1;
-        let mut left = index.bucket_count() / pages + 1;
+    }
+
+    /// Removes entries that lead below `below` from a part of the index. The sweep passes the whole
+    /// index in the time in which compaction passes the whole log. `passed` is the log that
+    /// compaction has passed since the last sweep.
+    fn sweep_index(&mut self, below: u64, passed: Range<u64>) {
+        let Core { log, index, gate, .. } = self.core;
+        let pass = &mut *self.pass;
+        let pages = |bytes: u64| bytes / log.page_bytes();
+        let all = pages(log.tail_address() - passed.start) + 1;
+        let mut left = index.bucket_count() * pages(passed.end - passed.start) / all + 1;
         while left > 0 {
             let count = left.min(4096);
             let guard = gate.enter();
-            pass.sweep = index.purge(start, pass.sweep, count);
+            pass.sweep = index.purge(below, pass.sweep, count);
             drop(guard);
             index.wait_for_image();
             left -= count;

@@ -11,8 +11,17 @@ use crate::log::{PageFull, TurnFor};
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 
+/// What a record that stands for a deleted row is to compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tombstones {
+    /// A record without a row: the records that it hides lie below it, so they are gone first.
+    Dead,
+    /// A row: it hides a row of the cold tier.
+    Rows,
+}
+
 /// The state of a record according to the index.
-enum Verdict {
+pub(super) enum Verdict {
     /// The record is current: this entry leads to it and to no other record.
     Current(Entry),
     /// The record may be in a chain, so a walk of the chain must decide.
@@ -27,7 +36,9 @@ impl Compaction<'_> {
         let log = &self.core.log;
         let page = &mut buffer[..log.page_bytes() as usize];
         let used = log.read_page(page, start)?;
-        self.list_records(&page[..used], start)?;
+        self.pass.dead.clear();
+        self.pass.chained.clear();
+        self.list_records(&page[..used], start, Tombstones::Dead)?;
         let rows = std::mem::take(&mut self.pass.rows);
         let mut at = 0;
         let mut copied = 0;
@@ -43,12 +54,15 @@ impl Compaction<'_> {
     }
 
     /// Lists the records of the page that begins at `start`. `page` is the used part of the page.
-    fn list_records(&mut self, page: &[u8], start: u64) -> Result<()> {
+    pub(super) fn list_records(
+        &mut self,
+        page: &[u8],
+        start: u64,
+        tombstones: Tombstones,
+    ) -> Result<()> {
         let Core { log, tables, key_hash, .. } = self.core;
         let pass = &mut *self.pass;
         pass.rows.clear();
-        pass.dead.clear();
-        pass.chained.clear();
         // If the longest record still fits after the used part, a checkpoint ended the page early.
         // Then only the used part counts as needed. Otherwise the whole page counts, because the
         // unused end is too short for a record.
@@ -73,12 +87,12 @@ impl Compaction<'_> {
                 // A table that this bank does not know was dropped, or was made after the
                 // checkpoint at which the bank was opened. Its records are dead.
                 let gone = tables.of(table).is_none();
-                let list = if gone || image.link().is_tombstone() {
-                    &mut pass.dead
+                let is_dead = image.link().is_tombstone() && tombstones == Tombstones::Dead;
+                if gone || is_dead {
+                    pass.dead.push(row.hash);
                 } else {
-                    &mut pass.rows
-                };
-                list.push(row);
+                    pass.rows.push(row);
+                }
             }
             offset += bytes;
         }
@@ -112,7 +126,7 @@ impl Compaction<'_> {
             // still exists here, no other table gets its number before this pin is released
             // (`engine::tables::numbers`).
             if tables.of(image.shape().table()).is_none() {
-                pass.dead.push(*row);
+                pass.dead.push(row.hash);
                 *at += 1;
                 continue;
             }
@@ -169,7 +183,12 @@ impl Compaction<'_> {
     }
 }
 
-fn verdict(index: &Index, candidates: &mut Candidates, hash: u64, address: Address) -> Verdict {
+pub(super) fn verdict(
+    index: &Index,
+    candidates: &mut Candidates,
+    hash: u64,
+    address: Address,
+) -> Verdict {
     index.candidates(hash, candidates);
     let mut verdict = Verdict::Dead;
     for entry in candidates.iter() {
@@ -184,7 +203,7 @@ fn verdict(index: &Index, candidates: &mut Candidates, hash: u64, address: Addre
 
 /// Copies a row to the tail and makes its index entry lead to the copy. Returns false if another
 /// thread has changed the entry.
-fn copy(
+pub(super) fn copy(
     core: &Core,
     view: View<'_>,
     image: RecordImage<'_>,
@@ -244,7 +263,7 @@ mod tests {
         let mut compaction = Compaction::begin(&core);
         let mut page = AlignedBuffer::zeroed(core.log.page_bytes() as usize);
         let used = core.log.read_page(&mut page, start).unwrap();
-        compaction.list_records(&page[..used], start).unwrap();
+        compaction.list_records(&page[..used], start, Tombstones::Dead).unwrap();
         let rows = std::mem::take(&mut compaction.pass.rows);
         assert_eq!(rows.len(), 20);
         let is_row = |row: &Row| RecordImage::new(&page[row.offset as usize..]);

@@ -1,0 +1,195 @@
+//! Merges runs of the cold tier: several runs into one, or runs into the base.
+//!
+//! A merge works in units of 1 MiB. Between two units, the compactor spills if the log has become
+//! too long, and rests. The thread holds no lock that a batch takes. When the merge is complete,
+//! the compactor publishes a view that has the new parts in place of the old ones, under one pin.
+//!
+//! A run that was spilled meanwhile is newer than all that the merge reads, so it stays above the
+//! result. No other merge runs meanwhile: the compactor holds the lock of compaction all the time.
+//!
+//! **When a run's part goes.** A base merge covers some hashes, and a run's part may have more. The
+//! part goes once the base parts over all of its hashes have merged its run. Until then, searches
+//! and merges leave out its rows of the merged hashes (`ColdView::run_parts`).
+//!
+//! **Failure.** The parts that the merge has begun are removed, and the old parts stay. After a
+//! damaged block, later merges leave out the hashes or the runs of this merge
+//! (`engine::cold::dues`).
+
+use std::time::Instant;
+
+use super::Compaction;
+use super::spill::RUN_COLUMNS;
+use crate::cold::merge::{Merge, Merged, NewPart, Parts, Target};
+use crate::engine::cold::dues::{Due, is_merged, overlap};
+use crate::engine::cold::view::ColdView;
+use crate::engine::core::Core;
+use crate::engine::space::compactor::rest;
+use crate::engine::space::tiers::Work;
+use crate::error::{Error, Result};
+
+/// Bytes of rows that a merge reads at a time.
+const UNIT_BYTES: u64 = 1 << 20;
+/// Columns of the filters of the base: none. A row that the bank does not have costs a read, and
+/// the memory of the filters serves larger runs.
+const BASE_COLUMNS: u32 = 0;
+/// Number of parts of a consolidated run that is longer than a part of the base. Its parts go one
+/// after another as base merges pass.
+const RUN_PARTS: u64 = 16;
+
+/// Why a merge has no result.
+enum Ended {
+    /// The store is being closed.
+    Shutdown,
+    /// The merge failed.
+    Failed(Error),
+    /// A spill between two units failed.
+    SpillFailed(Error),
+}
+
+impl From<Error> for Ended {
+    fn from(error: Error) -> Self {
+        Ended::Failed(error)
+    }
+}
+
+impl Compaction<'_> {
+    /// Makes a merge. If `rests` is true, rests after each unit as the debt allows.
+    ///
+    /// # Errors
+    /// The errors of the device, `DiskFull` among them, and those of [`spill`](Self::spill). The old
+    /// parts then stay. Returns no error after damage in a part.
+    pub(in super::super) fn merge(&mut self, due: &Due, rests: bool) -> Result<()> {
+        let core = self.core;
+        let view = core.cold.view();
+        let mut begun = Vec::new();
+        let merged = self.merged(&view, due, rests, &mut begun);
+        let published = merged.and_then(|merged| Ok(publish(core, due, merged)?));
+        // The joined parts go with the last view that has them.
+        drop(view);
+        core.cold.remove_unneeded(&*core.log.device);
+        let Err(ended) = published else { return core.give_way() };
+        begun.into_iter().for_each(|number| self.remove_part(number));
+        match ended {
+            Ended::Shutdown => Ok(()),
+            Ended::Failed(error @ (Error::Damaged { .. } | Error::Truncated { .. })) => {
+                core.space.signal.state.lock().leave_out(due, &error);
+                Ok(())
+            }
+            Ended::Failed(error) | Ended::SpillFailed(error) => Err(error),
+        }
+    }
+
+    /// Merges in units. Notes the parts that the merge has begun in `begun`.
+    fn merged(
+        &mut self,
+        view: &ColdView,
+        due: &Due,
+        rests: bool,
+        begun: &mut Vec<u64>,
+    ) -> std::result::Result<Merged, Ended> {
+        let core = self.core;
+        let signal = &core.space.signal;
+        let mut merge = begin(core, view, due)?;
+        // The loop ends with the rows of the merge's parts.
+        loop {
+            let started = Instant::now();
+            let unit = merge.advance(UNIT_BYTES);
+            begun.splice(.., merge.begun().iter().copied());
+            if !unit? {
+                break;
+            }
+            signal.note_unit();
+            let next = {
+                let mut state = signal.state.lock();
+                if state.shutdown {
+                    return Err(Ended::Shutdown);
+                }
+                core.headroom().tier_work(&mut state, false)
+            };
+            if next == Some(Work::Spill) {
+                self.spill().map_err(Ended::SpillFailed)?;
+            }
+            if rests {
+                rest(core, UNIT_BYTES, started.elapsed());
+            }
+        }
+        Ok(merge.finish()?)
+    }
+}
+
+/// Begins a merge of parts of `view`.
+fn begin<'c>(core: &'c Core, view: &ColdView, due: &Due) -> Result<Merge<'c>> {
+    let site = core.part_site();
+    let own = core.part_head();
+    // A part gets its number before the tables of its rows are looked up: see
+    // `engine::tables::numbers`.
+    let new_part = move || NewPart { number: core.cold.next_part(), salt: own.salt };
+    let is_dropped = |table| core.tables.of(table).is_none();
+    let part_bytes = core.headroom().base_part_bytes();
+    let (bank, block_bits_max) = (own.bank, core.block_bits_max());
+    match due {
+        Due::Consolidation(numbers) => {
+            let joined = |of: &std::ops::RangeInclusive<u64>| {
+                numbers.start() <= of.start() && of.end() <= numbers.end()
+            };
+            let runs = view.runs().filter(|(of, _)| joined(of));
+            let runs: Vec<Parts> = runs.map(|(_, parts)| parts.to_vec()).collect();
+            let bytes: u64 = runs.iter().flatten().map(|part| part.file_bytes()).sum();
+            let part_bytes = if bytes > part_bytes { bytes / RUN_PARTS } else { bytes };
+            let target = Target { bank, columns: RUN_COLUMNS, part_bytes, block_bits_max };
+            Merge::consolidate(site, runs, view.base(), target, is_dropped, new_part)
+        }
+        Due::IntoBase(hashes) => {
+            let within = |parts: &[_]| -> Parts {
+                let of = |part: &&std::sync::Arc<crate::cold::part::Part>| {
+                    overlap(&part.head().hashes, hashes).is_some()
+                };
+                parts.iter().filter(of).cloned().collect()
+            };
+            let base = within(view.base());
+            let through = base.iter().map(|part| *part.head().runs.end()).min().unwrap_or(0);
+            let newer = view.runs().take_while(|(numbers, _)| *numbers.end() > through);
+            let runs = newer.map(|(_, parts)| within(parts)).filter(|parts| !parts.is_empty());
+            let target = Target { bank, columns: BASE_COLUMNS, part_bytes, block_bits_max };
+            Merge::merge_base(site, runs.collect(), &base, target, is_dropped, new_part)
+        }
+    }
+}
+
+/// Shows the result of a merge to searches, in place of the parts that it has joined.
+fn publish(core: &Core, due: &Due, merged: Merged) -> Result<()> {
+    let Core { cold, tables, gate, .. } = core;
+    // Other runs may have been added since the merge began.
+    let view = cold.view();
+    let mut removed: Vec<u64> = Vec::new();
+    match due {
+        Due::Consolidation(numbers) => {
+            let joined = view
+                .runs()
+                .filter(|(of, _)| numbers.start() <= of.start() && of.end() <= numbers.end());
+            removed.extend(joined.flat_map(|(_, parts)| parts).map(|part| part.head().number));
+        }
+        Due::IntoBase(hashes) => {
+            let (gone, mut base): (Parts, Parts) = { view.base().iter().cloned() }
+                .partition(|part| overlap(&part.head().hashes, hashes).is_some());
+            base.extend(merged.parts.iter().cloned());
+            let dead = view.runs().flat_map(|(_, parts)| parts);
+            let dead = dead.filter(|part| is_merged(part, &base));
+            removed.extend(gone.iter().chain(dead).map(|part| part.head().number));
+        }
+    }
+    let next = view.changed(merged.parts, &removed);
+    // A checkpoint's pause waits for this pin, so a checkpoint has the view, the cursor and the
+    // counts of one moment.
+    let _pin = gate.enter();
+    if let Due::IntoBase(hashes) = due {
+        cold.set_cursor(hashes.end().wrapping_add(1));
+    }
+    cold.publish(next)?;
+    for (number, rows) in merged.counted {
+        if let Some(table) = tables.of(number) {
+            tables.add_rows(table, rows);
+        }
+    }
+    Ok(())
+}

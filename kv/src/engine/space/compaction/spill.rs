@@ -1,0 +1,265 @@
+//! Spills: moves the rows of the oldest pages into a run of the cold tier.
+//!
+//! A bank in two tiers does not copy the rows of its oldest pages to the tail. It sorts them and
+//! writes them as a new run, in which searches find them without an index entry.
+//!
+//! **Which records enter the run.** The index says which records may be current, as for compaction
+//! in one tier. A dead record is left out. A record that may be in a chain enters without a walk of
+//! the chain: if it is superseded, the newer record is in the log, in this run, or in a later run,
+//! and searches find it first. A *clean* record is left out, because the cold tier has an equal
+//! version. A tombstone enters, because it hides older versions in the cold tier. A row with
+//! outstanding Gets of this opening is copied to the tail, so a cold row has no outstanding Gets.
+//! For that, a record in a chain is walked to.
+//!
+//! **Order.** The spill publishes the view with the new run, then moves the log's beginning, then
+//! removes the index entries that lead below it. A search loads the beginning, the index and the
+//! view in this order. If it misses an entry, or finds that its chain ends below the beginning, it
+//! therefore takes a view that has the row. The first two steps happen under one pin. A
+//! checkpoint's pause waits for the pin, so a checkpoint has both or neither.
+//!
+//! **Writers beside a spill.** A record below `flushed` does not change. An operation on a row that
+//! is being spilled appends a record above the spilled pages. That record stays the newest version.
+//! A row whose entry is still there, but whose record lies below the beginning, is not to be
+//! replaced through this entry: see `publish` of `engine::batch::succession` and `Index::insert`.
+//!
+//! **Failure.** If the run cannot be written, its file is removed. The log keeps its rows.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::rows::{Tombstones, Verdict, copy, verdict};
+use super::{Compaction, GROUP_ROWS, Row};
+use crate::cold::block::block_bits_for;
+use crate::cold::head::{Kind, PartHead, part_address};
+use crate::cold::part::Part;
+use crate::cold::writer::PartWriter;
+use crate::device::AlignedBuffer;
+use crate::engine::cold::sort_buffer::SortBuffer;
+use crate::engine::core::Core;
+use crate::error::Result;
+use crate::log::{PageFull, TurnFor};
+use crate::memory::budget::Budget;
+use crate::record::address::Address;
+use crate::record::layout::RecordImage;
+use crate::sync::{Planted, planted};
+
+/// Columns of the filters of runs: of 2^9 keys that a run's part lacks, one is read for nothing.
+pub(super) const RUN_COLUMNS: u32 = 9;
+
+impl Compaction<'_> {
+    /// Moves the rows of the oldest pages into a new run, until the sort buffer is full or no page
+    /// is left on the device. Returns the bytes of the rows that it has copied to the tail.
+    ///
+    /// # Errors
+    /// `Damaged`, `Truncated` or `Io` if a page cannot be read or the run cannot be written.
+    /// `DiskFull` if the disk has no room for the run. `BudgetTooSmall` if the budget has no memory
+    /// for the sort buffer or the run's filters. `Poisoned` if the log cannot be written. After an
+    /// error, the pages and their rows stay as they are.
+    pub(in super::super) fn spill(&mut self) -> Result<u64> {
+        let Core { log, counters, .. } = self.core;
+        let started = Instant::now();
+        let start = log.begin();
+        let mut rows = match self.pass.sort_buffer.take() {
+            Some(rows) => rows,
+            None => self.lend_sort_buffer()?,
+        };
+        rows.clear();
+        let done = self.spill_into(&mut rows, start);
+        self.pass.sort_buffer = Some(rows);
+        let copied = done?;
+        counters.compacted_bytes.add(log.begin() - start);
+        counters.compaction_copied_bytes.add(copied);
+        counters.compaction_us.add(started.elapsed().as_micros() as u64);
+        Ok(copied)
+    }
+
+    /// Makes the sort buffer. The budget lends its memory for as long as the store is open.
+    fn lend_sort_buffer(&self) -> Result<SortBuffer> {
+        let core = self.core;
+        let bytes = core.headroom().sort_buffer_bytes();
+        core.budget.lend_for(bytes, "moving rows to the cold tier")?;
+        core.cache.give_way(&core.log);
+        core.log.give_way().inspect_err(|_| core.budget.take_back(bytes))?;
+        Ok(SortBuffer::new(bytes as usize))
+    }
+
+    /// Moves the rows of the oldest pages through `rows`. Returns the bytes of the rows that it has
+    /// copied to the tail.
+    fn spill_into(&mut self, rows: &mut SortBuffer, start: u64) -> Result<u64> {
+        let core = self.core;
+        self.pass.dead.clear();
+        self.pass.chained.clear();
+        let bytes = Budget::compaction_buffer_bytes_for(core.log.page_bytes()) as usize;
+        let mut page = self.pass.buffer.take().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
+        let collected = self.collect(rows, &mut page, start);
+        // The walks of chains use the page's buffer for reads.
+        self.pass.scratch.own_buffer = Some(page);
+        let moved = collected.and_then(|(end, copied)| Ok((end, copied + self.move_chained()?)));
+        self.pass.buffer = self.pass.scratch.own_buffer.take();
+        let (end, copied) = moved?;
+        rows.sort();
+        if planted(Planted::SpillBeginFirst) {
+            core.log.set_begin(end);
+        }
+        let run = if rows.is_empty() { None } else { Some(self.write_run(rows, start..end)?) };
+        self.publish_run(run, end)?;
+        let dead = std::mem::take(&mut self.pass.dead);
+        self.clear_entries(rows.hashes().chain(dead.iter().copied()), end);
+        self.pass.dead = dead;
+        self.sweep_index(end, start..end);
+        self.core.space.signal.note_unit();
+        Ok(copied)
+    }
+
+    /// Reads pages from `start` on, and adds their rows to `rows`, until `rows` is full. Returns
+    /// the end of the pages, and the bytes of the rows that it has copied to the tail.
+    fn collect(
+        &mut self,
+        rows: &mut SortBuffer,
+        page: &mut [u8],
+        start: u64,
+    ) -> Result<(u64, u64)> {
+        let log = &self.core.log;
+        let page = &mut page[..log.page_bytes() as usize];
+        let mut end = start;
+        let mut copied = 0;
+        let has_room = |end: u64, rows: &SortBuffer, dead: usize| {
+            // One page always has room, so that each spill makes progress.
+            end == start || rows.has_room(log.page_bytes(), dead * size_of::<u64>())
+        };
+        // The loop ends: each round passes a page.
+        while end + log.page_bytes() <= log.flushed() && has_room(end, rows, self.pass.dead.len()) {
+            let used = log.read_page(page, end)?;
+            self.list_records(&page[..used], end, Tombstones::Rows)?;
+            let listed = std::mem::take(&mut self.pass.rows);
+            let mut at = 0;
+            // The loop ends: a round that passes no record has met a full page of the log's tail,
+            // and the next round has an empty page.
+            while at < listed.len() {
+                let full = self.collect_group(&listed, &mut at, page, end, rows, &mut copied).err();
+                if let Some(full) = full {
+                    log.turn_page(full, TurnFor::Space)?;
+                }
+            }
+            self.pass.rows = listed;
+            end += log.page_bytes();
+        }
+        Ok((end, copied))
+    }
+
+    /// Adds a group of the records that `listed` has from `at` on to `rows`, under one pin. Leaves
+    /// in `at` the first record that was not handled.
+    fn collect_group(
+        &mut self,
+        listed: &[Row],
+        at: &mut usize,
+        page: &[u8],
+        start: u64,
+        rows: &mut SortBuffer,
+        copied: &mut u64,
+    ) -> std::result::Result<(), PageFull> {
+        let Core { log, index, tables, gate, retention, .. } = self.core;
+        let pass = &mut *self.pass;
+        // Uses age with the log. Their age is that at the page's end, which is nearly that at the
+        // end of the spill.
+        let aged_to = Address::new(start + log.page_bytes());
+        let end = listed.len().min(*at + GROUP_ROWS);
+        // A checkpoint's pause waits for this pin, so the index does not change during the pause.
+        let guard = gate.enter();
+        let view = log.view();
+        let outline = index.outline();
+        for row in &listed[*at..end] {
+            outline.prefetch(row.hash);
+        }
+        for row in &listed[*at..end] {
+            let address = Address::new(start + u64::from(row.offset));
+            let image = RecordImage::new(&page[row.offset as usize..]);
+            let table = image.shape().table();
+            let word = self.core.word_on_disk(image, address);
+            let has_gets = word.outstanding() > 0 && !planted(Planted::SpillLeased);
+            // The loop ends: a round repeats only if another thread has changed the row's entry.
+            loop {
+                match verdict(index, &mut pass.candidates, row.hash, address) {
+                    // Another thread may have dropped the table since the page was listed.
+                    _ if tables.of(table).is_none() => pass.dead.push(row.hash),
+                    Verdict::Dead => {}
+                    Verdict::Current(entry) if has_gets => {
+                        if !copy(self.core, view, image, address, (row.hash, entry))? {
+                            continue;
+                        }
+                        *copied += image.shape().record_bytes() as u64;
+                    }
+                    Verdict::Chained if has_gets => {
+                        let chained = pass.chained.entry(table).or_default();
+                        chained.0.push(image.key());
+                        chained.1.push(address);
+                    }
+                    _ if word.is_clean() => pass.dead.push(row.hash),
+                    Verdict::Current(_) | Verdict::Chained => {
+                        let uses = retention.inherited_uses(word, address, aged_to);
+                        rows.push(row.hash, image, uses);
+                    }
+                }
+                break;
+            }
+            *at += 1;
+        }
+        drop(guard);
+        index.wait_for_image();
+        Ok(())
+    }
+
+    /// Writes the rows as a run of level 0. `log` has the addresses from which they come.
+    fn write_run(&self, rows: &SortBuffer, log: Range<u64>) -> Result<Arc<Part>> {
+        let Core { cold, tables, .. } = self.core;
+        let run = cold.next_run();
+        // The part gets its number before the tables of its rows are looked up: see
+        // `engine::tables::numbers`.
+        let head = PartHead {
+            number: cold.next_part(),
+            kind: Kind::Run,
+            level: 0,
+            block_bits: block_bits_for(rows.mean_row_bytes()).min(self.core.block_bits_max()),
+            runs: run..=run,
+            hashes: 0..=u64::MAX,
+            log,
+            ..self.core.part_head()
+        };
+        let number = head.number;
+        let written = || {
+            let mut writer = PartWriter::new(self.core.part_site(), head, RUN_COLUMNS);
+            for row in rows.rows() {
+                if tables.of(row.table).is_some() {
+                    writer.push(&row)?;
+                }
+            }
+            writer.finish()
+        };
+        written().map(Arc::new).inspect_err(|_| self.remove_part(number))
+    }
+
+    /// Shows `run` to searches, and moves the log's beginning to `end`.
+    fn publish_run(&self, run: Option<Arc<Part>>, end: u64) -> Result<()> {
+        let Core { log, cold, gate, .. } = self.core;
+        let number = run.as_ref().map(|run| run.head().number);
+        let guard = gate.enter();
+        if let Some(run) = run {
+            let next = cold.view().changed(vec![run], &[]);
+            cold.publish(next)
+                .inspect_err(|_| number.into_iter().for_each(|n| self.remove_part(n)))?;
+        }
+        if log.begin() < end {
+            log.set_begin(end);
+        }
+        drop(guard);
+        self.core.give_way()
+    }
+
+    /// Removes the file of a part that no view has. If that fails, the next opening removes the
+    /// file.
+    pub(super) fn remove_part(&self, number: u64) {
+        let site = self.core.part_site();
+        let _ = site.device.remove_part(part_address(number, site.segment_size_bytes));
+    }
+}

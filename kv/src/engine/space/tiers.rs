@@ -1,0 +1,143 @@
+//! When a bank has two tiers, and what is due then: spills, which keep the log short, and merges,
+//! which keep the runs few.
+
+use super::Space;
+use super::pressure::{Debt, log_limit_bytes, run_limit_bytes};
+use super::room::Headroom;
+use super::signal::CompactorState;
+use crate::device::placement::part_span_bytes;
+use crate::engine::cold::dues::{Due, Dues};
+use crate::engine::cold::sort_buffer::SortBuffer;
+
+/// The sort buffer has the memory budget divided by this number.
+const SORT_BUFFER_PART: u64 = 32;
+/// The sort buffer has room for at least this number of bytes: 36 blocks of a part.
+const SORT_BUFFER_BYTES_MIN: u64 = 36 * (4 << 10);
+/// A part of the base has the bytes of at most this number of sort buffers.
+const BASE_PART_BUFFERS: u64 = 8;
+
+/// Limits that tests give a bank in two tiers, which otherwise follow from its budget.
+#[derive(Debug, Clone, Copy)]
+pub struct TierLimits {
+    /// The length in bytes that the log may have before its oldest rows go to the cold tier.
+    pub log_bytes: u64,
+    /// The bytes of rows that are sorted at a time.
+    pub sort_buffer_bytes: u64,
+    /// The bytes of a part of the base.
+    pub base_part_bytes: u64,
+}
+
+/// The work of the compactor that is next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Give back space that no holder needs any more.
+    Free,
+    /// Copy the current rows of the oldest page to the tail.
+    Page,
+    /// Move the rows of the oldest pages to the cold tier.
+    Spill,
+    Merge(Due),
+}
+
+impl Space {
+    /// True if the bank should get a second tier. Only tests ask for one so far.
+    fn wants_second_tier(&self) -> bool {
+        self.tier_limits.get().is_some()
+    }
+
+    /// Gives the bank a second tier with these limits. Only the first call has an effect.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn begin_second_tier(&self, limits: TierLimits) {
+        let _ = self.tier_limits.set(limits);
+        self.signal.raise();
+    }
+}
+
+impl Headroom<'_> {
+    /// True if rows leave the log for the cold tier.
+    pub(super) fn has_two_tiers(&self) -> bool {
+        self.cold.has_rows() || self.space.wants_second_tier()
+    }
+
+    /// Returns the size of the sort buffer in bytes.
+    pub(super) fn sort_buffer_bytes(&self) -> u64 {
+        let page = SortBuffer::bytes_for_page(self.log.page_bytes());
+        if let Some(limits) = self.space.tier_limits.get() {
+            return limits.sort_buffer_bytes.max(page);
+        }
+        // A run of one sort buffer is one part, which must fit its span with fences and filters.
+        let span = part_span_bytes(self.cold.segment_bytes());
+        let bytes = (self.space.budget.total_bytes() / SORT_BUFFER_PART).min(span / 2);
+        bytes.max(page).max(SORT_BUFFER_BYTES_MIN)
+    }
+
+    /// Returns the size in bytes at which merges end a part of the base.
+    pub(super) fn base_part_bytes(&self) -> u64 {
+        if let Some(limits) = self.space.tier_limits.get() {
+            return limits.base_part_bytes;
+        }
+        let span = part_span_bytes(self.cold.segment_bytes());
+        (BASE_PART_BUFFERS * self.sort_buffer_bytes()).min(span / 2)
+    }
+
+    /// Returns the debt of a bank in two tiers.
+    pub(super) fn debt(&self, state: &mut CompactorState) -> Debt {
+        let log_bytes = self.log.tail_address() - self.log.begin();
+        let shortest = state.shortest_log_bytes.get_or_insert(log_bytes);
+        *shortest = log_bytes.min(*shortest);
+        let shortest_bytes = *shortest;
+        let budget = &self.space.budget;
+        let log_limit_bytes = match self.space.tier_limits.get() {
+            Some(limits) => limits.log_bytes,
+            None => {
+                let frames = budget.frames_allowed() * budget.page_bytes();
+                log_limit_bytes(frames + budget.cache_bytes(), 0, shortest_bytes)
+            }
+        };
+        let dues = self.dues(state);
+        let run_limit_bytes = run_limit_bytes(dues.base_bytes, self.sort_buffer_bytes());
+        Debt { log_bytes, log_limit_bytes, run_bytes: dues.run_bytes, run_limit_bytes }
+    }
+
+    /// Returns what is due in the present view of the cold tier.
+    fn dues<'s>(&self, state: &'s mut CompactorState) -> &'s Dues {
+        let view = self.cold.view();
+        let known = &mut state.dues;
+        if known.as_ref().is_none_or(|(number, _)| *number != view.number()) {
+            let joined_bytes = self.base_part_bytes() / 2;
+            let dues = Dues::of(&view, self.cold.cursor(), joined_bytes, &state.spared);
+            *known = Some((view.number(), dues));
+        }
+        &known.get_or_insert_default().1
+    }
+
+    /// Returns the spill or merge that is due. If `urgent` is true, because a writer lacks room,
+    /// also returns one that can free space.
+    pub(super) fn tier_work(&self, state: &mut CompactorState, urgent: bool) -> Option<Work> {
+        let debt = self.debt(state);
+        // A spill waits until the pages for a whole run are on the device. Short runs would cost
+        // searches a read each and merges more writes.
+        let run_bytes = match urgent {
+            true => self.log.page_bytes(),
+            false => {
+                self.sort_buffer_bytes() * self.log.page_bytes()
+                    / SortBuffer::bytes_for_page(self.log.page_bytes())
+            }
+        };
+        let whole = self.log.flushed().saturating_sub(self.log.begin()) >= run_bytes;
+        if whole && (debt.exceeds_log() || urgent) {
+            return Some(Work::Spill);
+        }
+        self.merge_work(state, urgent).map(Work::Merge)
+    }
+
+    /// Returns the merge that is due. If `urgent` is true, because a writer lacks room, also
+    /// returns one that can free space.
+    pub(super) fn merge_work(&self, state: &mut CompactorState, urgent: bool) -> Option<Due> {
+        let debt = self.debt(state);
+        let merges_into_base = debt.exceeds_runs() || urgent && debt.has_space_in_runs();
+        let dues = self.dues(state);
+        let due = dues.consolidation.as_ref();
+        due.or(dues.base_merge.as_ref().filter(|_| merges_into_base)).cloned()
+    }
+}
