@@ -1,10 +1,10 @@
 //! Adds hand-made parts to the cold tier of an open store, for tests of what keeps parts: the
 //! checkpoint, the copy, the delta.
 //!
-//! The rows may have any table number, so a test can use the number of no table. The counts of a
-//! table's rows do not change.
+//! The rows may have any table number, so a test can use the number of no table. The counts of rows
+//! follow. No batch may run meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -14,8 +14,10 @@ use crate::cold::row::{ColdRow, RowFlags};
 use crate::cold::writer::PartWriter;
 use crate::engine::core::Core;
 use crate::error::Result;
+use crate::operation::{Access, Clock, Operation, Width};
 use crate::process::new_id::new_id;
-use crate::record::address::TableNumber;
+use crate::record::address::{TableId, TableNumber};
+use crate::record::layout::record_bytes;
 use crate::store::Store;
 
 /// Row versions by table number and key. `None` is a deletion.
@@ -33,7 +35,7 @@ pub fn add_run(store: &Store, rows: &Rows) -> Result<()> {
     let core = store.core();
     let run = core.cold.next_run();
     let part = write(store, &core, Kind::Run, run..=run, 0..=u64::MAX, rows)?;
-    publish(store, &core, vec![part], &[])
+    counting(store, rows.keys().copied().collect(), || publish(store, &core, vec![part], &[]))
 }
 
 /// Replaces all parts by `parts` base parts with these rows.
@@ -56,7 +58,64 @@ pub fn replace_by_base(store: &Store, rows: &Rows, parts: u64) -> Result<()> {
             }
         }
     }
-    publish(store, &core, made, &part_numbers(store))
+    let tables: Vec<u16> = store.tables().iter().map(|table| table.id.number()).collect();
+    // Rows of no table are not counted, and need no reads.
+    let is_counted = rows.keys().any(|(table, _)| tables.contains(table));
+    let before = if is_counted { self::rows(store)? } else { Rows::new() };
+    let keys = before.into_keys().chain(rows.keys().copied()).collect();
+    counting(store, keys, || publish(store, &core, made, &part_numbers(store)))
+}
+
+/// Counts rows and the bytes of their records.
+#[derive(Debug, Default, Clone, Copy)]
+struct Count<const VARIABLE: bool> {
+    rows: u64,
+    record_bytes: u64,
+}
+
+impl<const VARIABLE: bool> Operation for Count<VARIABLE> {
+    const ACCESS: Access = Access::Peek;
+    const WIDTH: Width = if VARIABLE { Width::Variable } else { Width::Fixed };
+
+    fn read(&mut self, _i: usize, value: &[u8]) {
+        self.rows += 1;
+        self.record_bytes += record_bytes(value.len()) as u64;
+    }
+}
+
+/// Changes the parts, and the counts of the tables by the rows with these table numbers and keys
+/// that have come or gone.
+fn counting(
+    store: &Store,
+    keys: BTreeSet<(u16, u64)>,
+    change: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let core = store.core();
+    let count = |table: TableId| -> Result<(u64, u64)> {
+        let of = keys.range((table.number(), 0)..=(table.number(), u64::MAX));
+        let keys: Vec<u64> = of.map(|&(_, key)| key).collect();
+        match core.tables.width(table)? {
+            Width::Fixed => {
+                let mut seen = Count::<false>::default();
+                store.execute(table, &keys, Clock::Keep, &mut seen)?;
+                Ok((seen.rows, 0))
+            }
+            Width::Variable => {
+                let mut seen = Count::<true>::default();
+                store.execute(table, &keys, Clock::Keep, &mut seen)?;
+                Ok((seen.rows, seen.record_bytes))
+            }
+        }
+    };
+    let tables: Vec<TableId> = store.tables().iter().map(|table| table.id).collect();
+    let before = tables.iter().map(|&table| count(table)).collect::<Result<Vec<_>>>()?;
+    change()?;
+    for (&table, before) in tables.iter().zip(before) {
+        let after = count(table)?;
+        core.tables.add_rows(table, after.0.wrapping_sub(before.0));
+        core.tables.add_record_bytes(table, after.1.wrapping_sub(before.1));
+    }
+    Ok(())
 }
 
 /// Writes a part that no view gets, as a process leaves it that ends during a merge.

@@ -6,6 +6,7 @@
 //! width, deleted rows and a dropped table. Each case damages one file. The program first draws the
 //! kind of file, so that it damages metadata as often as the log. `verify` may leave damage
 //! unreported if the damage is harmless: it is in a byte of the log that belongs to no checkpoint.
+//! With an odd seed, the bank has a cold tier: a base of three parts, and a run above it.
 //! To know which rows a damaged page has, the program reads the segments itself, by their
 //! description in docs/format.md.
 //!
@@ -22,7 +23,9 @@ use anyhow::{Context, Result, ensure};
 use embank_kv::inspect::{
     BankSummary, SalvageOptions, TableReader, VerifyOptions, salvage, summary, verify,
 };
-use embank_kv::{Access, Clock, CompactionOptions, Operation, Store, StoreOptions, TableId, Width};
+use embank_kv::{
+    Access, Clock, CompactionOptions, Operation, Store, StoreOptions, TableId, Width, parts,
+};
 use fastrand::Rng;
 
 use crate::ground::loading::bar;
@@ -32,6 +35,8 @@ use crate::ground::report::{Row, print_provenance};
 const BUDGET_BYTES: u64 = 1 << 20;
 const NAMES: [&str; 3] = ["small", "vectors", "words"];
 const BYTES_MAX: [u32; 3] = [8, 96, 200];
+/// No block of a part has more rows: it has 4 KiB, and its shortest rows have 16 bytes.
+const BLOCK_ROWS_MAX: u64 = 4096 / 16;
 
 /// Options of `damage`.
 #[derive(Debug, clap::Args)]
@@ -92,7 +97,7 @@ struct Pristine {
     dir: PathBuf,
     files: BTreeMap<PathBuf, Vec<u8>>,
     rows: [Rows; 3],
-    /// The page of the row's newest record, by table number and key.
+    /// The page of the row's newest record, by table number and key. Rows of parts have none.
     pages: BTreeMap<(u16, u64), u64>,
     summary: BankSummary,
 }
@@ -110,18 +115,15 @@ impl Pristine {
         }
         let dropped = store.create_table("dropped", 16, b"")?;
         let mut rows: [Rows; 3] = Default::default();
+        let is_cold = args.common.seed % 2 == 1;
         for checkpoint in 0..2 {
+            if is_cold {
+                add_parts(&store, checkpoint, args.rows, &mut random, &mut rows)?;
+            }
             for (i, &table) in tables.iter().enumerate() {
                 let some: BTreeSet<u64> = (0..args.rows).map(|_| random.u64(..args.rows)).collect();
                 let keys: Vec<u64> = some.into_iter().collect();
-                let length = |random: &mut Rng| match i {
-                    2 => random.u64(..u64::from(BYTES_MAX[i]) + 1) as usize,
-                    _ => BYTES_MAX[i] as usize,
-                };
-                let value = |random: &mut Rng| -> Vec<u8> {
-                    (0..length(random)).map(|_| random.u8(..)).collect()
-                };
-                let values: Vec<Vec<u8>> = keys.iter().map(|_| value(&mut random)).collect();
+                let values: Vec<Vec<u8>> = keys.iter().map(|_| value(i, &mut random)).collect();
                 match i {
                     2 => store.execute(table, &keys, Clock::Keep, &mut Put::<true>(&values))?,
                     _ => store.execute(table, &keys, Clock::Keep, &mut Put::<false>(&values))?,
@@ -150,8 +152,7 @@ impl Pristine {
         Ok(Pristine { dir: dir.to_owned(), files, rows, pages, summary })
     }
 
-    /// Restores every file of the undamaged bank, and removes files that the undamaged bank did not
-    /// have.
+    /// Restores every file of the undamaged bank, and removes other files.
     fn restore(&self) -> Result<()> {
         for (path, found) in read_all(&self.dir)? {
             match self.files.get(&path) {
@@ -159,6 +160,9 @@ impl Pristine {
                 Some(good) if *good != found => fs::write(path, good)?,
                 Some(_) => {}
             }
+        }
+        for (path, good) in self.files.iter().filter(|(path, _)| !path.exists()) {
+            fs::write(path, good)?;
         }
         Ok(())
     }
@@ -174,6 +178,9 @@ impl Pristine {
                 "manifest" => "manifest",
                 "blob" => "blob",
                 name if name.starts_with("index") => "index",
+                name if name.starts_with("cold.") => "list of parts",
+                // The addresses of parts begin at 2^49.
+                name if name.starts_with("0002") => "part",
                 name if name.ends_with(".seg") => "log",
                 _ => continue,
             };
@@ -183,6 +190,46 @@ impl Pristine {
         }
         Ok(kinds.into_iter().collect())
     }
+}
+
+/// Returns a random value of table `i`.
+fn value(i: usize, random: &mut Rng) -> Vec<u8> {
+    let bytes = match i {
+        2 => random.u64(..u64::from(BYTES_MAX[i]) + 1) as usize,
+        _ => BYTES_MAX[i] as usize,
+    };
+    (0..bytes).map(|_| random.u8(..)).collect()
+}
+
+/// Gives the bank a base, or a run above it with new values and deletions. The keys of the run are
+/// at least `count`, because the log has rows of smaller keys, which would hide them.
+fn add_parts(
+    store: &Store,
+    checkpoint: u64,
+    count: u64,
+    random: &mut Rng,
+    rows: &mut [Rows; 3],
+) -> Result<()> {
+    let mut versions = parts::Rows::new();
+    for i in 0..NAMES.len() {
+        for _ in 0..count {
+            let first = checkpoint * count;
+            let value = (checkpoint == 0 || random.u8(..8) > 0).then(|| value(i, random));
+            versions.insert((i as u16 + 1, random.u64(first..2 * count)), value);
+        }
+    }
+    match checkpoint {
+        0 => parts::replace_by_base(store, &versions, 3)?,
+        _ => parts::add_run(store, &versions)?,
+    }
+    for ((table, key), value) in versions {
+        let rows = &mut rows[usize::from(table) - 1];
+        match value {
+            Some(value) => _ = rows.insert(key, value),
+            None => _ = rows.remove(&key),
+        }
+    }
+    Ok(())
 }
 
 fn read_all(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
@@ -235,6 +282,7 @@ struct Tally {
 struct Case<'a> {
     path: &'a Path,
     is_log: bool,
+    is_part: bool,
     /// The first damaged byte.
     at: u64,
     is_cut: bool,
@@ -268,7 +316,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             bytes[at as usize] ^= 1 << bit;
         }
         fs::write(path, &bytes)?;
-        let case = Case { path, is_log: *kind == "log", at, is_cut };
+        let case = Case { path, is_log: *kind == "log", is_part: *kind == "part", at, is_cut };
         let tally = tallies.entry((is_cut, kind)).or_default();
         let what = if is_cut { "cut at".to_owned() } else { format!("bit {bit} of byte") };
         examine(&bank, &case, &scratch.path().join("new"), tally).with_context(|| {
@@ -322,10 +370,11 @@ fn examine(bank: &Pristine, case: &Case<'_>, new: &Path, tally: &mut Tally) -> R
         &SalvageOptions { memory_budget_bytes: Some(4 << 20) },
         &mut |_| {},
     )?;
-    let hit = |table: u16, key: u64| {
-        let at = bank.pages[&(table, key)];
-        case.is_log && (at == page || case.is_cut && at > page)
+    let hit = |table: u16, key: u64| match bank.pages.get(&(table, key)) {
+        Some(&at) => case.is_log && (at == page || case.is_cut && at > page),
+        None => case.is_part,
     };
+    let mut blocks_rows = 0;
     for (i, rows) in bank.rows.iter().enumerate() {
         let mut found = Rows::new();
         let mut reader = TableReader::open(new, None, NAMES[i])?;
@@ -339,9 +388,19 @@ fn examine(bank: &Pristine, case: &Case<'_>, new: &Path, tally: &mut Tally) -> R
             tally.rows_back += 1;
         }
         let other = found.iter().filter(|(key, row)| rows.get(key) != Some(row)).count() as u64;
+        let missing = rows.keys().filter(|key| !found.contains_key(key)).count() as u64;
+        let lost = salvaged.tables[i].lost();
+        ensure!(
+            lost.is_none_or(|lost| lost >= missing),
+            "{}: {missing} rows are missing",
+            NAMES[i]
+        );
+        blocks_rows += if case.is_part { missing } else { 0 };
         let uncertain = salvaged.tables[i].uncertain;
         ensure!(other <= uncertain, "{}: {other} rows are wrong, {uncertain} uncertain", NAMES[i]);
     }
+    let is_one_block = case.is_cut || blocks_rows <= BLOCK_ROWS_MAX;
+    ensure!(is_one_block, "a flipped bit of a part has lost {blocks_rows} rows");
     fs::remove_dir_all(new)?;
     read_rows(bank, tally)
 }
@@ -399,9 +458,11 @@ mod tests {
 
     #[test]
     fn a_few_cases_of_each_kind_end_well() {
-        let directory = tempfile::tempdir().unwrap();
-        let args =
-            Args { count: 12, cuts: 6, rows: 300, common: Common::of_test(3, directory.path()) };
-        run(args).unwrap();
+        // An odd seed gives a bank with a cold tier.
+        for seed in [3, 4] {
+            let directory = tempfile::tempdir().unwrap();
+            let common = Common::of_test(seed, directory.path());
+            run(Args { count: 16, cuts: 8, rows: 300, common }).unwrap();
+        }
     }
 }
