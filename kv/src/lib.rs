@@ -49,7 +49,7 @@ compile_error!(
 mod cache;
 mod checkpoint;
 #[cfg_attr(
-    not(test),
+    not(any(test, feature = "bench")),
     expect(dead_code, reason = "the cold tier is being built: nothing calls some of it yet")
 )]
 mod cold;

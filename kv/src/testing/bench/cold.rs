@@ -103,7 +103,7 @@ impl Shelf {
     /// # Errors
     /// The errors of the merge.
     pub fn consolidate(&self, runs: &[ColdPart], columns: u32) -> Result<Vec<ColdPart>> {
-        let target = Target { bank: 1, columns, part_bytes: SPAN_BYTES / 2 };
+        let target = Target { bank: 1, columns, part_bytes: SPAN_BYTES / 2, block_bits_max: 14 };
         let runs = runs.iter().map(|run| vec![Arc::clone(&run.0)]).collect();
         let new_part = || {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
