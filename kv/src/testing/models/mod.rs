@@ -24,6 +24,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod cold;
 mod crew;
 mod index;
 mod leases;

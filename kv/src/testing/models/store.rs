@@ -128,8 +128,8 @@ impl Operation for Peek {
 /// A store with its directory and device. Each row of the table `rows` is one number. Each row of
 /// the table `filler` fills a page.
 pub(super) struct Bank {
-    store: Store,
-    rows: TableId,
+    pub(super) store: Store,
+    pub(super) rows: TableId,
     filler: TableId,
     device: Arc<MemoryDevice>,
     dir: Arc<tempfile::TempDir>,
@@ -167,18 +167,18 @@ impl Bank {
     }
 
     /// Closes the bank and opens it again, which restores its newest checkpoint.
-    fn reopen(self: Arc<Self>) -> Bank {
+    pub(super) fn reopen(self: Arc<Self>) -> Bank {
         let Bank { store, device, dir, .. } =
             Arc::into_inner(self).expect("its threads have ended");
         drop(store);
         Bank::open(dir, device)
     }
 
-    fn put(&self, key: u64, value: u64) {
+    pub(super) fn put(&self, key: u64, value: u64) {
         self.store.execute(self.rows, &[key], Clock::Keep, &mut Put(value)).unwrap();
     }
 
-    fn add(&self, key: u64) {
+    pub(super) fn add(&self, key: u64) {
         self.store.execute(self.rows, &[key], Clock::Keep, &mut Add).unwrap();
     }
 
@@ -251,7 +251,7 @@ impl Bank {
         }
     }
 
-    fn assert_filled(&self, keys: impl IntoIterator<Item = u64>) {
+    pub(super) fn assert_filled(&self, keys: impl IntoIterator<Item = u64>) {
         for key in keys {
             let mut peek = Peek(u64::MAX);
             self.store.execute(self.filler, &[key], Clock::Keep, &mut peek).unwrap();
@@ -260,12 +260,15 @@ impl Bank {
     }
 
     /// Number of rows of both tables.
-    fn row_count(&self) -> u64 {
+    pub(super) fn row_count(&self) -> u64 {
         self.store.stats().live_rows
     }
 }
 
-fn spawn(bank: &Arc<Bank>, work: impl FnOnce(&Bank) + Send + 'static) -> thread::JoinHandle<()> {
+pub(super) fn spawn(
+    bank: &Arc<Bank>,
+    work: impl FnOnce(&Bank) + Send + 'static,
+) -> thread::JoinHandle<()> {
     let bank = Arc::clone(bank);
     thread::spawn(move || work(&bank))
 }
