@@ -231,7 +231,7 @@ impl Store {
     }
 
     /// Gives the bank a second tier, with limits for its log and its sort buffer. Only for tests.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(any(test, feature = "testing", feature = "bench"))]
     #[doc(hidden)]
     pub fn begin_second_tier(&self, limits: crate::TierLimits) {
         self.core().space.begin_second_tier(limits);

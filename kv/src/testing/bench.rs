@@ -163,3 +163,32 @@ impl FirstPage {
         self.log.device.write(0, image)
     }
 }
+
+/// The sizes of a store's cold tier.
+#[derive(Debug, Clone, Copy)]
+pub struct ColdTier {
+    /// Row versions in all parts, with tombstones and superseded versions.
+    pub versions: u64,
+    /// Number of parts.
+    pub parts: usize,
+    /// Number of runs.
+    pub runs: usize,
+    /// Bytes of memory of fences and filters.
+    pub memory_bytes: u64,
+    /// Bytes of the files of all parts.
+    pub disk_bytes: u64,
+}
+
+/// Returns the sizes of a store's cold tier.
+#[must_use]
+pub fn cold_tier(store: &crate::Store) -> ColdTier {
+    let core = store.core();
+    let view = core.cold.view();
+    ColdTier {
+        versions: view.rows(),
+        parts: view.parts().count(),
+        runs: view.runs().count(),
+        memory_bytes: view.memory_bytes(),
+        disk_bytes: core.cold.disk_bytes(),
+    }
+}

@@ -108,13 +108,19 @@ impl ColdView {
     }
 
     /// Number of row versions in all parts, with tombstones and superseded versions.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the statistics will show it"))]
+    #[cfg_attr(
+        not(any(test, feature = "bench")),
+        expect(dead_code, reason = "the statistics will show it")
+    )]
     pub(crate) fn rows(&self) -> u64 {
         self.rows
     }
 
     /// Bytes of memory of all parts.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the statistics will show it"))]
+    #[cfg_attr(
+        not(any(test, feature = "bench")),
+        expect(dead_code, reason = "the statistics will show it")
+    )]
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }

@@ -46,7 +46,7 @@ impl Space {
     }
 
     /// Gives the bank a second tier with these limits. Only the first call has an effect.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(any(test, feature = "testing", feature = "bench"))]
     pub(crate) fn begin_second_tier(&self, limits: TierLimits) {
         let _ = self.tier_limits.set(limits);
         self.signal.raise();
