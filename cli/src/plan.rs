@@ -226,7 +226,7 @@ fn text(args: &Args, table: &PlannedTable, plan: &Plan) -> String {
                 "written a day",
                 bytes(written.total_bytes),
                 format!(
-                    "at {} updates a second spread evenly; skewed ones write less",
+                    "at {} updates a second spread evenly; of skew: docs/memory.md, Compaction",
                     count(rate)
                 ),
             ),

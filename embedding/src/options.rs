@@ -54,7 +54,8 @@ pub struct BankOptions {
     /// log stays below 1.5 times the size of its current rows, not counting space that kept
     /// checkpoints hold. The rows that compaction copies pass through mutable memory and displace
     /// rows that lookahead brought in. If the index leaves little memory for rows, training may run
-    /// at half speed. Turn `background` on for runs whose log would outgrow the disk.
+    /// at half speed. Turn `background` on for runs whose log would outgrow the disk. A
+    /// `space_amplification_target` of 3 then costs training little (docs/memory.md, "Compaction").
     pub compaction: CompactionOptions,
     /// Largest size of the log on disk, in bytes; at least 16 of the bank's pages. At the quota,
     /// calls that write wait while compaction can make room. If it can't, they fail with

@@ -50,8 +50,9 @@ mod vocabularies;
 ///         rows that compaction copies push looked-ahead rows out of memory. Switch it on for runs
 ///         whose log would outgrow the disk.
 ///     space_amplification_target: Background compaction starts when the log is longer than its
-///         rows by this factor, 1.1 to 10. A lower target saves space and writes more. Default:
-///         1.4.
+///         rows by this factor, 1.1 to 10. A lower target saves space and writes more: with a
+///         quarter of the rows in memory, training wrote 7 to 17 times as many bytes at 1.4, and
+///         1.1 times at 3. Default: 1.4.
 ///     compaction_throttle: The largest number of bytes that background compaction reads and writes
 ///         in a second, or text such as "20MiB". Default: None, as fast as the writers need it.
 ///     disk_quota: The largest number of bytes that the log may take on disk, or text such as

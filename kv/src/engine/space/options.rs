@@ -21,7 +21,9 @@ pub struct CompactionOptions {
     /// Length of the log, divided by the size of its rows, at which the thread starts to compact.
     /// From 1.1 to 10, default 1.4. A lower target saves space and writes more. If rewrites are
     /// spread evenly, a target of 1.4 makes compaction write about one byte for each byte that
-    /// callers write. A target of 1.2 makes it write two.
+    /// callers write. A target of 1.2 makes it write two. Skewed rewrites with a part of the rows
+    /// in memory make it write more: the log's length includes the rows in memory, so little of
+    /// the log on disk may be superseded.
     pub space_amplification_target: f64,
     /// Largest number of bytes that the thread reads and writes in a second. Default: `None`, no
     /// limit. With a throttle and without a quota, writers never wait for compaction, so the log
