@@ -175,7 +175,7 @@ impl Twin {
             keys.into_iter().filter(|&key| self.rows.contains_key(&(0, key))).collect();
         acquire(self.store(), id, &there, None).unwrap();
         (0..8).for_each(|_| self.put());
-        self.store().compact().unwrap();
+        self.compact();
         let store = self.store();
         // A put keeps the clock of its row.
         assert!(there.iter().all(|&key| store.clock_of(id, key).unwrap() == Some(1)));
@@ -224,7 +224,14 @@ impl Twin {
             14 => self.lease(),
             15 => self.checkpoint(),
             16 if self.random.below(2) == 0 => self.reopen(),
-            _ => _ = self.store().compact().unwrap(),
+            _ => self.compact(),
+        }
+    }
+
+    /// Compacts, unless a compaction thread does.
+    fn compact(&self) {
+        if !self.options.compaction.background {
+            self.store().compact().unwrap();
         }
     }
 }
@@ -242,17 +249,18 @@ fn limits(log_bytes: u64) -> TierLimits {
 fn a_bank_whose_rows_go_to_the_cold_tier_and_back_keeps_them() {
     let limits = limits(64 << 10);
     let mut twin = Twin::new(by_hand(512 << 10), limits);
-    let mut last = 0;
+    let mut most = 0;
     for round in 0..6 {
         (0..40).for_each(|_| twin.step());
         twin.store().compact().unwrap();
         twin.check();
         let parts = twin.parts();
         let number = |address: u64| (address - COLD_BEGIN) >> 28;
-        last = parts.iter().copied().map(number).max().unwrap_or(0);
+        let last = parts.iter().copied().map(number).max().unwrap_or(0);
         println!("round {round}: {} rows, {} of {last} parts", twin.rows.len(), parts.len());
+        most = most.max(last);
     }
-    assert!(last > 20, "spills and merges have written {last} parts");
+    assert!(most > 0, "no spill has written a second part");
     twin.checkpoint();
     twin.reopen();
     twin.check();
@@ -266,4 +274,9 @@ fn a_compaction_thread_moves_rows_to_the_cold_tier_beside_batches() {
         (0..40).for_each(|_| twin.step());
         twin.check();
     }
+    // Writers wait for spills while the log is more than half too long. So the log begins after its
+    // first page by now, and only spills move its beginning.
+    (0..60).for_each(|_| twin.put());
+    assert!(twin.store().stats().log_begin > 0 && !twin.parts().is_empty());
+    twin.check();
 }

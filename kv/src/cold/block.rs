@@ -435,8 +435,11 @@ impl<'a> Block<'a> {
                 end = place.end();
                 summed.push(place);
             }
-            let crc = crc32c::crc32c(&self.bytes[start.min(end)..end]);
-            if summed.len() == count && self.is_sum(first / each, crc ^ seed) {
+            // A damaged header may claim rows beyond the block.
+            let is_sound = self.bytes.get(start..end).is_some_and(|bytes| {
+                summed.len() == count && self.is_sum(first / each, crc32c::crc32c(bytes) ^ seed)
+            });
+            if is_sound {
                 found.extend(summed.iter().filter(|place| place.row(0, self.bytes).is_some()));
             } else if row_bytes == 0 {
                 // The damaged rows do not tell where the next ones begin.

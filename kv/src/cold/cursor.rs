@@ -66,7 +66,7 @@ impl<D: Deref<Target: Device>> Cursor<D> {
     /// Goes to the next row and returns it. `None` after the last one.
     ///
     /// # Errors
-    /// The errors of the device. `Damaged` if a block is damaged; the next call tries it again.
+    /// The errors of the device. `Damaged` if a block is damaged; the next call then fails too.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<ColdRow<'_>>> {
         Ok(self.step()?.and_then(|_| self.row()))

@@ -78,7 +78,7 @@ struct Scale {
 impl Scale {
     /// `from` to `end` are the hashes of `groups` groups.
     fn new(from: u64, end: u64, groups: usize) -> Self {
-        let width = end - from;
+        let width = end.saturating_sub(from);
         let shift = u32::BITS.saturating_sub(width.leading_zeros());
         let factor = ((groups as u64) << 32) / ((width >> shift) + 1);
         Scale { from, shift, factor }

@@ -325,6 +325,11 @@ impl<'d> Merge<'d> {
                 &mut self.begun,
             )),
         };
+        // Asked after the part has its number, as `engine::tables::numbers` requires: another
+        // thread may have dropped the table since the row became its source's next row.
+        if (self.is_dropped)(table) {
+            return Ok(());
+        }
         let value = &self.value;
         writer.push(&ColdRow { table, key, hash, flags, unused_bytes, uses, value })?;
         self.result.rows_written += 1;
@@ -357,9 +362,8 @@ impl<'d> Merge<'d> {
     /// rows has one empty part, a consolidation none.
     ///
     /// # Errors
-    /// The errors of the device. The caller then removes the parts of `begun`, which it must have
-    /// noted.
-    pub(crate) fn finish(mut self) -> Result<Merged> {
+    /// The errors of the device. The caller then removes the parts of [`begun`](Self::begun).
+    pub(crate) fn finish(&mut self) -> Result<Merged> {
         assert!(!self.has_failed, "a merge that failed is abandoned");
         debug_assert!(self.winner().is_none_or(|winner| self.sources[winner].head.is_none()));
         if self.writer.is_none() && self.is_base {
@@ -371,7 +375,13 @@ impl<'d> Merge<'d> {
             self.writer = Some(writer);
         }
         self.end_part(*self.hashes.end())?;
-        Ok(self.result)
+        let Merged { parts, counted, rows_read, rows_written } = &mut self.result;
+        Ok(Merged {
+            parts: std::mem::take(parts),
+            counted: std::mem::take(counted),
+            rows_read: *rows_read,
+            rows_written: *rows_written,
+        })
     }
 
     /// Returns the source with the next row. `None` without sources.

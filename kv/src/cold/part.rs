@@ -502,8 +502,8 @@ fn sections(
     }
     for bytes in long.chunks_exact(8) {
         let units = u32_at(bytes, 4);
-        if u64::from(units) << head.block_bits > READ_BYTES as u64 {
-            return Err(format!("a long block of {units} blocks is too long"));
+        if units < 2 || u64::from(units) << head.block_bits > READ_BYTES as u64 {
+            return Err(format!("a long block can't have the length of {units} blocks"));
         }
         fences.push_long(u32_at(bytes, 0), units);
     }

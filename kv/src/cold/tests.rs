@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cold::block::block_bits_for;
+use crate::cold::block::{Block, BlockBuilder, BlockIdentity, block_bits_for};
 use crate::cold::filter::MixedHash;
 use crate::cold::head::{COLD_BEGIN, Kind, PAGE_BYTES, PartHead, PartSite, part_address};
 use crate::cold::part::{BlockPlace, Found, Part};
@@ -508,4 +508,34 @@ fn memory_is_two_bytes_a_block_and_ten_bits_a_row() {
     let part = write(&device, head(4, 12), 9, &rows);
     let filters = part.memory_bytes() - 640 * 2 - 10 * 16 - 8 * 8;
     assert_eq!(filters, 10 * 9 * 56 * 8, "10.08 bits a row");
+}
+
+/// Regression test: a survey of a block whose header claims more rows than fit panicked.
+#[test]
+fn a_survey_of_a_block_with_a_damaged_header_shows_only_sound_rows() {
+    let identity = BlockIdentity { address: COLD_BEGIN + 4096, salt: 7 };
+    for lengths in [[64, 64], [64, 80]] {
+        let mut bytes = vec![0; 4096];
+        let mut builder = BlockBuilder::new();
+        let mut rows: Rows = BTreeMap::new();
+        let hash = KeyHash::new(0);
+        for key in 0..40 {
+            let of_row = content(key, lengths[key as usize % 2]);
+            rows.insert((hash.of(TableNumber(1), key), TableNumber(1), key), of_row);
+        }
+        for (order, content) in &rows {
+            builder.push(&row(order, content), &mut bytes);
+        }
+        builder.seal(identity, &mut bytes);
+        let sound = |bytes: &[u8]| -> Vec<RowOrder> {
+            let block = Block::new(bytes, identity);
+            block.sound_rows().iter().map(|place| place.order(hash)).collect()
+        };
+        assert_eq!(sound(&bytes).len(), 40);
+        for bit in 0..32 * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(sound(&flipped).iter().all(|order| rows.contains_key(order)), "bit {bit}");
+        }
+    }
 }

@@ -166,6 +166,7 @@ impl Copying<'_> {
 
     fn parts(&mut self, dir: &Arc<Directory>, of: &Checkpoints, manifest: &Manifest) -> Result<()> {
         let list = of.parts(manifest)?;
+        let folder = self.to.place("log");
         let mut copied = Vec::new();
         for part in &list.parts {
             let begin = part_address(part.head.number, manifest.segment_bytes);
@@ -175,6 +176,7 @@ impl Copying<'_> {
                 copied.push(part);
             }
         }
+        folder.sync().map_err(|e| Error::io("sync", &folder, e))?;
         if copied.is_empty() {
             return Ok(());
         }

@@ -56,8 +56,8 @@ impl TableReader {
     /// Opens the table `name` of checkpoint `checkpoint`. `None` means the newest checkpoint.
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `NoSuchTable`. `InvalidArgument` if the checkpoint has parts
-    /// of a cold tier. `Damaged` or `Io` if the metadata can't be read.
+    /// `NotABank`; `NoSuchCheckpoint`; `NoSuchTable`. `Damaged` or `Io` if the metadata can't be
+    /// read.
     pub fn open(dir: &Path, checkpoint: Option<u64>, name: &str) -> Result<Self> {
         let dir = open_bank_dir(dir)?;
         let (files, number, hold) = held_files(&dir, checkpoint)?;
@@ -213,8 +213,7 @@ impl CheckpointReader {
     /// Opens checkpoint `checkpoint`.
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`. `InvalidArgument` if the checkpoint has parts of a cold
-    /// tier. `Damaged` or `Io` if the metadata can't be read.
+    /// `NotABank`; `NoSuchCheckpoint`. `Damaged` or `Io` if the metadata can't be read.
     pub fn open(dir: &Path, checkpoint: u64) -> Result<Self> {
         let dir = open_bank_dir(dir)?;
         let (files, number, hold) = held_files(&dir, Some(checkpoint))?;

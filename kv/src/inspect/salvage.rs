@@ -174,8 +174,7 @@ impl SalvagedTable {
 /// # Errors
 /// `NotABank`. `NewerFormat` if a newer version of Embank wrote the bank; nothing is made in `new`
 /// then. `UnusableOutput` if `new` is not empty. `InvalidArgument` if no manifest can be
-/// read, because salvage then does not know the tables, or if the checkpoint has parts of a cold
-/// tier. Any error of a store, if the new bank can't
+/// read, because salvage then does not know the tables. Any error of a store, if the new bank can't
 /// be written; the new bank then has no checkpoint.
 pub fn salvage(
     dir: &Path,
@@ -194,8 +193,8 @@ pub fn salvage(
     let number = choice.number;
     let memory = MEMORY_BYTES + manifest.rows() * MEMORY_BYTES_PER_ROW;
     let memory = options.memory_budget_bytes.unwrap_or(memory);
+    let parts = ColdParts::of(dir, &files, &mut choice)?;
     let bank = NewBank::create(new, &manifest.tables, 1 << manifest.page_bits, memory)?;
-    let parts = ColdParts::of(dir, &files, &mut choice);
     let mut log = LogFiles::new(dir, manifest);
     log.trust_headers(manifest.log_end, choice.log_end);
     let source = choice.source();
@@ -510,7 +509,14 @@ struct ColdParts {
 impl ColdParts {
     /// Returns the parts of the checkpoint of `choice`, and notes the damage of its list. `None` if
     /// the bank has no parts.
-    fn of(dir: &Arc<Directory>, files: &BankFiles, choice: &mut Choice<'_>) -> Option<Self> {
+    ///
+    /// # Errors
+    /// `NewerFormat` if a newer version of Embank wrote the list.
+    fn of(
+        dir: &Arc<Directory>,
+        files: &BankFiles,
+        choice: &mut Choice<'_>,
+    ) -> Result<Option<Self>> {
         let manifest = choice.manifest;
         let part_files = PartFiles::new(dir, manifest);
         let is_own = manifest.number == choice.number;
@@ -518,14 +524,20 @@ impl ColdParts {
         let list = match is_own {
             true => files.checkpoints.parts(manifest),
             false if place.is_taken() => list_by_itself(&place, choice),
+            // A bank that has had parts has a list in each later checkpoint.
+            false if manifest.cold.is_some() => {
+                let what = "the list of parts is not there".into();
+                Err(Error::Damaged { path: place.path(), offset: 0, what })
+            }
             false => Ok(PartList::default()),
         };
         let error = match list {
-            Ok(list) if list.parts.is_empty() => return None,
+            Ok(list) if list.parts.is_empty() => return Ok(None),
             Ok(list) => {
                 let parts = list.parts.into_iter().map(RangedPart::from).collect();
-                return Some(ColdParts { files: part_files, parts, is_exact: true });
+                return Ok(Some(ColdParts { files: part_files, parts, is_exact: true }));
             }
+            Err(error @ Error::NewerFormat { .. }) => return Err(error),
             Err(error) => error,
         };
         choice.damage.push(list_damage(&error, &place, choice.number));
@@ -541,7 +553,7 @@ impl ColdParts {
                  checkpoints too: rows of the parts may have their value of an earlier or later checkpoint"
             ),
         });
-        Some(ColdParts { files: part_files, parts, is_exact })
+        Ok(Some(ColdParts { files: part_files, parts, is_exact }))
     }
 }
 

@@ -151,6 +151,9 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             }
             found
         };
+        for key in &mut *keys {
+            key.place = None;
+        }
         self.core.cache.resize(&demand, &self.core.log);
         for key in &mut keys[found..] {
             self.insert_missing(key.i, key.hash, &key.searched)?;

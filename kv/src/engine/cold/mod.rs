@@ -183,6 +183,9 @@ impl Cold {
             before.parts().filter(|part| !has(&next, part)).cloned().collect();
         let has_rows = !next.is_empty();
         drop(before);
+        // Locked before the view changes, so that a thread with this lock finds each part in the
+        // present view or in `retired`.
+        let mut state = self.state.lock();
         // Both under the lock, so that no later view is overtaken. A view that is dropped here
         // leaves its parts to `retired`.
         let mut view = self.view.lock();
@@ -191,7 +194,6 @@ impl Cold {
         self.has_rows.store(has_rows, Ordering::Release);
         drop(view);
         drop(old);
-        let mut state = self.state.lock();
         for part in gone {
             let file_bytes = part.file_bytes();
             let number = part.head().number;

@@ -67,7 +67,7 @@ impl Cold {
 /// Removes the files of parts that no checkpoint names, and returns the other files. `checkpoints`
 /// has the number of each checkpoint on disk, oldest first, and its list of parts. The list is
 /// `None` if it can't be read: then each part with a number below the newest checkpoint's
-/// `next_part` stays.
+/// `next_part` stays, and all parts if the newest checkpoint's list can't be read.
 ///
 /// # Errors
 /// The error of a file that can't be removed and whose number a later part gets. The errors of the
@@ -79,8 +79,12 @@ pub(crate) fn remove_unnamed(
 ) -> Result<Vec<PartFile>> {
     let lists = || checkpoints.iter().filter_map(|(_, list)| list.as_ref());
     let all_known = lists().count() == checkpoints.len();
-    // Numbers only grow, so no checkpoint names a part from the newest `next_part` on.
-    let next_part = lists().next_back().map_or(0, |newest| newest.next_part);
+    // Numbers only grow, so no checkpoint names a part from the newest `next_part` on. If the
+    // newest list can't be read, any number may be named.
+    let next_part = match checkpoints.last() {
+        None => 0,
+        Some((_, newest)) => newest.as_ref().map_or(u64::MAX, |newest| newest.next_part),
+    };
     let named: BTreeSet<u64> =
         lists().flat_map(|list| &list.parts).map(|part| part.head.number).collect();
     let mut kept = Vec::new();

@@ -46,15 +46,19 @@ pub(crate) fn compact_all(core: &Core) -> Result<Compacted> {
         }
         let begin = log.begin();
         let worked = match has_two_tiers {
-            true => compaction.spill().inspect_err(|error| space.signal.stop_tiers(error)),
-            false => compaction.compact_page().inspect_err(|error| space.signal.stop(error)),
+            true => compaction.spill(),
+            false => compaction.compact_page(),
+        };
+        let stop = |error: &Error| match has_two_tiers {
+            true => space.signal.stop_tiers(error),
+            false => space.signal.stop(error),
         };
         match worked {
             Err(Error::DiskFull { .. }) if done.scanned_bytes > 0 => {
                 done.out_of_room = true;
                 break;
             }
-            worked => done.copied_bytes += worked?,
+            worked => done.copied_bytes += worked.inspect_err(stop)?,
         }
         done.scanned_bytes += log.begin() - begin;
         // Merges in between keep the runs few. The loop ends: each merge makes the runs fewer, or
@@ -139,7 +143,7 @@ fn compact_next(core: &Core) -> Result<u64> {
 /// Gives back unneeded space, if there is enough of it for a system call. A system call for each
 /// small page would cost more than it gains. With a quota, or without room, each
 /// page counts.
-fn free_in_strides(core: &Core) -> Result<()> {
+pub(super) fn free_in_strides(core: &Core) -> Result<()> {
     let page_bytes = core.log.page_bytes();
     let urgent = core.space.quota_bytes.is_some() || core.headroom().was_short();
     let stride_bytes = match urgent {

@@ -23,7 +23,7 @@ use crate::cold::merge::{Merge, Merged, NewPart, Parts, Target};
 use crate::engine::cold::dues::{Due, is_merged, overlap};
 use crate::engine::cold::view::ColdView;
 use crate::engine::core::Core;
-use crate::engine::space::compactor::rest;
+use crate::engine::space::compactor::{free_in_strides, rest};
 use crate::engine::space::tiers::Work;
 use crate::error::{Error, Result};
 
@@ -42,7 +42,7 @@ enum Ended {
     Shutdown,
     /// The merge failed.
     Failed(Error),
-    /// A spill between two units failed.
+    /// A spill between two units, or freeing the log's space after it, failed.
     SpillFailed(Error),
 }
 
@@ -104,16 +104,20 @@ impl Compaction<'_> {
                 if state.shutdown {
                     return Err(Ended::Shutdown);
                 }
-                core.headroom().tier_work(&mut state, false)
+                let urgent = state.urgent;
+                core.headroom().tier_work(&mut state, urgent)
             };
             if next == Some(Work::Spill) {
                 self.spill().map_err(Ended::SpillFailed)?;
             }
+            free_in_strides(core).map_err(Ended::SpillFailed)?;
             if rests {
                 rest(core, UNIT_BYTES, started.elapsed());
             }
         }
-        Ok(merge.finish()?)
+        let merged = merge.finish();
+        begun.splice(.., merge.begun().iter().copied());
+        Ok(merged?)
     }
 }
 
