@@ -26,9 +26,6 @@ pub(crate) enum Planted {
     /// An insert into the index does not check that the bucket's matching entries are still those
     /// that the caller's search has seen.
     InsertUnchecked,
-    /// An insert into the index does not check that the log's beginning has not passed the pages
-    /// that were flushed before the search.
-    InsertStale,
     /// A record whose predecessor lies below the log's beginning becomes the row's newest record.
     /// The row may have gone to the cold tier.
     RowBelowBegin,

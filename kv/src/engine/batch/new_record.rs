@@ -8,7 +8,6 @@ use crate::log::PageFull;
 use crate::operation::Operation;
 use crate::record::clock::ClockWord;
 use crate::record::layout::{RecordRef, record_bytes};
-use crate::sync::{Planted, planted};
 
 impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// Allocates a record for a value of `value_bytes` bytes. Writes the header, which marks the
@@ -60,7 +59,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     pub(super) fn insert(&self, new: RecordRef<'_>, hash: u64, searched: &Searched) -> bool {
         let Searched { entries, flushed } = searched;
         let link = |previous| new.set_link(new.link().with_previous(previous));
-        let still = || self.core.log.begin() <= *flushed || planted(Planted::InsertStale);
+        let still = || self.core.log.begin() <= *flushed;
         let core = self.core;
         let done = core.index.insert(&core.budget, hash, entries, new.address(), link, still);
         done == Inserted::Yes

@@ -8,6 +8,10 @@ use super::{explore, finds};
 use crate::TierLimits;
 use crate::sync::{Planted, quietly};
 
+/// Memory budget of the banks whose models have many parts, in bytes.
+const BUDGET_BYTES: u64 = 32 << 10;
+/// Number of pages that are filled in these banks before the threads of a model start.
+const FILLED_WITH_PARTS: u64 = 2 * PAGES_IN_MEMORY;
 /// Number of pages that are filled before the threads of a model start.
 const FILLED: u64 = PAGES_IN_MEMORY;
 /// Number of lowest bits of the hash that the keys of a model agree in. Keys with equal tags share
@@ -83,6 +87,118 @@ fn spilling_among_writers() {
     quietly(|| check(bank, &rows.map(|(key, value)| (key, Some(value))), FILLED));
 }
 
+/// Rows come back from the cold tier, change or stay equal, and go there again.
+fn spilling_rows_that_came_back() {
+    let mut chain = [0; 3];
+    let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
+        begin_second_tier(bank);
+        chain = chain_of(bank);
+        chain.into_iter().for_each(|key| bank.put(key, 1));
+        bank.fill(0..FILLED_WITH_PARTS);
+        bank.store.compact().unwrap();
+    });
+    let [trained, equal, deleted] = chain;
+    let threads = [
+        spawn(&bank, move |bank| {
+            assert!(bank.get(trained, 0) && bank.get(equal, 0));
+            bank.train(trained);
+            bank.release(equal);
+            bank.fill(0..8);
+        }),
+        spawn(&bank, move |bank| {
+            bank.store.promote(bank.rows, &[deleted, equal]).unwrap();
+            bank.fill(8..16);
+            assert_eq!(bank.store.delete(bank.rows, &[deleted]).unwrap(), 1);
+            bank.store.compact().unwrap();
+            assert_eq!(bank.peek(deleted), None);
+        }),
+    ];
+    join(threads);
+    quietly(|| {
+        bank.fill(0..FILLED_WITH_PARTS);
+        check(bank, &[(trained, Some(2)), (equal, Some(1)), (deleted, None)], FILLED_WITH_PARTS);
+    });
+}
+
+/// Merges join runs and base parts, and old parts go. Meanwhile other threads read rows from the
+/// parts and change some.
+fn merging_among_readers() {
+    const ROWS: u64 = 12;
+    let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
+        begin_second_tier(bank);
+        (0..ROWS).for_each(|key| bank.put(key, 1));
+        bank.fill(0..FILLED_WITH_PARTS);
+        bank.store.compact().unwrap();
+        (0..ROWS).for_each(|key| bank.put(key, 2));
+        bank.fill(0..FILLED_WITH_PARTS);
+    });
+    let threads = [
+        spawn(&bank, |bank| {
+            bank.store.compact().unwrap();
+        }),
+        spawn(&bank, |bank| {
+            for key in (0..ROWS).step_by(3) {
+                assert_eq!(bank.peek(key), Some(2), "key {key}");
+            }
+            bank.add(1);
+        }),
+        spawn(&bank, |bank| {
+            bank.assert_filled([0, 5, 10]);
+            assert_eq!(bank.peek(0), Some(2));
+            assert_eq!(bank.store.delete(bank.rows, &[2]).unwrap(), 1);
+        }),
+    ];
+    join(threads);
+    let value = |key| match key {
+        1 => Some(3),
+        2 => None,
+        _ => Some(2),
+    };
+    let rows: Vec<_> = (0..ROWS).map(|key| (key, value(key))).collect();
+    quietly(|| check(bank, &rows, FILLED_WITH_PARTS));
+}
+
+/// Two threads add to a missing row. Meanwhile the row goes to the cold tier. The bank has parts,
+/// so a thread searches them between its search of the log and its insert, and is not pinned then.
+fn inserting_beside_a_spill() {
+    const KEY: u64 = 7;
+    let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
+        begin_second_tier(bank);
+        bank.fill(0..FILLED_WITH_PARTS);
+        bank.store.compact().unwrap();
+    });
+    let threads = [
+        spawn(&bank, |bank| bank.add(KEY)),
+        spawn(&bank, |bank| {
+            bank.add(KEY);
+            bank.fill(0..FILLED_WITH_PARTS);
+            bank.store.compact().unwrap();
+        }),
+    ];
+    join(threads);
+    quietly(|| assert_eq!(bank.peek(KEY), Some(2)));
+}
+
+/// A thread reads a row from a part, while a merge replaces the part.
+fn reading_beside_a_merge() {
+    const KEY: u64 = 7;
+    let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
+        begin_second_tier(bank);
+        bank.put(KEY, 1);
+        bank.fill(0..FILLED_WITH_PARTS);
+        bank.store.compact().unwrap();
+        bank.fill(0..FILLED_WITH_PARTS);
+    });
+    let threads = [
+        spawn(&bank, |bank| assert_eq!(bank.peek(KEY), Some(1))),
+        spawn(&bank, |bank| {
+            bank.store.compact().unwrap();
+        }),
+    ];
+    join(threads);
+    quietly(|| assert_eq!(bank.peek(KEY), Some(1)));
+}
+
 #[test]
 fn no_row_is_lost_by_spills() {
     explore("spilling among writers", spilling_among_writers);
@@ -96,4 +212,46 @@ fn planted_a_beginning_that_moves_before_the_view_is_found() {
 #[test]
 fn planted_a_spill_of_leased_rows_is_found() {
     finds(Planted::SpillLeased, spilling_among_writers);
+}
+
+#[test]
+#[ignore = "needs some 10,000 schedules, which take minutes"]
+fn planted_a_record_that_follows_one_below_the_beginning_is_found() {
+    finds(Planted::RowBelowBegin, spilling_among_writers);
+}
+
+#[test]
+fn no_row_that_came_back_is_lost_by_spills() {
+    explore("spilling rows that came back", spilling_rows_that_came_back);
+}
+
+#[test]
+fn planted_a_changed_row_that_counts_as_equal_is_found() {
+    finds(Planted::CleanKept, spilling_rows_that_came_back);
+}
+
+#[test]
+fn no_row_is_lost_by_merges() {
+    explore("merging among readers", merging_among_readers);
+}
+
+#[test]
+fn planted_a_run_that_is_dropped_early_is_found() {
+    finds(Planted::RunDroppedEarly, merging_among_readers);
+}
+
+#[test]
+fn no_insert_hides_a_row_that_went_to_the_cold_tier() {
+    explore("inserting beside a spill", inserting_beside_a_spill);
+}
+
+#[test]
+fn no_part_goes_while_a_thread_reads_it() {
+    explore("reading beside a merge", reading_beside_a_merge);
+}
+
+#[test]
+#[ignore = "needs some 10,000 schedules, which take minutes"]
+fn planted_a_part_that_is_removed_under_a_reader_is_found() {
+    finds(Planted::PartRemovedEarly, reading_beside_a_merge);
 }

@@ -131,14 +131,15 @@ pub(super) struct Bank {
     pub(super) store: Store,
     pub(super) rows: TableId,
     filler: TableId,
+    budget_bytes: u64,
     device: Arc<MemoryDevice>,
     dir: Arc<tempfile::TempDir>,
 }
 
 impl Bank {
-    fn open(dir: Arc<tempfile::TempDir>, device: Arc<MemoryDevice>) -> Bank {
+    fn open(dir: Arc<tempfile::TempDir>, device: Arc<MemoryDevice>, budget_bytes: u64) -> Bank {
         let options = StoreOptions {
-            memory_budget_bytes: SMALL.budget_bytes_min,
+            memory_budget_bytes: budget_bytes,
             page_size_bytes: Some(SMALL.page_bytes_min as u32),
             compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
             ..StoreOptions::default()
@@ -152,15 +153,20 @@ impl Bank {
         };
         let rows = table("rows", VALUE_BYTES);
         let filler = table("filler", FILLER_BYTES);
-        Bank { store, rows, filler, device, dir }
+        Bank { store, rows, filler, budget_bytes, device, dir }
     }
 
     /// Makes a bank and calls `begin` with it, before the threads of the model start.
     pub(super) fn new(begin: impl FnOnce(&Bank)) -> Arc<Bank> {
+        Bank::with_budget(SMALL.budget_bytes_min, begin)
+    }
+
+    /// Makes a bank with this memory budget, as [`new`](Self::new) does.
+    pub(super) fn with_budget(budget_bytes: u64, begin: impl FnOnce(&Bank)) -> Arc<Bank> {
         quietly(|| {
             let dir = ROOT.with(|root| tempfile::tempdir_in(root)).unwrap();
             let device = MemoryDevice::new(&DeviceOptions::default()).unwrap();
-            let bank = Bank::open(Arc::new(dir), Arc::new(device));
+            let bank = Bank::open(Arc::new(dir), Arc::new(device), budget_bytes);
             begin(&bank);
             Arc::new(bank)
         })
@@ -168,10 +174,10 @@ impl Bank {
 
     /// Closes the bank and opens it again, which restores its newest checkpoint.
     pub(super) fn reopen(self: Arc<Self>) -> Bank {
-        let Bank { store, device, dir, .. } =
+        let Bank { store, budget_bytes, device, dir, .. } =
             Arc::into_inner(self).expect("its threads have ended");
         drop(store);
-        Bank::open(dir, device)
+        Bank::open(dir, device, budget_bytes)
     }
 
     pub(super) fn put(&self, key: u64, value: u64) {
