@@ -92,3 +92,21 @@ def test_a_failed_batch_ends_both_threads(
     monkeypatch.setattr(Sums, "learn", fail)
     with pytest.raises(FloatingPointError, match="diverged"):
         trained(tmp_path, 0, trainers=2)
+
+
+def test_a_failed_batch_releases_the_rows_of_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression test: the thread that gets rows waited for the rows of a batch that no thread
+    would train, until its call timed out. The batch here fails once the next one is in the
+    queue."""
+
+    def fail(trainer: staleness.Trainer, leased: staleness.Leased) -> None:
+        for lease in leased.leases:
+            lease.release()
+        trainer.ready.put(trainer.ready.get())
+        raise FloatingPointError("diverged")
+
+    monkeypatch.setattr(staleness.Trainer, "learn", fail)
+    with pytest.raises(FloatingPointError, match="diverged"):
+        trained(tmp_path, 0, trainers=1)

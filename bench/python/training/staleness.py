@@ -202,8 +202,11 @@ class Trainer:
                 self.learn(leased)
         except BaseException:
             self.failed.set()
-            while self.ready.get() is not None:     # so that `get_rows` is not left waiting
-                pass
+            # Ends the waits of `get_rows` for room in the queue, and for the rows of batches that
+            # it got before: it still refers to the last of them.
+            while (leased := self.ready.get()) is not None:
+                for lease in leased.leases:
+                    lease.release()
             raise
 
     def learn(self, leased: Leased) -> None:
