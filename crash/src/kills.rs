@@ -68,6 +68,7 @@ const LATER_US: u64 = 4_000;
 /// # Errors
 /// Returns any error of the store.
 pub fn open(dir: &Path, device: DeviceChoice) -> embank_kv::Result<Store> {
+    embank_kv::parts::keep_one_tier();
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
     let options =
         StoreOptions { memory_budget_bytes: BUDGET_BYTES, compaction, ..StoreOptions::default() };

@@ -20,7 +20,7 @@ use crate::rows::{self, Model};
 pub const BANK: &str = "bank";
 /// Every key of a life is below this.
 pub const KEYS_END: u64 = 4000;
-const BUDGET_BYTES: u64 = 384 << 10;
+const BUDGET_BYTES: u64 = 512 << 10;
 const PAGE_BYTES: u32 = 8 << 10;
 /// The log segment size is small so that compaction frees whole segments.
 pub(crate) const SEGMENT_BYTES: u64 = 64 << 10;
@@ -91,6 +91,7 @@ pub struct Life {
 /// Returns the options with which the tests open their banks.
 #[must_use]
 pub fn options(background: bool) -> StoreOptions {
+    parts::keep_one_tier();
     StoreOptions {
         memory_budget_bytes: BUDGET_BYTES,
         page_size_bytes: Some(PAGE_BYTES),
