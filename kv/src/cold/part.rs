@@ -290,6 +290,11 @@ impl Part {
         self.fences.memory_bytes() + size_of_val(&*self.filters)
     }
 
+    /// Bytes of all fences of the part's file in memory.
+    pub(crate) fn fence_bytes(&self) -> u64 {
+        self.fences.memory_bytes() as u64
+    }
+
     /// Finds the memory of a lookup in the filters and prefetches it.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64, mixed: MixedHash) -> FilterWindow {

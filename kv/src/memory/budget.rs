@@ -370,8 +370,13 @@ impl Budget {
     /// Returns the number of bytes that parts may still take: together they have at most half of
     /// the budget, and leave the log the frames that the index leaves it.
     pub(crate) fn cold_bytes_left(&self) -> u64 {
+        self.cold_bytes_max().saturating_sub(self.cold_bytes())
+    }
+
+    /// Returns the number of bytes that parts may take together.
+    pub(crate) fn cold_bytes_max(&self) -> u64 {
         let beside_index = self.index_bytes_max().saturating_sub(self.index_bytes());
-        beside_index.min(self.total_bytes / COLD_PART).saturating_sub(self.cold_bytes())
+        beside_index.min(self.total_bytes / COLD_PART)
     }
 
     /// Takes memory from the frames and the read cache for a part. They may still use it: the

@@ -28,6 +28,21 @@ impl Buffers {
     /// at the same time. Each buffer has room for the longest record of a page. If pages are too
     /// long for this number of buffers, the pool has fewer.
     pub(crate) fn new(total_bytes: usize, page_bytes: usize) -> Self {
+        let (bytes_each, count) = Self::shares(total_bytes, page_bytes);
+        Buffers {
+            bytes_each,
+            state: Mutex::new(State { idle: Vec::new(), not_made: count }),
+            returned: Condvar::new(),
+        }
+    }
+
+    /// Returns the length of one buffer of a pool of `total_bytes` bytes.
+    pub(crate) fn bytes_each_of(total_bytes: usize, page_bytes: usize) -> usize {
+        Self::shares(total_bytes, page_bytes).0
+    }
+
+    /// Returns the length of a buffer, and the number of buffers.
+    fn shares(total_bytes: usize, page_bytes: usize) -> (usize, usize) {
         let wanted = match total_bytes {
             0x10_0000.. => 4,
             0x1_0000.. => 2,
@@ -35,11 +50,7 @@ impl Buffers {
         };
         let longest = page_bytes.min(record_bytes(VALUE_BYTES_MAX)) + 2 * BLOCK_BYTES_MAX;
         let count = wanted.min(total_bytes / longest).max(1);
-        Buffers {
-            bytes_each: total_bytes / count / 4096 * 4096,
-            state: Mutex::new(State { idle: Vec::new(), not_made: count }),
-            returned: Condvar::new(),
-        }
+        (total_bytes / count / 4096 * 4096, count)
     }
 
     /// Returns the length of one buffer in bytes.

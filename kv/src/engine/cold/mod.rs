@@ -3,6 +3,7 @@
 //! - `view`: the parts as one reader sees them.
 //! - `opening`: loads the parts of a checkpoint.
 //! - `sort_buffer`: sorts the rows that leave the log. `dues`: which merge is next.
+//! - `memory_plan`: how much of the fences and filters stays in memory.
 //!
 //! **Problem.** Batches look rows up in parts while the compactor adds and removes parts. A part's
 //! file may go only when no batch reads it, no scan needs it, and no checkpoint names it.
@@ -29,6 +30,7 @@
 //! abandoned may have had the number of a later part. The salts of the two differ.
 
 pub(crate) mod dues;
+pub(crate) mod memory_plan;
 mod opening;
 mod scanning;
 pub(crate) mod sort_buffer;
@@ -45,10 +47,16 @@ use crate::cold::part::Part;
 use crate::device::Device;
 use crate::error::Result;
 use crate::memory::budget::Budget;
+use crate::memory::read_buffers::Buffers;
 use crate::record::address::Address;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Planted, planted};
+use memory_plan::MemoryPlan;
 pub(crate) use opening::remove_unnamed;
 use view::ColdView;
+
+/// Most bytes of blocks that a lookup reads together. More would take the drive longer than several
+/// reads of a block.
+const RANGE_BYTES_MAX: usize = 64 << 10;
 
 /// The cold tier of a store.
 #[derive(Debug)]
@@ -232,6 +240,22 @@ impl Cold {
 
     pub(crate) fn set_cursor(&self, hash: u64) {
         self.state.lock().cursor = hash;
+    }
+
+    /// Returns how much of the fences and filters stays in memory.
+    pub(crate) fn memory_plan(&self) -> MemoryPlan {
+        let base = self.view().base_size();
+        let (budget_bytes, limit_bytes) = (self.budget.total_bytes(), self.budget.cold_bytes_max());
+        let stride_bits_max = self.stride_bits_max(base.block_bits);
+        MemoryPlan::of(budget_bytes, limit_bytes, base, stride_bits_max)
+    }
+
+    /// Returns the binary logarithm of the number of blocks that a lookup reads together at most.
+    fn stride_bits_max(&self, block_bits: u8) -> u32 {
+        let read_bytes = Budget::read_buffer_bytes_for(self.budget.total_bytes()) as usize;
+        let buffer_bytes = Buffers::bytes_each_of(read_bytes, self.budget.page_bytes() as usize);
+        let range_bytes = buffer_bytes.min(RANGE_BYTES_MAX);
+        range_bytes.ilog2().saturating_sub(u32::from(block_bits))
     }
 
     /// Returns the bytes of the files of all parts.

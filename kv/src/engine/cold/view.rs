@@ -12,6 +12,7 @@ use crate::cold::filter::MixedHash;
 use crate::cold::head::{Kind, PartHead};
 use crate::cold::list::check_shape;
 use crate::cold::part::Part;
+use crate::engine::cold::memory_plan::BaseSize;
 
 /// The parts of the bank as one reader sees them. A view never changes.
 #[derive(Debug, Default)]
@@ -22,6 +23,7 @@ pub(crate) struct ColdView {
     /// The runs, newest first. Of two runs with the same last number, the one with more numbers
     /// comes first: it has the rows of the other.
     runs: Vec<Run>,
+    base_size: BaseSize,
     rows: u64,
     memory_bytes: u64,
     file_bytes: u64,
@@ -70,6 +72,13 @@ impl ColdView {
         let rows = sum(Part::rows);
         let memory_bytes = sum(|part| part.memory_bytes() as u64);
         let file_bytes = sum(Part::file_bytes);
+        let has_base = parts.iter().any(|part| part.head().kind == Kind::Base);
+        let counts = parts.iter().filter(|part| part.head().kind == Kind::Base || !has_base);
+        let base_size = counts.fold(BaseSize::default(), |sum, part| BaseSize {
+            rows: sum.rows + part.rows(),
+            fence_bytes: sum.fence_bytes + part.fence_bytes(),
+            block_bits: sum.block_bits.max(part.head().block_bits),
+        });
         let (base, of_runs): (Vec<_>, Vec<_>) =
             parts.into_iter().partition(|part| part.head().kind == Kind::Base);
         let mut runs: BTreeMap<(u64, std::cmp::Reverse<u64>), Vec<Arc<Part>>> = BTreeMap::new();
@@ -83,7 +92,8 @@ impl ColdView {
             parts: Ranged::of(parts),
         };
         let runs = runs.into_iter().rev().map(run).collect();
-        ColdView { number, base: Ranged::of(base), runs, rows, memory_bytes, file_bytes }
+        let base = Ranged::of(base);
+        ColdView { number, base, runs, base_size, rows, memory_bytes, file_bytes }
     }
 
     /// Returns the next view: this one with the parts `added` and without the parts whose numbers
@@ -114,6 +124,11 @@ impl ColdView {
     )]
     pub(crate) fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// Returns the size of the base. Without a base, the runs will become the base.
+    pub(crate) fn base_size(&self) -> BaseSize {
+        self.base_size
     }
 
     /// Bytes of memory of all parts.

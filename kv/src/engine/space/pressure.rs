@@ -91,9 +91,6 @@ const LOG_SHARE: f64 = 1.25;
 /// The log of a bank in two tiers holds the rows of at least this number of batches. A row that a
 /// batch got is then in the log when the next batch changes it.
 const LOG_BATCHES: u64 = 2;
-/// Largest size of the runs, as a fraction of the size of the base. A larger fraction makes merges
-/// write less and the bank's files longer. `docs/cold-tier.md` has the measurements.
-const RUN_SHARE: f64 = 0.4;
 /// The base counts as at least this number of sort buffers. So a young bank does not merge after
 /// each spill.
 const BASE_BUFFERS_MIN: u64 = 16;
@@ -165,8 +162,9 @@ pub(super) fn log_limit_bytes(memory_bytes: u64, batch_bytes: u64, shortest_byte
 }
 
 /// Returns the largest size in bytes of runs that are not merged into a base of `base_bytes` bytes.
-pub(super) fn run_limit_bytes(base_bytes: u64, sort_buffer_bytes: u64) -> u64 {
-    (base_bytes.max(BASE_BUFFERS_MIN * sort_buffer_bytes) as f64 * RUN_SHARE) as u64
+/// `share` is their largest size as a fraction of the base's.
+pub(super) fn run_limit_bytes(base_bytes: u64, sort_buffer_bytes: u64, share: f64) -> u64 {
+    (base_bytes.max(BASE_BUFFERS_MIN * sort_buffer_bytes) as f64 * share) as u64
 }
 
 /// Bytes of records, and bytes of the pages that held them.
@@ -276,9 +274,10 @@ mod tests {
         assert_eq!(log_limit_bytes(800, 0, 0), 1000);
         assert_eq!(log_limit_bytes(800, 600, 0), 1200, "two batches");
         assert_eq!(log_limit_bytes(800, 600, 5000), 5000, "a log of before");
-        assert_eq!(run_limit_bytes(0, 100), 640);
-        assert_eq!(run_limit_bytes(1600, 100), 640);
-        assert_eq!(run_limit_bytes(10_000, 100), 4000);
+        assert_eq!(run_limit_bytes(0, 100, 0.4), 640);
+        assert_eq!(run_limit_bytes(1600, 100, 0.4), 640);
+        assert_eq!(run_limit_bytes(10_000, 100, 0.4), 4000);
+        assert_eq!(run_limit_bytes(10_000, 100, 0.05), 500);
     }
 
     #[test]

@@ -106,7 +106,8 @@ impl Headroom<'_> {
             }
         };
         let dues = self.dues(state);
-        let run_limit_bytes = run_limit_bytes(dues.base_bytes, self.sort_buffer_bytes());
+        let run_share = self.cold.memory_plan().run_share;
+        let run_limit_bytes = run_limit_bytes(dues.base_bytes, self.sort_buffer_bytes(), run_share);
         Debt { log_bytes, log_limit_bytes, run_bytes: dues.run_bytes, run_limit_bytes }
     }
 

@@ -1,0 +1,142 @@
+//! The order of memory: how much of the filters and fences of the parts stays in memory.
+//!
+//! **Problem.** With all fences and all columns of the filters, a row takes about half a byte of
+//! memory. A bank with a thousand times as many bytes of rows as memory has less than a tenth of a
+//! byte for each row of 64 bytes.
+//!
+//! **Approach.** Memory serves in this order:
+//! 1. The fences of the base. If they exceed an eighth of the budget, every 2^k-th fence stays. A
+//!    read then brings 2^k blocks, in which the search looks for the row's block.
+//! 2. The filters of the runs, with all [`RUN_COLUMNS`]. The more runs there may be, the less
+//!    merges write. So the runs are as large as the memory allows, up to [`RUN_SHARE_MAX`] of the
+//!    base. Fewer runs cost no reads, but merges write more.
+//! 3. If not even runs of [`RUN_SHARE_MIN`] fit, their filters lose columns. Each column less
+//!    doubles the blocks that searches read for nothing.
+//!
+//! The files of parts always have all fences and columns. What stays in memory is decided as a part
+//! is made or loaded, and does not change while the part lives. Merges rewrite all parts in time.
+
+/// Columns of the filters of runs: of 2^9 keys that a run's part lacks, one is read for nothing.
+const RUN_COLUMNS: u32 = 9;
+/// Largest size of the runs, as a fraction of the size of the base. A larger fraction makes merges
+/// write less and the bank's files longer. `docs/cold-tier.md` has the measurements.
+const RUN_SHARE_MAX: f64 = 0.4;
+/// The runs may have this fraction of the size of the base whatever the memory is. With a smaller
+/// fraction, merges would write more than 20 bytes for each byte that leaves the log.
+const RUN_SHARE_MIN: f64 = 0.05;
+/// The fences of the base take at most the budget divided by this number, if a read can bring that
+/// many blocks.
+const FENCE_PART: u64 = 8;
+/// Parts of runs leave this fraction of the parts' memory to base merges, which free the memory of
+/// runs.
+const MERGE_PART: u64 = 16;
+/// Bytes of a column of a filter for each row: 1.12 bits.
+const COLUMN_BYTES: f64 = 0.14;
+
+/// The base, or the parts that will become the base.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct BaseSize {
+    pub(crate) rows: u64,
+    /// Bytes of all fences.
+    pub(crate) fence_bytes: u64,
+    /// Blocks have at most `1 << block_bits` bytes.
+    pub(crate) block_bits: u8,
+}
+
+/// What stays in memory of the parts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct MemoryPlan {
+    /// Largest size of the runs, as a fraction of the size of the base.
+    pub(crate) run_share: f64,
+    /// Columns of the filters of runs.
+    pub(crate) columns: u32,
+    /// The fence of each block whose number is a multiple of `1 << stride_bits` stays.
+    pub(crate) stride_bits: u32,
+}
+
+impl MemoryPlan {
+    /// Returns the plan for a budget of `budget_bytes`, of which parts may take `limit_bytes`. A
+    /// read brings at most `1 << stride_bits_max` blocks.
+    pub(crate) fn of(
+        budget_bytes: u64,
+        limit_bytes: u64,
+        base: BaseSize,
+        stride_bits_max: u32,
+    ) -> Self {
+        let fits = |bits: &u32| base.fence_bytes >> bits <= budget_bytes / FENCE_PART;
+        let stride_bits = (0..stride_bits_max).find(fits).unwrap_or(stride_bits_max);
+        let fence_bytes = base.fence_bytes >> stride_bits;
+        let left = for_runs(limit_bytes).saturating_sub(fence_bytes) as f64;
+        let column_bytes = (base.rows as f64 * COLUMN_BYTES).max(1.0);
+        // Runs with filters keep all fences.
+        let whole_bytes = f64::from(RUN_COLUMNS) * column_bytes + base.fence_bytes as f64;
+        let run_share = (left / whole_bytes).clamp(RUN_SHARE_MIN, RUN_SHARE_MAX);
+        let columns = (left / run_share - base.fence_bytes as f64) / column_bytes;
+        // A quotient that falls short by a rounding error counts as whole.
+        let columns = (columns + 1e-9).clamp(0.0, f64::from(RUN_COLUMNS)) as u32;
+        MemoryPlan { run_share, columns, stride_bits }
+    }
+}
+
+/// Returns the bytes that base and runs may take, of `limit_bytes` that parts may take.
+fn for_runs(limit_bytes: u64) -> u64 {
+    limit_bytes - limit_bytes / MERGE_PART
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base(rows: u64) -> BaseSize {
+        BaseSize { rows, fence_bytes: rows / 3200 * 144, block_bits: 12 }
+    }
+
+    /// Returns u in thousandths, columns and stride of a bank of `rows` rows of 64 bytes in blocks
+    /// of 4 KiB, for a budget of 1 MiB, half of which parts may take.
+    fn plan(rows: u64) -> (u32, u32, u32) {
+        let plan = MemoryPlan::of(1 << 20, 1 << 19, base(rows), 4);
+        ((plan.run_share * 1000.0).round() as u32, plan.columns, plan.stride_bits)
+    }
+
+    #[test]
+    fn less_memory_for_a_row_first_makes_the_runs_shorter_then_the_filters_then_the_fences() {
+        // The number of rows, and the plan.
+        let expected = [
+            (0, (400, 9, 0)),
+            // 1.2 bytes of memory for each row, of which parts may take half.
+            (860_000, (400, 9, 0)),
+            (1_000_000, (342, 9, 0)),
+            (1_600_000, (201, 9, 0)),
+            (2_900_000, (95, 9, 0)),
+            // From here on the fences take at most an eighth of the budget.
+            (3_000_000, (108, 9, 1)),
+            (5_000_000, (58, 9, 1)),
+            (5_800_000, (50, 8, 1)),
+            (7_000_000, (50, 8, 2)),
+            (16_000_000, (50, 3, 3)),
+            (30_000_000, (50, 1, 4)),
+            (300_000_000, (50, 0, 4)),
+        ];
+        for (rows, expected) in expected {
+            assert_eq!(plan(rows), expected, "{rows} rows");
+        }
+    }
+
+    #[test]
+    fn a_plan_fits_the_memory_unless_not_even_the_fewest_fences_do() {
+        for rows in (0..3000).map(|i| i * 10_000) {
+            for bits in 0..5 {
+                let base = base(rows);
+                let fence_bytes = base.fence_bytes;
+                let plan = MemoryPlan::of(1 << 20, 400 << 10, base, bits);
+                let filters = rows as f64 * plan.run_share * f64::from(plan.columns) * COLUMN_BYTES;
+                let of_runs =
+                    if plan.columns > 0 { fence_bytes as f64 * plan.run_share } else { 0.0 };
+                let bytes = (fence_bytes >> plan.stride_bits) as f64 + filters + of_runs;
+                let fits = bytes <= f64::from(400 << 10);
+                let least = plan.stride_bits == bits && plan.columns == 0;
+                assert!(fits || least, "{rows} rows, reads of 2^{bits} blocks: {plan:?}");
+            }
+        }
+    }
+}
