@@ -17,7 +17,7 @@ use crate::device::{Device, Freed, PartFile, Read};
 use crate::error::Result;
 use crate::record::address::TableNumber;
 use crate::record::hash::{KeyHash, unhash};
-use crate::sync::RwLock;
+use crate::sync::{Mutex, RwLock};
 
 const TABLE: TableNumber = TableNumber(1);
 /// No part of a measurement is longer.
@@ -46,6 +46,9 @@ pub fn key_of(hash: u64) -> u64 {
 #[derive(Debug)]
 pub struct Shelf {
     parts: RwLock<BTreeMap<u64, Vec<u8>>>,
+    /// The memory of parts that were removed. New parts get it, so that a measurement does not
+    /// measure the kernel's page faults.
+    spare: Mutex<Vec<Vec<u8>>>,
     keeps: bool,
     next: AtomicU64,
 }
@@ -54,7 +57,7 @@ impl Shelf {
     /// Makes an empty device. If `keeps` is false, parts can be asked but not read.
     #[must_use]
     pub fn new(keeps: bool) -> Self {
-        Shelf { parts: RwLock::default(), keeps, next: AtomicU64::new(0) }
+        Shelf { parts: RwLock::default(), spare: Mutex::default(), keeps, next: AtomicU64::new(0) }
     }
 
     fn site(&self) -> PartSite<'_> {
@@ -129,7 +132,10 @@ impl Shelf {
 
     /// Forgets the bytes of a part.
     pub fn remove(&self, part: &ColdPart) {
-        self.parts.write().remove(&part.0.head().number);
+        if let Some(mut bytes) = self.parts.write().remove(&part.0.head().number) {
+            bytes.clear();
+            self.spare.lock().push(bytes);
+        }
     }
 }
 
@@ -252,11 +258,14 @@ impl Device for Shelf {
         if self.keeps {
             let (number, offset) = place_of(offset);
             let mut parts = self.parts.write();
-            let part = parts.entry(number).or_default();
-            if part.len() < offset + bytes.len() {
-                part.resize(offset + bytes.len(), 0);
+            let spare = || self.spare.lock().pop().unwrap_or_default();
+            let part = parts.entry(number).or_insert_with(spare);
+            if part.len() < offset {
+                part.resize(offset, 0);
             }
-            part[offset..offset + bytes.len()].copy_from_slice(bytes);
+            let (within, beyond) = bytes.split_at(bytes.len().min(part.len() - offset));
+            part[offset..offset + within.len()].copy_from_slice(within);
+            part.extend_from_slice(beyond);
         }
         Ok(())
     }
