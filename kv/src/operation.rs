@@ -126,6 +126,15 @@ pub trait Operation {
     /// never counts as a change.
     const CHANGES: bool = true;
 
+    /// True if a `Put` does not look for the row on disk where that is not needed. A put of a whole
+    /// value needs no old one, so in a bank with two tiers it then reads nothing for a key that the
+    /// log does not have. The store calls [`insert`](Self::insert) for such a key, although the row
+    /// may exist, and the outcome does not say whether it did. The table's number of rows stays as
+    /// it is until merges have found out ([`Store::rows`](crate::Store::rows)). If `insert` returns
+    /// false, the store looks the row up. Has an effect only for a `Put` of fixed width with
+    /// [`Clock::Keep`] or [`Clock::Release`]. Default: false.
+    const BLIND: bool = false;
+
     /// What the store does with the batch if the disk, or the quota, has no room for its records.
     /// Default: `Whole` for an `Update` or `Touch`, `Stops` for other operations. A batch with
     /// [`Clock::Release`] is always completed, whatever this method returns.

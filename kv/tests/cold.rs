@@ -7,9 +7,10 @@ mod common;
 use std::collections::HashMap;
 
 use common::{
-    Add, GetAll, GetEach, PutAll, PutEach, Random, Turn, acquire, options, peek, peek_each,
-    release, rows, turned, value,
+    Add, GetAll, GetEach, PutAll, PutBlind, PutEach, Random, Turn, acquire, options, peek,
+    peek_each, release, rows, turned, value,
 };
+use embank_kv::inspect::{VerifyOptions, verify};
 use embank_kv::{Clock, CompactionOptions, Store, StoreOptions, TableId, TierLimits};
 
 /// Largest value length of each table in bytes. The last table has variable width, and its longest
@@ -22,6 +23,11 @@ const COLD_BEGIN: u64 = 1 << 49;
 
 /// The rows of a bank, by table and key.
 type Rows = HashMap<(usize, u64), Vec<u8>>;
+
+/// Returns the key with this number. There are `KEYS` keys.
+fn key(i: u64) -> u64 {
+    (i % KEYS).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
 
 /// A bank in two tiers, and the rows that it must have.
 struct Twin {
@@ -74,11 +80,41 @@ impl Twin {
 
     /// Opens the bank again, at its newest checkpoint.
     fn reopen(&mut self) {
+        self.verify();
         self.open();
         self.rows = self.durable.clone();
         let store = self.store();
         let tables: Vec<TableId> = store.tables().iter().map(|table| table.id).collect();
         self.tables = tables;
+    }
+
+    /// Asserts that a verification finds no damage, and the rows of the newest checkpoint.
+    fn verify(&mut self) {
+        self.store = None;
+        let report = verify(self.dir.path(), &VerifyOptions::default(), &mut |_| ()).unwrap();
+        assert_eq!(report.damage, []);
+        let tables = &report.checkpoints.last().unwrap().tables;
+        for (place, table) in tables.iter().enumerate() {
+            let rows = self.durable.keys().filter(|&&(of, _)| of == place).count() as u64;
+            assert_eq!((table.rows, table.sound), (rows, rows), "table {place}");
+        }
+    }
+
+    /// Asserts that a scan returns the rows of the newest checkpoint, and bounds their number.
+    fn scan(&mut self) {
+        self.checkpoint();
+        for (table, &id) in self.tables.iter().enumerate() {
+            let mut scan = self.store().scan(id).unwrap();
+            let (most, is_exact) = (scan.rows(), scan.has_exact_rows());
+            let mut found = 0;
+            while let Some(row) = scan.next_row().unwrap() {
+                found += 1;
+                assert_eq!(self.rows.get(&(table, row.key)).map(Vec::as_slice), Some(row.value));
+            }
+            let rows = self.rows.keys().filter(|&&(of, _)| of == table).count() as u64;
+            assert_eq!(found, rows, "table {table}");
+            assert!(most == rows || most > rows && !is_exact, "{most} for {rows}");
+        }
     }
 
     fn store(&self) -> &Store {
@@ -90,7 +126,6 @@ impl Twin {
         let table = self.random.below(VALUE_BYTES.len() as u64) as usize;
         let first = self.random.below(KEYS);
         let count = 1 + self.random.below(400) * self.random.below(2);
-        let key = |i: u64| (i % KEYS).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (table, (first..first + count).map(key).collect())
     }
 
@@ -108,9 +143,11 @@ impl Twin {
     fn put(&mut self) {
         let (table, keys) = self.keys();
         let values: Vec<_> = keys.iter().map(|&key| self.value(table, key)).collect();
+        let is_blind = self.random.below(2) == 0;
         let (id, store) = (self.tables[table], self.store());
         match table {
             VARIABLE => store.execute(id, &keys, Clock::Keep, &mut PutEach(&values)),
+            _ if is_blind => store.execute(id, &keys, Clock::Keep, &mut PutBlind(&values)),
             _ => store.execute(id, &keys, Clock::Keep, &mut PutAll(&values)),
         }
         .unwrap();
@@ -187,12 +224,16 @@ impl Twin {
         keys.iter().map(|&key| self.rows.get(&(table, key)).cloned()).collect()
     }
 
+    /// Checks values and counts. Counts are exact after a compaction.
     fn check(&self) {
         let store = self.store();
+        store.compact().unwrap();
         assert_eq!(store.stats().live_rows, self.rows.len() as u64);
         assert_eq!(store.stats().compaction_stopped, None);
         for (table, &id) in self.tables.iter().enumerate() {
-            let keys: Vec<u64> = (0..KEYS).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+            let rows = self.rows.keys().filter(|&&(of, _)| of == table).count() as u64;
+            assert_eq!(store.rows(id).unwrap(), rows, "table {table}");
+            let keys: Vec<u64> = (0..KEYS).map(key).collect();
             let there = match table {
                 VARIABLE => peek_each(store, id, &keys),
                 _ => peek(store, id, &keys),
@@ -278,5 +319,140 @@ fn a_compaction_thread_moves_rows_to_the_cold_tier_beside_batches() {
     // first page by now, and only spills move its beginning.
     (0..60).for_each(|_| twin.put());
     assert!(twin.store().stats().log_begin > 0 && !twin.parts().is_empty());
+    twin.check();
+}
+
+/// Returns the number of rows of a table that the store knows.
+fn known(twin: &Twin, table: usize) -> u64 {
+    twin.store().rows(twin.tables[table]).unwrap()
+}
+
+fn put_blindly(twin: &mut Twin, table: usize, keys: impl IntoIterator<Item = u64>) {
+    let keys: Vec<u64> = keys.into_iter().map(key).collect();
+    let values: Vec<_> = keys.iter().map(|&key| twin.value(table, key)).collect();
+    let store = twin.store();
+    let outcome = store.execute(twin.tables[table], &keys, Clock::Keep, &mut PutBlind(&values));
+    assert!(outcome.unwrap().missing.is_empty());
+    twin.rows.extend(keys.iter().map(|&key| (table, key)).zip(values));
+}
+
+fn delete(twin: &mut Twin, table: usize, keys: std::ops::Range<u64>) {
+    let keys: Vec<u64> = keys.map(key).collect();
+    let deleted = twin.store().delete(twin.tables[table], &keys).unwrap();
+    let gone = keys.iter().filter(|&&key| twin.rows.remove(&(table, key)).is_some()).count();
+    assert_eq!(deleted, gone as u64);
+}
+
+/// A blind put of a row in the cold tier reads nothing, and the count of rows stays as it is until
+/// merges know. Before the first part, and of keys that all filters deny, it is an ordinary put.
+#[test]
+fn a_blind_put_reads_nothing_and_counts_late() {
+    let mut twin = Twin::new(by_hand(4 << 20), limits(64 << 10));
+    put_blindly(&mut twin, 0, 0..2000);
+    assert_eq!(known(&twin, 0), 2000, "without parts, a key that the index does not have is new");
+    twin.checkpoint();
+    twin.store().compact().unwrap();
+    let reads = |twin: &Twin| twin.store().stats().disk_reads;
+    let before = reads(&twin);
+    put_blindly(&mut twin, 0, 1000..3000);
+    assert_eq!(reads(&twin), before);
+    let known_now = known(&twin, 0);
+    assert!((2000..=3000).contains(&known_now), "{known_now}");
+    twin.check();
+    assert_eq!(known(&twin, 0), 3000);
+
+    // Now the base has all rows, and no put knows. Deletes of such rows do not count either.
+    let before = reads(&twin);
+    put_blindly(&mut twin, 0, 2500..3500);
+    delete(&mut twin, 0, 2600..2700);
+    delete(&mut twin, 0, 3200..3300);
+    put_blindly(&mut twin, 0, 3250..3260);
+    assert_eq!((reads(&twin), known(&twin, 0)), (before, 3000));
+    // A row that was read from the cold tier is counted.
+    delete(&mut twin, 0, 0..10);
+    assert_eq!(known(&twin, 0), 2990);
+    twin.checkpoint();
+    twin.reopen();
+    assert_eq!(known(&twin, 0), 2990);
+    twin.check();
+    assert_eq!(known(&twin, 0), twin.rows.len() as u64);
+}
+
+/// A scan gives each row once, and its number of rows is a bound.
+#[test]
+fn a_scan_after_blind_puts_has_each_row_once() {
+    let mut twin = Twin::new(by_hand(16 << 20), limits(64 << 10));
+    for round in 0..4 {
+        put_blindly(&mut twin, 0, round * 500..round * 500 + 1000);
+        put_blindly(&mut twin, 1, (0..2000).step_by(7));
+        delete(&mut twin, 1, round * 300..round * 300 + 450);
+        twin.scan();
+        if round < 2 {
+            twin.store().compact().unwrap();
+        }
+        twin.checkpoint();
+        twin.verify();
+        twin.reopen();
+        twin.scan();
+    }
+    twin.check();
+    twin.scan();
+}
+
+/// Asserts the change of the count of rows by each row of the table in `record::layout`.
+#[test]
+fn the_mark_of_a_blind_put_changes_the_count_as_its_table_says() {
+    let mut twin = Twin::new(by_hand(4 << 20), limits(64 << 10));
+    put_blindly(&mut twin, 0, 0..2000);
+    // The checkpoint writes all pages, so that the compaction moves them.
+    twin.checkpoint();
+    twin.store().compact().unwrap();
+    // The second compaction counts this put, so the base has all rows then.
+    put_blindly(&mut twin, 0, 0..10);
+    twin.store().compact().unwrap();
+    assert_eq!(known(&twin, 0), 2000);
+    let [old, new, counted, inserted] = [1, 2001, 2, 2002];
+    let put = |twin: &mut Twin, i: u64| {
+        let value = twin.value(0, key(i));
+        let id = twin.tables[0];
+        let values = std::slice::from_ref(&value);
+        twin.store().execute(id, &[key(i)], Clock::Keep, &mut PutAll(values)).unwrap();
+        twin.rows.insert((0, key(i)), value);
+    };
+    let blind = |twin: &mut Twin, i: u64| put_blindly(twin, 0, [i]);
+    let gone = |twin: &mut Twin, i: u64| delete(twin, 0, i..i + 1);
+    let promote = |twin: &mut Twin, i: u64| {
+        twin.store().promote(twin.tables[0], &[key(i)]).unwrap();
+    };
+    type Step<'s> = &'s dyn Fn(&mut Twin, u64);
+    let steps: [(&str, Step<'_>, u64, i64); 19] = [
+        ("a blind put over a row at rest", &blind, old, 0),
+        ("a blind put of a new row", &blind, new, 0),
+        ("a put over an uncounted row", &put, old, 0),
+        ("a blind put over an uncounted row", &blind, new, 0),
+        ("a promotion of an uncounted row", &promote, new, 0),
+        ("a delete of an uncounted row", &gone, old, 0),
+        ("a delete of an uncounted new row", &gone, new, 0),
+        ("a put over an uncounted tombstone", &put, old, 0),
+        ("a blind put over an uncounted tombstone", &blind, new, 0),
+        ("another delete", &gone, new, 0),
+        ("a put over a row at rest", &put, counted, 0),
+        ("a delete of a counted row", &gone, counted, -1),
+        ("a blind put over a counted tombstone", &blind, counted, 1),
+        ("a blind put over a counted row", &blind, counted, 0),
+        ("a second delete of a counted row", &gone, counted, -1),
+        ("a put over a counted tombstone", &put, counted, 1),
+        ("an insert", &put, inserted, 1),
+        ("a delete of a row at rest", &gone, 3, -1),
+        ("a blind put over its tombstone", &blind, 3, 1),
+    ];
+    for (what, step, i, change) in steps {
+        let before = known(&twin, 0);
+        step(&mut twin, i);
+        assert_eq!(known(&twin, 0).wrapping_sub(before).cast_signed(), change, "{what}");
+    }
+    // A checkpoint keeps the marks.
+    twin.checkpoint();
+    twin.reopen();
     twin.check();
 }

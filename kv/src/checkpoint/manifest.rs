@@ -85,7 +85,9 @@ pub(crate) struct ColdEntry {
     pub(crate) list_bytes: u64,
     /// Bytes of the files of all parts in the list.
     pub(crate) part_bytes: u64,
-    /// For each table of the manifest, the number of its rows with the mark *uncounted*.
+    /// For each table of the manifest, a bound on the number of its versions with the mark
+    /// *uncounted*, and so on how far off its number of rows is. If it is 0, `TableEntry::rows` is
+    /// exact.
     pub(crate) uncounted: Vec<u64>,
 }
 

@@ -15,12 +15,15 @@
 //! - A *base merge* ([`Merge::merge_base`]) joins neighbouring base parts with all newer runs. No
 //!   source has older versions, so it drops tombstones.
 //!
-//! **Counts.** A table's count of rows is what is known. The mark *uncounted* says of a version: a
-//! put wrote it, or a version that it replaced, and did not know whether an older one existed. If
-//! there was no older one, or a tombstone, the count lacks one row. A merge that meets both
-//! versions knows: it lays the newer over the older. If the newer is uncounted and the older a
-//! tombstone, the count rises. The result has the mark of the older, which still waits for its own
-//! older version. At the base a mark ends: if nothing is older, the count rises.
+//! **Counts.** The mark *uncounted* says of a version that the table's count of rows does not have
+//! it: the count has the state of the next older version instead, a row (1) or no row (0). A merge
+//! that meets both versions lays the newer over the older. If only the newer is marked, the count
+//! changes by the difference of their states. The result has the mark of the older, which still
+//! waits for its own older version. At the base a mark ends, because nothing is older.
+//!
+//! The differences of a stack of marked versions add up to that of its newest and its oldest
+//! version. So a version may occur twice, as a record that a spill took for current and as its
+//! copy, and the count is right (`record::layout` has the table of marks).
 //!
 //! **Invariants.**
 //! - A version meets the base once. Otherwise its mark would raise the count again. So a base part
@@ -74,8 +77,8 @@ pub(crate) struct NewPart {
 pub(crate) struct Merged {
     /// The new parts, in the order of their hashes. They are durable after the next sync.
     pub(crate) parts: Parts,
-    /// For each table by how many rows its count rises.
-    pub(crate) counted: BTreeMap<TableNumber, u64>,
+    /// For each table the change of its count of rows.
+    pub(crate) counted: BTreeMap<TableNumber, i64>,
     pub(crate) rows_read: u64,
     pub(crate) rows_written: u64,
 }
@@ -271,6 +274,7 @@ impl<'d> Merge<'d> {
         self.value.extend_from_slice(row.value);
         let (unused_bytes, uses, tombstone) = (row.unused_bytes, row.uses, row.flags.tombstone);
         let mut uncounted = row.flags.uncounted;
+        let mut change = 0;
         self.replace_winner()?;
         // The loop ends: each source has the row at most once.
         while let Some(older) =
@@ -278,16 +282,18 @@ impl<'d> Merge<'d> {
         {
             let row = self.sources[older].row();
             bytes += row.stored_bytes() as u64;
-            let flags = row.flags;
-            if uncounted && flags.tombstone {
-                *self.result.counted.entry(order.1).or_default() += 1;
-            }
-            uncounted = flags.uncounted;
+            let older = row.flags;
+            let difference = i64::from(!tombstone) - i64::from(!older.tombstone);
+            change += difference * (i64::from(uncounted) - i64::from(older.uncounted));
+            uncounted = older.uncounted;
             self.replace_winner()?;
         }
         if self.is_base && uncounted {
-            *self.result.counted.entry(order.1).or_default() += 1;
+            change += i64::from(!tombstone);
             uncounted = false;
+        }
+        if change != 0 {
+            *self.result.counted.entry(order.1).or_default() += change;
         }
         if self.is_base && tombstone {
             return Ok(bytes);

@@ -28,8 +28,8 @@ const FLAGS_MAX: u8 = 0b1_1111;
 pub(crate) struct RowFlags {
     /// The row was deleted.
     pub(crate) tombstone: bool,
-    /// A put wrote the row and did not know whether the row existed, so the table's count of rows
-    /// may lack it.
+    /// The table's count of rows does not have this version: a put wrote it, or a version before
+    /// it, and did not know whether the row existed. See `record::layout`.
     pub(crate) uncounted: bool,
 }
 

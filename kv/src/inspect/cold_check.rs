@@ -3,6 +3,10 @@
 //! Each part is read once, however many checkpoints name it. Then the rows of each checkpoint are
 //! counted: those of its log and, slice by slice, the newest version of each other row in its
 //! parts.
+//!
+//! After blind puts, the manifest's number of rows is not the number of rows. It is the number of
+//! rows whose newest version that is not uncounted is a row (`record::layout`). Verification then
+//! counts a second time, without the uncounted versions of the log and the parts.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +18,7 @@ use super::bank::BankFiles;
 use super::hot_rows::HotRows;
 use super::log_files::{LogFiles, PageRead};
 use super::parts::{NewestRows, PartFiles, RangedPart, damage_of, gap_damage, list_damage, value};
-use super::walk::{Broken, Row, Source, Visit, walk};
+use super::walk::{Broken, Deleted, Row, Source, Visit, walk};
 use crate::checkpoint::manifest::TableEntry;
 use crate::cold::head::{PAGE_BYTES, PartHead, part_address};
 use crate::cold::list::ListedPart;
@@ -45,6 +49,18 @@ pub(super) struct ColdCheck {
 struct ColdSource {
     parts: Vec<RangedPart>,
     hot: HotRows,
+    /// The rows of the log that are not uncounted. `None` if no version is uncounted.
+    counted: Option<HotRows>,
+}
+
+/// What was found of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Found {
+    pub(super) rows: u64,
+    /// Bytes of the records of these rows.
+    pub(super) bytes: u64,
+    /// The number of rows that the manifest must have. Differs from `rows` after blind puts.
+    pub(super) counted: u64,
 }
 
 impl ColdCheck {
@@ -97,16 +113,24 @@ impl ColdCheck {
                 check.is_damaged[place] |= damaged.contains(&key);
             }
             let parts = list.parts.into_iter().map(RangedPart::from).collect();
-            let hot = HotRows::new(memory_bytes / sources.len() as u64);
-            check.sources[place] = Some(ColdSource { parts, hot });
+            let marked = manifest.cold.as_ref();
+            let marked = marked.is_some_and(|cold| cold.uncounted.iter().any(|&of| of > 0));
+            let noted_bytes = memory_bytes / sources.len() as u64 / (1 + u64::from(marked));
+            let hot = HotRows::new(noted_bytes);
+            let counted = marked.then(|| HotRows::new(noted_bytes));
+            check.sources[place] = Some(ColdSource { parts, hot, counted });
         }
         Ok(check)
     }
 
     /// Notes a row or a tombstone of the log.
-    pub(super) fn note(&mut self, source: usize, key_hash: KeyHash, table: TableNumber, key: u64) {
-        if let Some(cold) = &mut self.sources[source] {
-            cold.hot.note(key_hash.of(table, key), table);
+    pub(super) fn note(&mut self, key_hash: KeyHash, row: Deleted) {
+        let Deleted { source, table, key, uncounted } = row;
+        let Some(cold) = &mut self.sources[source] else { return };
+        let hash = key_hash.of(table, key);
+        cold.hot.note(hash, table);
+        if let Some(counted) = cold.counted.as_mut().filter(|_| !uncounted) {
+            counted.note(hash, table);
         }
     }
 
@@ -123,45 +147,61 @@ impl ColdCheck {
             .any(|cold| cold.parts.iter().any(|ranged| ranged.part.head.number == part))
     }
 
-    /// Counts the rows of the parts that the log does not have. `found` has the number of rows and
-    /// the bytes of records for each checkpoint and table. The log has been walked once.
+    /// Counts the rows of the parts that the log does not have. `found` has what was found of each
+    /// checkpoint and table. The log has been walked once.
     pub(super) fn count_rows(
         &mut self,
         files: &BankFiles,
         log: &mut LogFiles,
         sources: &[Source],
         memory_bytes: u64,
-        found: &mut [Vec<(u64, u64)>],
+        found: &mut [Vec<Found>],
         damage: &mut Vec<Damage>,
     ) -> Result<()> {
         let Some(part_files) = &self.files else { return Ok(()) };
         for ((cold, source), found) in self.sources.iter_mut().zip(sources).zip(found) {
-            let Some(ColdSource { parts, hot }) = cold else { continue };
-            // The loop ends: each slice has higher hashes.
-            loop {
-                hot.slice.end_noting();
-                count_slice(part_files, parts, hot, source, found, damage)?;
-                if !hot.slice.next() {
-                    break;
+            let Some(ColdSource { parts, hot, counted }) = cold else { continue };
+            let has_marks = counted.is_some();
+            for (hot, is_counted) in
+                [Some((hot, false)), counted.as_mut().map(|of| (of, true))].into_iter().flatten()
+            {
+                // The loop ends: each slice has higher hashes.
+                loop {
+                    hot.slice.end_noting();
+                    let rows = match is_counted {
+                        false => NewestRows::new(part_files, parts, hot.slice.first()),
+                        true => NewestRows::counted(part_files, parts, hot.slice.first()),
+                    };
+                    let count = |found: &mut Found, bytes| {
+                        if !is_counted {
+                            found.rows += 1;
+                            found.bytes += bytes;
+                        }
+                        found.counted += u64::from(is_counted == has_marks);
+                    };
+                    count_slice(part_files, rows, hot, source, found, count, damage)?;
+                    if !hot.slice.next() {
+                        break;
+                    }
+                    let mut noting = Noting { hot, key_hash: source.key_hash, is_counted };
+                    walk(files, log, std::slice::from_ref(source), memory_bytes, &mut noting)?;
                 }
-                let mut noting = Noting { hot, key_hash: source.key_hash };
-                walk(files, log, std::slice::from_ref(source), memory_bytes, &mut noting)?;
             }
         }
         Ok(())
     }
 }
 
-/// Counts the rows of one slice.
+/// Calls `count` for the tables of the rows of one slice, with the bytes of each row's record.
 fn count_slice(
     files: &PartFiles,
-    parts: &[RangedPart],
+    mut rows: NewestRows<'_>,
     hot: &mut HotRows,
     source: &Source,
-    found: &mut [(u64, u64)],
+    found: &mut [Found],
+    count: impl Fn(&mut Found, u64),
     damage: &mut Vec<Damage>,
 ) -> Result<()> {
-    let mut rows = NewestRows::new(files, parts, hot.slice.first());
     // The loop ends with the last row of the slice.
     while rows.advance()? {
         let (row, _) = rows.row();
@@ -176,9 +216,8 @@ fn count_slice(
         let Some(table) = table else { continue };
         match value(table, row) {
             Ok(value) => {
-                let found = &mut found[usize::from(row.table.0) - 1];
-                found.0 += 1;
-                found.1 += record_bytes(value.len()) as u64;
+                let bytes = record_bytes(value.len()) as u64;
+                count(&mut found[usize::from(row.table.0) - 1], bytes);
             }
             Err(what) => {
                 let what = rows.damage_here(files, what);
@@ -195,6 +234,16 @@ fn count_slice(
 struct Noting<'a> {
     hot: &'a mut HotRows,
     key_hash: KeyHash,
+    /// True if uncounted rows are left out.
+    is_counted: bool,
+}
+
+impl Noting<'_> {
+    fn note(&mut self, table: TableNumber, key: u64, uncounted: bool) {
+        if !(self.is_counted && uncounted) {
+            self.hot.note(self.key_hash.of(table, key), table);
+        }
+    }
 }
 
 impl Visit for Noting<'_> {
@@ -205,12 +254,12 @@ impl Visit for Noting<'_> {
     fn missing(&mut self, _log: &LogFiles, _start: u64, _end: u64) {}
 
     fn row(&mut self, row: Row<'_>) -> Result<bool> {
-        self.hot.note(self.key_hash.of(row.table, row.key), row.table);
+        self.note(row.table, row.key, row.uncounted);
         Ok(true)
     }
 
-    fn tombstone(&mut self, _source: usize, table: TableNumber, key: u64) {
-        self.hot.note(self.key_hash.of(table, key), table);
+    fn tombstone(&mut self, Deleted { table, key, uncounted, .. }: Deleted) {
+        self.note(table, key, uncounted);
     }
 
     fn broken(&mut self, _log: &LogFiles, _broken: Broken<'_>) -> Result<()> {

@@ -224,6 +224,8 @@ pub(super) struct PartChain<'d> {
     from: u64,
     /// The present part, and the last hash for which it counts.
     survey: Option<(Survey<'d>, u64)>,
+    /// True if the chain leaves out uncounted versions.
+    is_counted: bool,
     /// The damaged blocks of the parts that were read, with the parts' numbers.
     gaps: Vec<(u64, Gap)>,
     /// The errors of parts whose fences and filters can't be read.
@@ -241,10 +243,16 @@ impl PartChain<'_> {
 
 impl OrderedRows for PartChain<'_> {
     fn advance(&mut self) -> Result<bool> {
-        // The loop ends with the last part.
+        // The loop ends with the last row of the last part.
         loop {
             if let Some((survey, last)) = &mut self.survey {
-                if survey.advance()? && survey.row().is_some_and(|row| row.hash <= *last) {
+                if survey.advance()?
+                    && let Some(row) = survey.row()
+                    && row.hash <= *last
+                {
+                    if self.is_counted && row.flags.uncounted {
+                        continue;
+                    }
                     return Ok(true);
                 }
                 let number = survey.head().number;
@@ -280,6 +288,15 @@ pub(super) struct NewestRows<'d> {
 impl<'d> NewestRows<'d> {
     /// Returns the rows with at least the hash `from`. The ranges of base parts do not overlap.
     pub(super) fn new(files: &'d PartFiles, parts: &[RangedPart], from: u64) -> Self {
+        Self::of(files, parts, from, false)
+    }
+
+    /// Returns the newest version of each row that is not uncounted.
+    pub(super) fn counted(files: &'d PartFiles, parts: &[RangedPart], from: u64) -> Self {
+        Self::of(files, parts, from, true)
+    }
+
+    fn of(files: &'d PartFiles, parts: &[RangedPart], from: u64, is_counted: bool) -> Self {
         let mut runs: BTreeMap<_, Vec<&RangedPart>> = BTreeMap::new();
         let mut base = Vec::new();
         for ranged in parts {
@@ -297,6 +314,7 @@ impl<'d> NewestRows<'d> {
                 parts: parts.into_iter().cloned().collect(),
                 from,
                 survey: None,
+                is_counted,
                 gaps: Vec::new(),
                 unread: Vec::new(),
             }

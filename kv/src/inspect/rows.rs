@@ -9,7 +9,7 @@ use super::hot_rows::HotRows;
 use super::index::for_each_bucket;
 use super::log_files::{LogFiles, PageRead};
 use super::parts::{self, NewestRows, PartFiles, RangedPart};
-use super::walk::{Broken, Row, Source, Visit, follow_entry, walk};
+use super::walk::{Broken, Deleted, Row, Source, Visit, follow_entry, walk};
 use super::{Damage, Progress, TableSummary};
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::hold::Hold;
@@ -405,7 +405,7 @@ impl Visit for Rows<'_> {
         Ok(!self.has_ended)
     }
 
-    fn tombstone(&mut self, _source: usize, table: TableNumber, key: u64) {
+    fn tombstone(&mut self, Deleted { table, key, .. }: Deleted) {
         match &mut self.hot {
             Some(hot) => hot.note(self.key_hash.of(table, key), table),
             None => self.gone.push((table, key)),

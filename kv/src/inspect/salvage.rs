@@ -37,7 +37,7 @@ use super::log_files::{LogFiles, Looked, PageRead};
 use super::lost_list::{FoundParts, find_parts};
 use super::parts::{self, NewestRows, PartFiles, RangedPart, list_damage};
 use super::salvaged::NewBank;
-use super::walk::{Broken, Row, Source, Visit, walk};
+use super::walk::{Broken, Deleted, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};
 use crate::checkpoint::bank_dir::open_bank_dir;
 use crate::checkpoint::identity::CheckpointIdentity;
@@ -134,7 +134,8 @@ impl SalvageReport {
 pub struct SalvagedTable {
     /// Name of the table.
     pub name: String,
-    /// Number of rows according to the checkpoint's manifest. `None` if the manifest can't be read.
+    /// Number of rows according to the checkpoint's manifest. `None` if the manifest can't be read,
+    /// or if it does not know the number because of blind puts.
     pub expected: Option<u64>,
     /// Number of rows in the new bank.
     pub rows: u64,
@@ -345,10 +346,13 @@ fn tables(
 ) -> Result<Vec<SalvagedTable>> {
     let summary = super::summary(new)?;
     let made = summary.checkpoints.last().map_or(&[][..], |checkpoint| &checkpoint.tables);
-    let old = manifest.tables.iter().zip(uncertain).filter(|(table, _)| !table.dropped);
-    let salvaged = old.zip(made).map(|((old, &uncertain), made)| SalvagedTable {
+    let uncounted = manifest.cold.as_ref().map_or(&[][..], |cold| &cold.uncounted);
+    let old = manifest.tables.iter().zip(uncertain).enumerate();
+    let old = old.filter(|(_, (table, _))| !table.dropped);
+    let salvaged = old.zip(made).map(|((place, (old, &uncertain)), made)| SalvagedTable {
         name: made.name.clone(),
-        expected: (manifest.number == number).then_some(old.rows),
+        expected: (manifest.number == number && uncounted.get(place).is_none_or(|&of| of == 0))
+            .then_some(old.rows),
         rows: made.rows,
         uncertain,
     });
@@ -582,7 +586,7 @@ impl Visit for Salvager<'_> {
         Ok(true)
     }
 
-    fn tombstone(&mut self, _source: usize, table: TableNumber, key: u64) {
+    fn tombstone(&mut self, Deleted { table, key, .. }: Deleted) {
         if self.has_parts {
             self.gone.insert((table, key));
         }

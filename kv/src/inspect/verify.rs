@@ -19,10 +19,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::bank::BankFiles;
-use super::cold_check::ColdCheck;
+use super::cold_check::{ColdCheck, Found};
 use super::damaged_pages::PageFaults;
 use super::log_files::{LogFiles, PageRead, refused};
-use super::walk::{Broken, Row, Source, Visit, walk};
+use super::walk::{Broken, Deleted, Row, Source, Visit, walk};
 use super::{Damage, Progress, blob_identity, index};
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::bank_dir::open_bank_dir;
@@ -32,7 +32,6 @@ use crate::checkpoint::manifest::Manifest;
 use crate::error::{Error, Result};
 use crate::files::checked_stream::survey;
 use crate::files::directory::Directory;
-use crate::record::address::TableNumber;
 use crate::record::hash::KeyHash;
 use crate::record::layout::record_bytes;
 
@@ -283,9 +282,8 @@ struct Checker<'a> {
     sources: &'a [Source],
     progress: &'a mut dyn FnMut(Progress),
     report: VerifyReport,
-    /// For each checkpoint and table, the number of rows that were found and the bytes of their
-    /// records.
-    found: Vec<Vec<(u64, u64)>>,
+    /// For each checkpoint and table, what was found.
+    found: Vec<Vec<Found>>,
     cold: ColdCheck,
     faults: PageFaults,
     astray: u64,
@@ -313,7 +311,10 @@ impl<'a> Checker<'a> {
             sources,
             progress,
             report,
-            found: sources.iter().map(|source| vec![(0, 0); source.tables.len()]).collect(),
+            found: sources
+                .iter()
+                .map(|source| vec![Found::default(); source.tables.len()])
+                .collect(),
             cold,
             faults: PageFaults::default(),
             astray: 0,
@@ -338,13 +339,16 @@ impl<'a> Checker<'a> {
             let explained =
                 report.entries_lost > 0 || !source.has_index || self.cold.is_damaged(number);
             let path = files.checkpoints.manifest_path(source.identity.checkpoint);
-            for (table, &(rows, bytes)) in source.tables.iter().zip(&self.found[number]) {
+            for (table, &found) in source.tables.iter().zip(&self.found[number]) {
                 if table.dropped {
                     continue;
                 }
                 let name = table.name.clone();
-                let rows_named = table.rows;
-                let fits = rows == table.rows && (!table.variable || bytes == table.record_bytes);
+                let Found { rows, bytes, counted } = found;
+                // The number that the manifest has when all versions are counted.
+                let rows_named = table.rows.wrapping_add(rows).wrapping_sub(counted);
+                let fits =
+                    counted == table.rows && (!table.variable || bytes == table.record_bytes);
                 if !fits && !explained {
                     let what = format!(
                         "table {name:?} has {rows_named} rows of {} bytes here, the index and the parts \
@@ -429,16 +433,17 @@ impl Visit for Checker<'_> {
     }
 
     fn row(&mut self, row: Row<'_>) -> Result<bool> {
-        let found = &mut self.found[row.source][usize::from(row.table.0) - 1];
-        found.0 += 1;
-        found.1 += record_bytes(row.value.len()) as u64;
-        let key_hash = self.sources[row.source].key_hash;
-        self.cold.note(row.source, key_hash, row.table, row.key);
+        let Row { source, table, key, uncounted, .. } = row;
+        let found = &mut self.found[source][usize::from(table.0) - 1];
+        found.rows += 1;
+        found.bytes += record_bytes(row.value.len()) as u64;
+        found.counted += u64::from(!uncounted);
+        self.tombstone(Deleted { source, table, key, uncounted });
         Ok(true)
     }
 
-    fn tombstone(&mut self, source: usize, table: TableNumber, key: u64) {
-        self.cold.note(source, self.sources[source].key_hash, table, key);
+    fn tombstone(&mut self, deleted: Deleted) {
+        self.cold.note(self.sources[deleted.source].key_hash, deleted);
     }
 
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()> {

@@ -71,6 +71,18 @@ pub(super) struct Row<'a> {
     pub(super) table: TableNumber,
     pub(super) key: u64,
     pub(super) value: &'a [u8],
+    /// True if the manifest's number of rows does not have this version of the row.
+    pub(super) uncounted: bool,
+}
+
+/// A row that is deleted by a tombstone in the log.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deleted {
+    pub(super) source: usize,
+    pub(super) table: TableNumber,
+    pub(super) key: u64,
+    /// See `Row::uncounted`.
+    pub(super) uncounted: bool,
 }
 
 /// Receives the findings of a walk.
@@ -82,7 +94,7 @@ pub(super) trait Visit {
     /// Called for each row, in no particular order. Returns false to end the walk.
     fn row(&mut self, row: Row<'_>) -> Result<bool>;
     /// Called for each row that is deleted by a tombstone in the log. Default: does nothing.
-    fn tombstone(&mut self, _source: usize, _table: TableNumber, _key: u64) {}
+    fn tombstone(&mut self, _deleted: Deleted) {}
     /// Called for an entry whose chain contains an unusable record.
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()>;
     /// Called after each page.
@@ -364,11 +376,12 @@ impl Chain<'_> {
                 return Err(STRANGER.to_owned());
             };
             self.seen.push((table, key));
+            let (source, uncounted) = (usize::from(item.source), image.link().is_uncounted());
             if image.link().is_tombstone() {
-                visit.tombstone(usize::from(item.source), table, key);
+                visit.tombstone(Deleted { source, table, key, uncounted });
             } else if !entry.dropped {
                 let value = Source::value(entry, image)?;
-                let row = Row { source: usize::from(item.source), table, key, value };
+                let row = Row { source, table, key, value, uncounted };
                 match visit.row(row) {
                     Ok(true) => {}
                     other => return Ok(other),

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! word 0   bits 0..48  previous record of the chain, address / 8 (0: none)
-//!          bits 48..64 flags: 0 tombstone, 1 invalid, 8..11 unused bytes at the value's end (0 to 7)
+//!          bits 48..64 flags: 0 tombstone, 1 invalid, 2 uncounted, 8..11 unused bytes at the value's
+//!                      end (0 to 7)
 //! word 1   lock-and-clock word (see `clock`)
 //! word 2   key
 //! word 3   bits 0..32  CRC-32C of origin, address, header and value (0 in memory: set as the page is written)
@@ -14,6 +15,28 @@
 //! change once the record is published, that is, once an index entry leads to the record. The value
 //! changes under the lock by atomic stores, because readers without the lock may read it (see
 //! `clock::read_unlocked`). The lock's holder may read the value with ordinary loads.
+//!
+//! **Uncounted.** A blind put writes a row without looking for an older version in the cold tier,
+//! so it does not know whether the table's count of rows has the row. Such a record has the mark
+//! *uncounted*, and the count stays as it is. The mark says of a version: the count has the state
+//! of the next older version that is not marked, a row (1) or no row (0), and not that of this
+//! version. Merges of the cold tier bring the count up to date (`cold::merge`). A record has the
+//! mark from its publication on, or never.
+//!
+//! | newest version of the key | operation | new version | change of the count |
+//! |---|---|---|---|
+//! | none, or only the cold tier may have one | blind put | row, uncounted | 0 |
+//! | none, and the cold tier surely has none | blind put | row, counted | +1 |
+//! | none | insert | row, counted | +1 |
+//! | tombstone, counted | insert, put | row, counted | +1 |
+//! | row, counted | delete | tombstone, counted | -1 |
+//! | row, counted | update, put, get, move | row, counted | 0 |
+//! | tombstone, uncounted | insert, put | row, uncounted | 0 |
+//! | row, uncounted | delete | tombstone, uncounted | 0 |
+//! | row, uncounted | update, put, get, move | row, uncounted | 0 |
+//!
+//! The new version replaces a record of the log, or comes to lie over a version of a part: the
+//! table holds for both. So no counted version lies over an uncounted one.
 
 use std::marker::PhantomData;
 
@@ -31,6 +54,7 @@ const PREVIOUS_BITS: u32 = 48;
 const PREVIOUS_MASK: u64 = (1 << PREVIOUS_BITS) - 1;
 const FLAG_TOMBSTONE: u64 = 1 << PREVIOUS_BITS;
 const FLAG_INVALID: u64 = 2 << PREVIOUS_BITS;
+const FLAG_UNCOUNTED: u64 = 4 << PREVIOUS_BITS;
 const UNUSED_SHIFT: u32 = PREVIOUS_BITS + 8;
 const UNUSED_MASK: u64 = 7 << UNUSED_SHIFT;
 
@@ -71,6 +95,15 @@ impl Link {
 
     pub(crate) fn with_invalid(self, invalid: bool) -> Self {
         Link(if invalid { self.0 | FLAG_INVALID } else { self.0 & !FLAG_INVALID })
+    }
+
+    /// True if the table's count of rows does not have this version. The module's essay says more.
+    pub(crate) fn is_uncounted(self) -> bool {
+        self.0 & FLAG_UNCOUNTED != 0
+    }
+
+    pub(crate) fn with_uncounted(self, uncounted: bool) -> Self {
+        Link(if uncounted { self.0 | FLAG_UNCOUNTED } else { self.0 & !FLAG_UNCOUNTED })
     }
 
     pub(crate) fn unused_bytes(self) -> usize {
@@ -205,6 +238,11 @@ impl<'g> RecordRef<'g> {
         self.clock().store(0, Ordering::Relaxed);
         self.word(2).store(key, Ordering::Relaxed);
         self.word(3).store(Shape::new(table, value_bytes).0, Ordering::Relaxed);
+    }
+
+    /// Marks an unpublished record as uncounted.
+    pub(crate) fn mark_uncounted(self) {
+        self.set_link(self.link().with_uncounted(true));
     }
 
     /// Sets the clock and the flags of an unpublished record. The caller then publishes the record
@@ -621,8 +659,12 @@ mod tests {
         assert_eq!(link.previous(), far);
         assert_eq!(link.unused_bytes(), 5);
         assert!(link.is_tombstone() && link.is_invalid());
-        let moved = link.with_previous(Address::NONE).with_invalid(false);
-        assert!(moved.is_tombstone() && !moved.is_invalid());
+        assert!(!link.is_uncounted());
+        let moved = link.with_previous(Address::NONE).with_invalid(false).with_uncounted(true);
+        assert!(moved.is_tombstone() && !moved.is_invalid() && moved.is_uncounted());
+        let kept = moved.with_previous(far).with_tombstone(false).with_value_bytes(21);
+        assert!(kept.is_uncounted() && !kept.is_tombstone() && !kept.is_invalid());
+        assert_eq!(moved.with_uncounted(false).with_uncounted(true), moved);
         assert_eq!(moved.unused_bytes(), 5);
     }
 }

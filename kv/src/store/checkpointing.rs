@@ -5,6 +5,7 @@ use crate::checkpoint::manifest::TableEntry;
 use crate::cold::list::PartList;
 use crate::engine::cold::PartsPin;
 use crate::engine::core::Core;
+use crate::engine::space::compactor::Marked;
 use crate::engine::space::pins::CheckpointPin;
 use crate::engine::tables::Reach;
 use crate::index::cut::Cut;
@@ -46,6 +47,8 @@ struct Moment<'a> {
     /// The pin that keeps the checkpoint's parts, and their list.
     parts: PartsPin<'a>,
     tables: Vec<TableEntry>,
+    /// For each table a bound on the number of its uncounted versions.
+    uncounted: Vec<u64>,
     index: Cut<'a>,
     /// The checkpoint's id.
     id: u64,
@@ -87,6 +90,32 @@ fn check_not_in_callback() -> Result<()> {
 }
 
 impl Store {
+    /// Writes all records of the log to the device, if a table has uncounted versions in a bank
+    /// with two tiers. Returns what a pass of compaction then counts. `None` if every put knew its
+    /// row.
+    pub(super) fn settle_marked(&self, core: &Core) -> Result<Option<Marked>> {
+        // A callback's own batch is pinned, and the pause would wait for it.
+        if core.tables.marked().is_empty() || crate::epoch::is_pinned() {
+            return Ok(None);
+        }
+        let settled = || {
+            // Locked, because only one thread at a time pauses batches.
+            let _newest = self.newest.lock();
+            let reserved = core.log.reserve_frame()?;
+            let pause = core.gate.pause();
+            let end = core.log.cut(reserved)?;
+            let tables = core.tables.marked();
+            drop(pause);
+            core.log.await_flushed(end)?;
+            Ok(Some(Marked { end, tables }))
+        };
+        match settled() {
+            // Compaction makes room on a full disk, and leaves the versions uncounted.
+            Err(error) if Error::is_shortage(&error) => Ok(None),
+            settled => settled,
+        }
+    }
+
     /// Takes a checkpoint of all tables. Stores `blob` with the checkpoint; only the caller
     /// interprets these bytes. Returns the checkpoint's number.
     ///
@@ -212,11 +241,12 @@ impl Store {
         let parts = core.cold.pin_checkpoint(number);
         let begin = Reach { log: pin.begin, part: core.cold.view().oldest_part() };
         let end = Reach { log: log_end.raw(), part: core.cold.parts_end() };
+        let uncounted = tables.uncounted();
         let tables = tables.cut(number, begin, end);
         let index = core.index.cut();
         let id = id_of(number);
         drop(pause);
-        Ok(Moment { log_end, pin, parts, tables, index, id, paused: pausing.elapsed() })
+        Ok(Moment { log_end, pin, parts, tables, uncounted, index, id, paused: pausing.elapsed() })
     }
 
     fn take_checkpoint(&self, blob: &[u8]) -> Result<u64> {
@@ -235,7 +265,7 @@ impl Store {
         let kind = self.next_image(&newest, &partial)?;
         let moment =
             self.moment(&core, number, |number| self.checkpoint_id(number, state, is_retry))?;
-        let Moment { log_end, mut pin, mut parts, tables, index, id, paused } = moment;
+        let Moment { log_end, mut pin, mut parts, tables, uncounted, index, id, paused } = moment;
         let log_begin = pin.begin;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id };
         // `newest.images` stays empty unless the checkpoint is completed. After a failure, the
@@ -253,7 +283,7 @@ impl Store {
         image.sync_all().map_err(|e| Error::io("sync", &path, e))?;
         drop(image);
         partial.write_blob(identity, blob)?;
-        let cold = write_list(&parts.list, &partial, identity, tables.len())?;
+        let cold = write_list(&parts.list, &partial, identity, uncounted)?;
         let page_bits = core.log.page_bytes().ilog2();
         let pages = log_begin >> page_bits..log_end.raw() >> page_bits;
         let manifest = Manifest {
@@ -312,20 +342,18 @@ impl Store {
     }
 }
 
-/// Writes the list of parts of a checkpoint with `tables` tables. `None` if the bank never had a
-/// part: its checkpoints have no list.
+/// Writes the list of parts of a checkpoint. `uncounted` has a bound for each table. `None` if the
+/// bank never had a part: its checkpoints have no list, and no put of it was blind.
 fn write_list(
     list: &PartList,
     partial: &PartialCheckpoint<'_>,
     of: CheckpointIdentity,
-    tables: usize,
+    uncounted: Vec<u64>,
 ) -> Result<Option<ColdEntry>> {
     if list.is_unused() {
         return Ok(None);
     }
     let list_bytes = list.write(&partial.list_path(), of)?;
-    // No row is uncounted yet, because every put knows whether its row existed.
-    let uncounted = vec![0; tables];
     Ok(Some(ColdEntry { list_bytes, part_bytes: list.part_bytes(), uncounted }))
 }
 

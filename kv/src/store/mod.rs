@@ -288,12 +288,20 @@ impl Store {
     /// have replaced the kept ones. Other calls continue during compaction. If background
     /// compaction has stopped after an error, this call starts it again.
     ///
+    /// If there were [blind puts](crate::Operation::BLIND), the call also finds out which of their
+    /// rows are new, so that [`rows`](Self::rows) is exact afterwards. For that it moves all rows of
+    /// the log to the cold tier, those in memory too, and merges all of the tier once. Left out are
+    /// rows that other threads change during the call, and rows with outstanding gets.
+    ///
     /// # Errors
     /// `Damaged`, `Truncated` or `Io` if a page cannot be read or a file cannot be removed. No log
     /// from that page on was then freed, and all readable rows stay readable. `Poisoned` after a
     /// failed write.
     pub fn compact(&self) -> Result<Compacted> {
-        compactor::compact_all(&self.core())
+        let core = self.core();
+        core.log.check_poison()?;
+        let marked = self.settle_marked(&core)?;
+        compactor::compact_all(&core, marked.as_ref())
     }
 }
 

@@ -196,6 +196,10 @@ impl Store {
     /// # }
     /// ```
     ///
+    /// After [blind puts](crate::Operation::BLIND), the number may lack new rows that these have
+    /// written, and may have rows that were deleted after that. Merges of the cold tier bring it up
+    /// to date, and after [`compact`](Self::compact) it is exact.
+    ///
     /// # Errors
     /// `NoSuchTable` if the table does not exist.
     pub fn rows(&self, table: TableId) -> Result<u64> {

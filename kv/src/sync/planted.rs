@@ -69,6 +69,11 @@ pub(crate) enum Planted {
     /// A record that is equal to the cold tier's counts as equal also after a change of its value.
     /// A spill then drops it.
     CleanKept,
+    /// A spill writes rows without the mark *uncounted*, so the count of rows never gets them.
+    CountsApart,
+    /// A batch gives a key a record although the log's beginning has passed records that other
+    /// threads have published since the search.
+    InsertStale,
     /// The file of a part is removed although a batch has the part.
     PartRemovedEarly,
     /// A part of a run is dropped once a base part has merged some of its hashes.

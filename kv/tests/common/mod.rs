@@ -29,6 +29,20 @@ impl Operation for PutAll<'_> {
     }
 }
 
+/// Puts rows as `PutAll` does, blindly.
+pub(crate) struct PutBlind<'a>(pub(crate) &'a [Vec<u8>]);
+
+impl Operation for PutBlind<'_> {
+    const ACCESS: Access = Access::Put;
+    const BLIND: bool = true;
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        PutAll(self.0).update(i, value);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        PutAll(self.0).insert(i, value)
+    }
+}
+
 /// Reads row `i` of the batch into `values[i]`. Leaves `values[i]` unchanged if the row is missing.
 pub(crate) struct ReadAll<'a>(pub(crate) &'a mut [Vec<u8>]);
 

@@ -9,6 +9,11 @@
 //! A peek copies the row out. Any other operation gives the row a record at the tail, whose value
 //! then equals the version in the part; the record is *clean* until an operation changes it.
 //!
+//! A blind put (`Operation::BLIND`) gives a key that the log does not have a record at once, and
+//! reads nothing (`beyond_log`). Runs, the log and the base have an order, so the record is the
+//! newest version wherever the older ones lie. In one tier this would not do: compaction judges by
+//! the index alone which record of a key is current.
+//!
 //! Peeks look for a row in the read cache first, and put the rows that they read there. A cached
 //! row has a name in place of a log address (`cache_name`). A merge moves rows to new parts, whose
 //! names differ, so a peek reads each of these rows once more.
@@ -29,7 +34,7 @@ use std::sync::Arc;
 
 use super::scratch::Searched;
 use super::succession::{Old, Predecessor, Succession, Tier};
-use super::{Batch, Effect, GROUP_KEYS, Room, Work};
+use super::{Batch, Effect, GROUP_KEYS, Room, Step, Work};
 use crate::cache::Demand;
 use crate::cold::filter::MixedHash;
 use crate::cold::part::{BlockPlace, Found, Part};
@@ -39,6 +44,7 @@ use crate::engine::cold::view::ColdView;
 use crate::error::{Error, Result};
 use crate::log::PageFull;
 use crate::memory::cpu_hint;
+use crate::operation::Clock;
 use crate::record::address::Address;
 use crate::record::clock::ClockWord;
 use crate::record::layout::{Link, RecordImage, Shape, record_bytes};
@@ -63,6 +69,10 @@ pub(super) struct ColdKey {
 }
 
 impl ColdKey {
+    fn new(i: u32, hash: u64, searched: Searched) -> Self {
+        ColdKey { i, hash, searched, place: None, next: 0, done: false }
+    }
+
     /// Moves to the next block that may have the row. False if no other block may have it.
     fn advance(&mut self, view: &ColdView) -> bool {
         let mixed = MixedHash::of(self.hash);
@@ -105,9 +115,42 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         W::ASKS_COLD && self.core.cold.has_rows()
     }
 
+    /// Handles a key that the log does not have, but perhaps the cold tier. A blind put gives the
+    /// key a record at once; other works set the key aside.
+    ///
+    /// A blind put does not know whether the row exists, so its record is uncounted. If the base is
+    /// empty and the filters of all runs deny the key, the row surely does not exist. The view that
+    /// says so is taken after the search of the index. A version that has come to the cold tier
+    /// since then was published after the search, and `insert` fails.
+    pub(super) fn beyond_log(
+        &mut self,
+        i: u32,
+        hash: u64,
+        searched: &Searched,
+    ) -> std::result::Result<Step, PageFull> {
+        if W::BLIND
+            && matches!(self.clock, Clock::Keep | Clock::Release)
+            && let Some(value_bytes) = self.make_missing_value(i as usize)
+        {
+            let is_missing = !self.core.cold.has_base()
+                && !ColdKey::new(i, hash, Searched::default()).advance(&self.core.cold.view());
+            let (i, uncounted) = (i as usize, !is_missing);
+            let Some(new) = self.insert_made(i, value_bytes, hash, searched, uncounted)? else {
+                return Ok(Step::Moved);
+            };
+            match uncounted {
+                true => self.tally.blind += 1,
+                false => self.note_inserted(new),
+            }
+            return Ok(Step::Done);
+        }
+        self.set_aside_cold(i, hash, searched.clone());
+        Ok(Step::Done)
+    }
+
     #[cold]
     pub(super) fn set_aside_cold(&mut self, i: u32, hash: u64, searched: Searched) {
-        self.scratch.cold.push(ColdKey { i, hash, searched, place: None, next: 0, done: false });
+        self.scratch.cold.push(ColdKey::new(i, hash, searched));
     }
 
     /// Reports the keys that may have rows in the cold tier. Asks the filters, and reads nothing.
@@ -159,7 +202,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         }
         self.core.cache.resize(&demand, &self.core.log);
         for key in &mut keys[found..] {
-            self.insert_missing(key.i, key.hash, &key.searched)?;
+            self.insert_missing(key.i, key.hash, &key.searched, false)?;
             key.done = true;
         }
         if std::mem::take(&mut self.owes_wait) { self.await_space() } else { Ok(()) }
@@ -233,7 +276,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         demand: &mut Demand,
     ) -> Result<()> {
         if row.flags.tombstone {
-            return self.insert_missing(key.i, key.hash, &key.searched);
+            let uncounted = row.flags.uncounted;
+            return self.insert_missing(key.i, key.hash, &key.searched, uncounted);
         }
         let value = self.cold_value(key, row.value, usize::from(row.unused_bytes))?;
         if W::EFFECT == Effect::Peek {
@@ -244,7 +288,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             }
             return Ok(());
         }
-        self.pinned_until_done(|batch, _| batch.bring_from_cold(key, value, row.uses))
+        self.pinned_until_done(|batch, _| batch.bring_from_cold(key, value, row))
     }
 
     /// Gives a row of the cold tier a record at the tail.
@@ -252,11 +296,11 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         &mut self,
         key: &ColdKey,
         value: &[u8],
-        uses: u8,
+        row: &ColdRow<'_>,
     ) -> std::result::Result<(), PageFull> {
         let i = key.i as usize;
         // A row with outstanding Gets stays in the log, so the count of a row at rest is 0.
-        let word = ClockWord::at_rest(0).inherited(0, u32::from(uses)).with_clean(true);
+        let word = ClockWord::at_rest(0).inherited(0, u32::from(row.uses)).with_clean(true);
         if !self.clock.admits(0) {
             self.outcome.blocked.push(key.i);
             return Ok(());
@@ -267,6 +311,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             tier: Tier::Cold { searched: &key.searched },
             value: Some(value),
             word,
+            uncounted: row.flags.uncounted,
             record_bytes: record_bytes(value.len()),
         };
         match self.succeed(i, &old)? {
@@ -402,7 +447,7 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> ColdReading<'s, 'a, W, VARIABLE> {
             }
             Found::Missing if key.advance(view) => again.push(k as u32),
             Found::Missing => {
-                batch.insert_missing(key.i, key.hash, &key.searched)?;
+                batch.insert_missing(key.i, key.hash, &key.searched, false)?;
                 key.done = true;
             }
         }

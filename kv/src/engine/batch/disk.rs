@@ -299,17 +299,33 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
 
     /// Completes a key that is in no chain, or sets it aside for a search of the cold tier.
     pub(super) fn use_missing(&mut self, pending: &Pending) -> Result<()> {
-        if self.asks_cold() {
-            self.set_aside_cold(pending.i, pending.hash, pending.searched.clone());
+        let Pending { i, hash, ref searched, .. } = *pending;
+        if !self.asks_cold() {
+            return self.insert_missing(i, hash, searched, false);
+        }
+        if !W::BLIND {
+            self.set_aside_cold(i, hash, searched.clone());
             return Ok(());
         }
-        self.insert_missing(pending.i, pending.hash, &pending.searched)
+        self.pinned_until_done(|batch, _| {
+            if let Step::Moved = batch.beyond_log(i, hash, searched)? {
+                batch.scratch.redo.push(i);
+            }
+            Ok(())
+        })
     }
 
-    /// Completes a key without a row.
-    pub(super) fn insert_missing(&mut self, i: u32, hash: u64, searched: &Searched) -> Result<()> {
+    /// Completes a key without a row. `uncounted` is the mark of its newest version, a tombstone in
+    /// the cold tier.
+    pub(super) fn insert_missing(
+        &mut self,
+        i: u32,
+        hash: u64,
+        searched: &Searched,
+        uncounted: bool,
+    ) -> Result<()> {
         self.pinned_until_done(|batch, _| {
-            if let Step::Moved = batch.on_missing(i as usize, hash, searched)? {
+            if let Step::Moved = batch.on_missing(i as usize, hash, searched, uncounted)? {
                 batch.scratch.redo.push(i);
             }
             Ok(())
@@ -397,6 +413,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             },
             value: (!is_tombstone).then(|| self.value_of(image)),
             word,
+            uncounted: image.link().is_uncounted(),
             record_bytes: image.shape().record_bytes(),
         };
         match self.succeed(i, &old)? {

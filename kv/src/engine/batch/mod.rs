@@ -245,6 +245,8 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     /// The part of the batch's row count (rows inserted minus rows deleted) that the table's row
     /// count already includes.
     rows_noted: u64,
+    /// The part of `Tally::marked` that the table's count of uncounted versions already includes.
+    marked_noted: u64,
     /// True while the batch reads a stream. The batch then holds a read buffer, and perhaps a ring
     /// of the device.
     streaming: bool,
@@ -315,6 +317,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             read_bytes,
             lines: RecordLines::of(prefetched_bytes),
             rows_noted: 0,
+            marked_noted: 0,
             streaming: false,
             owes_wait: false,
             waits_no_more: false,
@@ -427,7 +430,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// exceeded, the read cache releases memory at once. The log's writer releases memory of the
     /// log when it evicts the next page, and no batch waits for that.
     fn make_room(&self) {
-        if self.tally.inserted == 0 {
+        if self.tally.inserted + self.tally.blind == 0 {
             return;
         }
         if self.core.index.wants_growth() {

@@ -7,7 +7,8 @@ use crate::index::Inserted;
 use crate::log::PageFull;
 use crate::operation::Operation;
 use crate::record::clock::ClockWord;
-use crate::record::layout::{RecordRef, record_bytes};
+use crate::record::layout::RecordRef;
+use crate::sync::{Planted, planted};
 
 impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// Allocates a record for a value of `value_bytes` bytes. Writes the header, which marks the
@@ -23,28 +24,49 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(record)
     }
 
-    /// Inserts a row for a key that no searched chain has, if the work makes a value for the key.
+    /// Inserts a row for a key without a row, if the work makes a value for the key. `uncounted` is
+    /// the mark of the key's newest version, a tombstone in the cold tier. False without a version.
     pub(super) fn on_missing(
         &mut self,
         i: usize,
         hash: u64,
         searched: &Searched,
+        uncounted: bool,
     ) -> std::result::Result<Step, PageFull> {
         let Some(value_bytes) = self.make_missing_value(i) else {
             self.note_missing(i);
             return Ok(Step::Done);
         };
+        let Some(new) = self.insert_made(i, value_bytes, hash, searched, uncounted)? else {
+            return Ok(Step::Moved);
+        };
+        self.note_inserted(new);
+        Ok(Step::Done)
+    }
+
+    /// Gives the key a record with the value that the work has made. `uncounted` is the record's
+    /// mark. `None` if another thread may have given the key a record since the search.
+    pub(super) fn insert_made(
+        &mut self,
+        i: usize,
+        value_bytes: usize,
+        hash: u64,
+        searched: &Searched,
+        uncounted: bool,
+    ) -> std::result::Result<Option<RecordRef<'a>>, PageFull> {
         let record = self.begin_record(self.keys[i], value_bytes)?;
         record.store_value(&self.scratch.value[..value_bytes.div_ceil(8)]);
-        record.finish(ClockWord::at_rest(self.clock.after(0)), false);
-        if self.insert(record, hash, searched) {
-            self.work.caller().settled(i, RowHint::new(self.core.store, record.address()));
-            self.note_inserted(record_bytes(value_bytes));
-            Ok(Step::Done)
-        } else {
-            record.abandon();
-            Ok(Step::Moved)
+        if uncounted {
+            record.mark_uncounted();
         }
+        record.finish(ClockWord::at_rest(self.clock.after(0)), false);
+        if !self.insert(record, hash, searched) {
+            record.abandon();
+            return Ok(None);
+        }
+        self.note_published(record);
+        self.work.caller().settled(i, RowHint::new(self.core.store, record.address()));
+        Ok(Some(record))
     }
 
     /// Makes the index lead to the finished record `new` of a key of which the search has found no
@@ -59,7 +81,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     pub(super) fn insert(&self, new: RecordRef<'_>, hash: u64, searched: &Searched) -> bool {
         let Searched { entries, flushed } = searched;
         let link = |previous| new.set_link(new.link().with_previous(previous));
-        let still = || self.core.log.begin() <= *flushed;
+        let still = || self.core.log.begin() <= *flushed || planted(Planted::InsertStale);
         let core = self.core;
         let done = core.index.insert(&core.budget, hash, entries, new.address(), link, still);
         done == Inserted::Yes

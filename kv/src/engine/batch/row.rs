@@ -313,8 +313,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 self.tally.hits_mutable += 1;
                 self.tally.promoted_used += u64::from(promoted);
                 if W::EFFECT == Effect::Delete {
-                    self.tally.deleted += 1;
-                    self.note_replaced(record.shape().record_bytes(), 0);
+                    let uncounted = record.link().is_uncounted();
+                    self.note_deleted(record.shape().record_bytes(), uncounted);
                 }
             }
         }
@@ -341,7 +341,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         record.set_link(if VARIABLE { link.with_value_bytes(value_bytes) } else { link });
         locked.unlock_changed(before.with_outstanding(self.clock.after(0)));
         self.work.caller().settled(i, RowHint::new(self.core.store, record.address()));
-        self.note_inserted(record.shape().record_bytes());
+        self.note_inserted(record);
         Some(Step::Done)
     }
 
@@ -378,6 +378,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             // holds the record's lock.
             value: (!link.is_tombstone()).then(|| unsafe { record.value(record.value_bytes()) }),
             word: if link.is_tombstone() { ClockWord::at_rest(0) } else { before },
+            uncounted: link.is_uncounted(),
             record_bytes: record.shape().record_bytes(),
         };
         match self.succeed(i, &old) {

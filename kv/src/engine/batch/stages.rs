@@ -286,11 +286,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                     });
                     Ok(Step::Done)
                 }
-                Walk::Missing if self.asks_cold() => {
-                    self.set_aside_cold(i as u32, hash, searched.clone());
-                    Ok(Step::Done)
-                }
-                Walk::Missing => self.on_missing(i, hash, &searched),
+                Walk::Missing if self.asks_cold() => self.beyond_log(i as u32, hash, &searched),
+                Walk::Missing => self.on_missing(i, hash, &searched, false),
             };
             self.scratch.searched = searched;
             if let Step::Done = step? {

@@ -59,6 +59,8 @@ pub(super) struct Predecessor<'r> {
     /// The record's clock, without the Gets that were outstanding before the store was opened. A
     /// tombstone has a clock at rest.
     pub(super) word: ClockWord,
+    /// True if the table's row count does not have this version. The new version has the same mark.
+    pub(super) uncounted: bool,
     pub(super) record_bytes: usize,
 }
 
@@ -108,7 +110,11 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             Effect::Move => word.with_promoted(W::is_promoted(old.word.is_promoted())),
             Effect::Get | Effect::Peek | Effect::Locate => word,
         };
+        if old.uncounted {
+            new.mark_uncounted();
+        }
         if self.publish(old, new, word) {
+            self.note_published(new);
             Ok(Succession::Replaced(new))
         } else {
             new.abandon();
@@ -215,14 +221,11 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         self.work.caller().settled(i, RowHint::new(self.core.store, new.address()));
         self.tally.promoted_used += u64::from(old.word.is_promoted());
         if old.value.is_none() {
-            self.note_inserted(new_bytes);
+            self.note_inserted(new);
             return;
         }
         match W::EFFECT {
-            Effect::Delete => {
-                self.tally.deleted += 1;
-                self.note_replaced(old.record_bytes, 0);
-            }
+            Effect::Delete => self.note_deleted(old.record_bytes, old.uncounted),
             Effect::Get => {
                 self.work.caller().seen(i, old.word.outstanding());
                 self.note_replaced(old.record_bytes, new_bytes);

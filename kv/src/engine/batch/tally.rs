@@ -2,6 +2,7 @@
 
 use super::{Batch, Effect, Work};
 use crate::operation::Operation;
+use crate::record::layout::RecordRef;
 use crate::stats::Counters;
 
 /// Counts of one batch, which are added to the store's counters once.
@@ -14,6 +15,14 @@ pub(crate) struct Tally {
     pub(crate) missing: u64,
     pub(crate) inserted: u64,
     pub(crate) deleted: u64,
+    /// Rows that the batch put without looking for older versions. They count as neither found nor
+    /// inserted.
+    pub(crate) blind: u64,
+    /// Number of `inserted` rows minus number of `deleted` rows whose versions are uncounted
+    /// (wrapping). The table's row count does not have them.
+    pub(crate) uncounted: u64,
+    /// New records with the mark *uncounted*.
+    pub(crate) marked: u64,
     pub(crate) resident: u64,
     pub(crate) appended: u64,
     pub(crate) copied: u64,
@@ -57,7 +66,7 @@ impl Tally {
             }
             Effect::Put => {
                 counters.put_keys.add(keys);
-                found + self.inserted
+                found + self.inserted + self.blind
             }
             Effect::Delete => {
                 counters.delete_keys.add(keys);
@@ -100,21 +109,45 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             self.core.tables.note_written(self.table);
             self.written_noted = true;
         }
-        let rows = self.tally.inserted.wrapping_sub(self.tally.deleted);
+        let Tally { inserted, deleted, uncounted, marked, .. } = *self.tally;
+        let rows = inserted.wrapping_sub(deleted).wrapping_sub(uncounted);
         if rows != self.rows_noted {
             self.core.tables.add_rows(self.table, rows.wrapping_sub(self.rows_noted));
             self.rows_noted = rows;
+        }
+        if marked != self.marked_noted {
+            self.core.tables.add_uncounted(self.table, marked - self.marked_noted);
+            self.marked_noted = marked;
         }
         if VARIABLE {
             self.note_grown();
         }
     }
 
-    /// Counts a new row with a record of `record_bytes` bytes.
-    pub(super) fn note_inserted(&mut self, record_bytes: usize) {
+    /// Counts a new row with the record `new`.
+    pub(super) fn note_inserted(&mut self, new: RecordRef<'_>) {
         self.tally.inserted += 1;
         self.tally.missing += 1;
-        self.note_replaced(0, record_bytes);
+        if new.link().is_uncounted() {
+            self.tally.uncounted = self.tally.uncounted.wrapping_add(1);
+        }
+        self.note_replaced(0, new.shape().record_bytes());
+    }
+
+    /// Counts a row that was deleted and had a record of `record_bytes` bytes. `uncounted` is its
+    /// mark.
+    pub(super) fn note_deleted(&mut self, record_bytes: usize, uncounted: bool) {
+        self.tally.deleted += 1;
+        if uncounted {
+            self.tally.uncounted = self.tally.uncounted.wrapping_sub(1);
+        }
+        self.note_replaced(record_bytes, 0);
+    }
+
+    /// Counts a new record that was published.
+    #[inline]
+    pub(super) fn note_published(&mut self, new: RecordRef<'_>) {
+        self.tally.marked += u64::from(new.link().is_uncounted());
     }
 
     /// Adds the difference between the lengths of a row's new and old record. A length of 0 means

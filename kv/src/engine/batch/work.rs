@@ -71,6 +71,9 @@ pub(crate) trait Work {
         Self::EFFECT,
         Effect::Get | Effect::Update | Effect::Put | Effect::Touch | Effect::Delete
     );
+    /// True if the work gives a key that the log does not have a row without looking for an older
+    /// version in the cold tier.
+    const BLIND: bool = false;
     /// True if the work may insert a row that is missing.
     const INSERTS: bool = matches!(Self::EFFECT, Effect::Get | Effect::Update | Effect::Put);
 
@@ -113,6 +116,7 @@ impl<O: Operation> Work for O {
     };
     const WIDTH: Option<Width> = Some(O::WIDTH);
     const AHEAD: bool = O::AHEAD;
+    const BLIND: bool = O::BLIND && matches!((O::ACCESS, O::WIDTH), (Access::Put, Width::Fixed));
 }
 
 /// The caller of a job, which neither gets nor gives values.

@@ -68,6 +68,8 @@ pub(crate) struct Cold {
     view: Mutex<Arc<ColdView>>,
     /// True if the present view has parts.
     has_rows: AtomicBool,
+    /// True if the present view has a base. Once a bank has a base, it keeps one.
+    has_base: AtomicBool,
     state: Mutex<State>,
     /// Bytes of the files of parts: those of the present view and retired ones.
     disk_bytes: AtomicU64,
@@ -133,6 +135,7 @@ impl Cold {
             segment_bytes,
             clean_from: list.clean_from,
             has_rows: AtomicBool::new(!view.is_empty()),
+            has_base: AtomicBool::new(!view.base().is_empty()),
             disk_bytes: AtomicU64::new(view.file_bytes()),
             view: Mutex::new(Arc::new(view)),
             state: Mutex::new(State {
@@ -158,6 +161,14 @@ impl Cold {
         // Acquire: pairs with the Release in `publish`. The compactor removes entries from the
         // index after the store, so a search that misses a removed entry sees `true`.
         self.has_rows.load(Ordering::Acquire)
+    }
+
+    /// False if the bank had no base a moment ago. Only a view tells for sure.
+    #[inline]
+    pub(crate) fn has_base(&self) -> bool {
+        // Relaxed: a caller that sees `false` too late takes a view, and one that sees `true` is
+        // right.
+        self.has_base.load(Ordering::Relaxed)
     }
 
     /// True if the mark *clean* of the record at a log address has its meaning.
@@ -189,7 +200,7 @@ impl Cold {
         self.disk_bytes.fetch_add(file_bytes, Ordering::Relaxed);
         let gone: Vec<Arc<Part>> =
             before.parts().filter(|part| !has(&next, part)).cloned().collect();
-        let has_rows = !next.is_empty();
+        let (has_rows, has_base) = (!next.is_empty(), !next.base().is_empty());
         drop(before);
         // Locked before the view changes, so that a thread with this lock finds each part in the
         // present view or in `retired`.
@@ -200,6 +211,7 @@ impl Cold {
         let old = std::mem::replace(&mut *view, Arc::new(next));
         // Release: pairs with the Acquire in `has_rows`.
         self.has_rows.store(has_rows, Ordering::Release);
+        self.has_base.store(has_base, Ordering::Relaxed);
         drop(view);
         drop(old);
         for part in gone {

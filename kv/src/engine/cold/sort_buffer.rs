@@ -6,6 +6,7 @@
 
 use crate::cold::row::{ColdRow, ROW_HEADER_BYTES, RowFlags};
 use crate::record::layout::{HEADER_BYTES, RecordImage};
+use crate::sync::{Planted, planted};
 
 /// Bytes of the buffer for each row, in addition to its record.
 const PLACE_BYTES: usize = size_of::<Place>();
@@ -100,11 +101,12 @@ impl SortBuffer {
         self.places.iter().map(|&place| {
             let image = image_at(&self.images, place);
             let tombstone = image.link().is_tombstone();
+            let uncounted = image.link().is_uncounted() && !planted(Planted::CountsApart);
             ColdRow {
                 table: image.shape().table(),
                 key: image.key(),
                 hash: place.hash,
-                flags: RowFlags { tombstone, uncounted: false },
+                flags: RowFlags { tombstone, uncounted },
                 unused_bytes: if tombstone { 0 } else { image.unused_bytes() as u8 },
                 uses: place.uses,
                 value: if tombstone { &[] } else { image.padded_value() },

@@ -118,10 +118,6 @@ impl ColdView {
     }
 
     /// Number of row versions in all parts, with tombstones and superseded versions.
-    #[cfg_attr(
-        not(any(test, feature = "bench")),
-        expect(dead_code, reason = "the statistics will show it")
-    )]
     pub(crate) fn rows(&self) -> u64 {
         self.rows
     }

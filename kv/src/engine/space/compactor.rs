@@ -9,6 +9,7 @@ use super::signal::{CompactorState, Signal};
 use super::tiers::Work;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
+use crate::record::address::{Address, TableId};
 
 /// The result of a pass of [`Store::compact`](crate::Store::compact).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +27,18 @@ pub struct Compacted {
     pub out_of_room: bool,
 }
 
-/// Makes one pass of compaction over the pages of the log that are on the device now.
-pub(crate) fn compact_all(core: &Core) -> Result<Compacted> {
+/// The uncounted versions that were written before a moment.
+#[derive(Debug)]
+pub(crate) struct Marked {
+    /// The versions that the log has lie below this address, on the device.
+    pub(crate) end: Address,
+    /// For each table with such versions the number of all that were written.
+    pub(crate) tables: Vec<(TableId, u64)>,
+}
+
+/// Makes one pass of compaction over the pages of the log that are on the device now. Then counts
+/// the rows of `marked`.
+pub(crate) fn compact_all(core: &Core, marked: Option<&Marked>) -> Result<Compacted> {
     let Core { log, space, .. } = core;
     log.check_poison()?;
     let end = log.flushed();
@@ -67,11 +78,45 @@ pub(crate) fn compact_all(core: &Core) -> Result<Compacted> {
         free_in_strides(core)?;
         space.signal.raise();
     }
+    if let Some(marked) = marked
+        && has_two_tiers
+        && !done.out_of_room
+    {
+        count_marked(core, &mut compaction, marked)?;
+    }
     drop(compaction);
     space.free(log, 0)?;
     space.signal.raise();
     done.freed_bytes = space.freed() - freed;
     Ok(done)
+}
+
+/// Merges the rows of all present runs into the base, where no version is uncounted.
+fn count_marked(core: &Core, compaction: &mut Compaction<'_>, marked: &Marked) -> Result<()> {
+    let signal = &core.space.signal;
+    let newest_run = core.cold.view().runs().map(|(numbers, _)| *numbers.end()).max().unwrap_or(0);
+    let is_merged = || {
+        let view = core.cold.view();
+        let mut base = view.base().iter();
+        newest_run == 0
+            || !view.base().is_empty() && base.all(|p| *p.head().runs.end() >= newest_run)
+    };
+    // The loop ends: the cursor passes each base part once, and a part that it has passed has
+    // merged the present runs. Damaged parts are left out.
+    while !is_merged() {
+        let due = core.headroom().base_merge(&mut signal.state.lock());
+        let Some(due) = due else { return Ok(()) };
+        compaction.merge(&due, false).inspect_err(|error| signal.stop_tiers(error))?;
+        if signal.state.lock().shutdown {
+            return Ok(());
+        }
+    }
+    if core.log.begin() >= marked.end.raw() {
+        for &(table, versions) in &marked.tables {
+            core.tables.note_counted(table, versions);
+        }
+    }
+    Ok(())
 }
 
 /// The loop of the compaction thread. Returns at shutdown.

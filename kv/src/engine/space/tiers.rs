@@ -143,6 +143,11 @@ impl Headroom<'_> {
         self.merge_work(state, urgent).map(Work::Merge)
     }
 
+    /// Returns the base merge at the cursor, however few bytes the runs have.
+    pub(super) fn base_merge(&self, state: &mut CompactorState) -> Option<Due> {
+        self.dues(state).base_merge.clone()
+    }
+
     /// Returns the merge that is due. If `urgent` is true, because a writer lacks room, also
     /// returns one that can free space.
     pub(super) fn merge_work(&self, state: &mut CompactorState, urgent: bool) -> Option<Due> {

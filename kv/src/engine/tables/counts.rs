@@ -25,6 +25,25 @@ impl Tables {
         self.count(table, |state| state.rows.fetch_add(rows, Ordering::Relaxed));
     }
 
+    /// Adds `versions` to a table's number of uncounted versions.
+    #[cold]
+    pub(crate) fn add_uncounted(&self, table: TableId, versions: u64) {
+        self.count(table, |state| state.marked.fetch_add(versions, Ordering::Relaxed));
+    }
+
+    /// Returns the tables that may have uncounted versions, each with the number of those that were
+    /// written so far.
+    pub(crate) fn marked(&self) -> Vec<(TableId, u64)> {
+        let list = self.list.read();
+        let uncounted = list.there().filter(|state| state.uncounted() > 0);
+        uncounted.map(|state| (state.id(), state.marked.load(Ordering::Relaxed))).collect()
+    }
+
+    /// Notes that the first `marked` uncounted versions of a table have been counted.
+    pub(crate) fn note_counted(&self, table: TableId, marked: u64) {
+        self.count(table, |state| state.marks_ended.fetch_max(marked, Ordering::Relaxed));
+    }
+
     /// Adds `bytes` to the total size of a table's records, wrapping.
     #[cold]
     pub(crate) fn add_record_bytes(&self, table: TableId, bytes: u64) {
@@ -42,7 +61,8 @@ impl Tables {
         }
     }
 
-    /// Returns the number of rows of a table. The number is exact while no batch of the table runs.
+    /// Returns the number of rows of a table as far as it is known. The number is exact while no
+    /// batch of the table runs and the table has no uncounted versions.
     pub(crate) fn rows(&self, table: TableId) -> Result<u64> {
         let list = self.list.read();
         list.find(table).map(TableState::rows_now).ok_or_else(|| no_such_table(table))

@@ -90,6 +90,13 @@ impl TablesLock<'_> {
         Ok(dropped)
     }
 
+    /// Returns for each table a bound on the number of its uncounted versions. Must be called while
+    /// batches are paused.
+    pub(crate) fn uncounted(&self) -> Vec<u64> {
+        let of = |state: &TableState| if state.entry.dropped { 0 } else { state.uncounted() };
+        self.list.states.iter().map(of).collect()
+    }
+
     /// Returns the tables for the manifest of checkpoint `number`, whose rows lie from `begin` to
     /// `end`. Must be called while batches are paused. A batch that started before
     /// a drop finds the table gone when it continues, so the log gets no further record of that

@@ -62,7 +62,9 @@ impl Tables {
         let recovered = |(place, entry): (usize, &TableEntry)| {
             check_lengths(&entry.name, entry.value_bytes, record_bytes_max)?;
             let incarnation = incarnations.get(place).copied().unwrap_or(0);
-            Ok(TableState::recovered(entry.clone(), incarnation, end, named))
+            let uncounted = manifest.cold.as_ref().and_then(|cold| cold.uncounted.get(place));
+            let uncounted = uncounted.copied().unwrap_or(0);
+            Ok(TableState::recovered(entry.clone(), incarnation, end, uncounted, named))
         };
         let states = manifest.tables.iter().enumerate().map(recovered).collect::<Result<_>>()?;
         let list = RwLock::new(TableList::new(states));

@@ -249,7 +249,7 @@ mod tests {
         // that the records are gone.
         let named = Named::from([(3, (4, 6))]);
         let at = |log| Reach { log, part: 5 };
-        let mut state = TableState::recovered(entry.clone(), 0, at(4096), &named);
+        let mut state = TableState::recovered(entry.clone(), 0, at(4096), 0, &named);
         assert!(!state.is_free(at(0), &[]));
         assert!(!state.is_free(at(4095), &[]));
         assert!(state.is_free(at(4096), &[]));
@@ -261,13 +261,13 @@ mod tests {
         assert_eq!(state.cut(8, at(0)).value_bytes, 0, "what it was");
         // If a dropped table still has records, `value_bytes` is not 0 in the manifest.
         let entry = TableEntry { value_bytes: 1, ..entry };
-        let mut state = TableState::recovered(entry.clone(), 0, at(4096), &Named::new());
+        let mut state = TableState::recovered(entry.clone(), 0, at(4096), 0, &Named::new());
         assert!(!state.cut(8, at(4095)).is_gone());
         assert!(!state.is_free(at(4096), &[8]));
         assert!(state.cut(9, at(4096)).is_gone());
         assert!(state.is_free(at(4096), &[9]) && !state.is_free(at(4096), &[8, 9]));
         // A part that is older than the end of the table's rows may have a row of it.
-        let mut state = TableState::recovered(entry, 0, at(4096), &Named::new());
+        let mut state = TableState::recovered(entry, 0, at(4096), 0, &Named::new());
         let older = Reach { log: 1 << 20, part: 4 };
         assert!(!state.is_free(older, &[]) && !state.cut(8, older).is_gone());
         assert!(state.is_free(at(4096), &[]) && !state.is_free(at(4096), &[8]));

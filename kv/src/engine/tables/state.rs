@@ -22,6 +22,11 @@ pub(super) struct TableState {
     /// unpins, so the sum is exact while batches are paused. At other times it may be off, and even
     /// below zero.
     pub(super) rows: AtomicU64,
+    /// Number of versions with the mark *uncounted* that were written.
+    pub(super) marked: AtomicU64,
+    /// Number of these versions that a call of `Store::compact` has counted. The difference to
+    /// `marked` bounds how far off `rows` is. Merges may have counted more of them.
+    pub(super) marks_ended: AtomicU64,
     /// Total size in bytes of the records of the table's rows, if the rows are of variable width.
     /// Updated together with `rows`.
     pub(super) record_bytes: AtomicU64,
@@ -42,6 +47,8 @@ impl TableState {
     pub(super) fn new(entry: TableEntry, incarnation: u32) -> Self {
         TableState {
             rows: entry.rows.into(),
+            marked: AtomicU64::new(0),
+            marks_ended: AtomicU64::new(0),
             record_bytes: entry.record_bytes.into(),
             incarnation,
             rows_end: None,
@@ -57,6 +64,7 @@ impl TableState {
         entry: TableEntry,
         incarnation: u32,
         end: Reach,
+        uncounted: u64,
         named: &Named,
     ) -> Self {
         // The mark that a table is gone is proof for parts: no build without the rule of
@@ -66,6 +74,7 @@ impl TableState {
             rows_end: entry.dropped.then_some(Reach { part, ..end }),
             was_gone: entry.is_gone(),
             named: named.get(&entry.number).copied(),
+            marked: uncounted.into(),
             ..Self::new(entry, incarnation)
         }
     }
@@ -139,6 +148,14 @@ impl TableState {
             record_bytes: count(&self.record_bytes),
             ..self.entry.clone()
         }
+    }
+
+    /// Returns a bound on the number of versions with the mark *uncounted*. While it is 0, the row
+    /// count is exact; otherwise the count is off by at most this number.
+    pub(super) fn uncounted(&self) -> u64 {
+        // Ended first: it never exceeds what `marked` had before.
+        let ended = self.marks_ended.load(Ordering::Relaxed);
+        self.marked.load(Ordering::Relaxed).saturating_sub(ended)
     }
 
     /// Returns the row count; 0 if it is below zero, because the count of a deletion arrived before

@@ -51,7 +51,7 @@ use crate::log::page::PAGE_HEADER_BYTES;
 use crate::memory::budget::SCAN_PAGES;
 use crate::operation::Width;
 use crate::record::address::{Address, TableId, TableNumber};
-use crate::record::layout::{HEADER_BYTES, RecordImage};
+use crate::record::layout::{HEADER_BYTES, RecordImage, record_bytes};
 use crate::store::Store;
 use cold::ColdScan;
 
@@ -87,6 +87,7 @@ pub struct Scan<'a> {
     width: Width,
     value_bytes: usize,
     rows: u64,
+    has_exact_rows: bool,
     log_begin: u64,
     log_end: u64,
     window: Window,
@@ -240,6 +241,7 @@ impl Scan<'_> {
             width: Width::Fixed,
             value_bytes: 0,
             rows: 0,
+            has_exact_rows: true,
             log_begin: manifest.log_begin,
             log_end: manifest.log_end,
             window: Window { start: manifest.log_begin, end: manifest.log_begin, bits: Vec::new() },
@@ -251,16 +253,25 @@ impl Scan<'_> {
             _pin: pin,
             lent_bytes: 0,
         };
-        let entry =
-            manifest.tables.iter().find(|entry| entry.number == table.number() && !entry.dropped);
-        let Some(entry) = entry else {
+        let mut entries = manifest.tables.iter().enumerate();
+        let entry = entries.find(|(_, entry)| entry.number == table.number() && !entry.dropped);
+        let Some((place, entry)) = entry else {
             let name = core.tables.name(table);
             let number = manifest.number;
             return Err(Error::NoSuchTable(format!("{name:?} in checkpoint {number}")));
         };
         scan.width = entry.width();
         scan.value_bytes = entry.value_bytes as usize;
-        scan.rows = entry.rows;
+        let uncounted = manifest.cold.as_ref().and_then(|cold| cold.uncounted.get(place));
+        let uncounted = uncounted.copied().unwrap_or(0);
+        scan.has_exact_rows = uncounted == 0;
+        // There are no more rows than records and versions in parts.
+        let log_bytes = manifest.log_end - manifest.log_begin;
+        let versions = view.rows() + log_bytes / record_bytes(scan.value_bytes) as u64;
+        scan.rows = match scan.has_exact_rows {
+            true => entry.rows,
+            false => entry.rows.saturating_add(uncounted).min(versions),
+        };
         let budget_bytes = core.budget.total_bytes();
         let cold = ColdScan::new(view, &core.log.device, table.number, budget_bytes);
         let (cold, cold_bytes) = cold.map_or((None, 0), |(cold, bytes)| (Some(cold), bytes));
@@ -285,10 +296,18 @@ impl Scan<'_> {
         self.checkpoint
     }
 
-    /// Returns the number of rows that the whole scan returns.
+    /// Returns the number of rows that the whole scan returns. An upper bound if
+    /// [`has_exact_rows`](Self::has_exact_rows) is false.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// False if the checkpoint does not know the number of rows, because it has
+    /// [blind puts](crate::Operation::BLIND) of which it does not know whether their rows are new.
+    #[must_use]
+    pub fn has_exact_rows(&self) -> bool {
+        self.has_exact_rows
     }
 
     /// Returns the next row. `None` after the last row.

@@ -160,6 +160,8 @@ fn merging_among_readers() {
 
 /// Two threads add to a missing row. Meanwhile the row goes to the cold tier. The bank has parts,
 /// so a thread searches them between its search of the log and its insert, and is not pinned then.
+/// All that the second thread does has to happen in this moment of the first one. So the scheduler
+/// switches threads only where the second thread waits.
 fn inserting_beside_a_spill() {
     const KEY: u64 = 7;
     let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
@@ -170,13 +172,57 @@ fn inserting_beside_a_spill() {
     let threads = [
         spawn(&bank, |bank| bank.add(KEY)),
         spawn(&bank, |bank| {
-            bank.add(KEY);
-            bank.fill(0..FILLED_WITH_PARTS);
-            bank.store.compact().unwrap();
+            quietly(|| {
+                bank.add(KEY);
+                bank.fill(0..FILLED_WITH_PARTS);
+                bank.store.compact().unwrap();
+            });
         }),
     ];
     join(threads);
     quietly(|| assert_eq!(bank.peek(KEY), Some(2)));
+}
+
+/// Two threads put missing rows blindly and delete some, so that they are new in the eyes of both.
+/// The bank has no base yet, so the filters of its runs may say that a row is new for sure.
+/// Meanwhile rows go to the cold tier and merge. Then the count of rows is right.
+fn putting_blindly_beside_spills() {
+    const NEW: u64 = 7;
+    const OLD: u64 = 8;
+    const GOING: u64 = 9;
+    let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
+        begin_second_tier(bank);
+        bank.put(OLD, 1);
+        bank.fill(0..FILLED_WITH_PARTS);
+        bank.store.compact().unwrap();
+    });
+    let threads = [
+        spawn(&bank, |bank| {
+            bank.put_blind(NEW, 2);
+            bank.put_blind(OLD, 2);
+            bank.put_blind(GOING, 2);
+        }),
+        spawn(&bank, |bank| {
+            bank.put_blind(NEW, 3);
+            quietly(|| {
+                bank.fill(0..FILLED_WITH_PARTS);
+                bank.store.compact().unwrap();
+            });
+            bank.put_blind(GOING, 3);
+            bank.add(OLD);
+        }),
+    ];
+    join(threads);
+    quietly(|| {
+        let old = bank.peek(OLD);
+        assert!(matches!(old, Some(2 | 3)), "{old:?}");
+        assert!(matches!(bank.peek(NEW), Some(2 | 3)));
+        assert_eq!(bank.store.delete(bank.rows, &[GOING]).unwrap(), 1);
+        bank.put_blind(NEW, 4);
+        // A compaction counts what blind puts have left uncounted.
+        bank.store.compact().unwrap();
+        check(bank, &[(NEW, Some(4)), (OLD, old), (GOING, None)], FILLED_WITH_PARTS);
+    });
 }
 
 /// A thread reads a row from a part, while a merge replaces the part.
@@ -243,6 +289,21 @@ fn planted_a_run_that_is_dropped_early_is_found() {
 #[test]
 fn no_insert_hides_a_row_that_went_to_the_cold_tier() {
     explore("inserting beside a spill", inserting_beside_a_spill);
+}
+
+#[test]
+fn planted_an_insert_that_does_not_look_at_the_beginning_is_found() {
+    finds(Planted::InsertStale, inserting_beside_a_spill);
+}
+
+#[test]
+fn the_count_of_rows_is_right_after_blind_puts() {
+    explore("putting blindly beside spills", putting_blindly_beside_spills);
+}
+
+#[test]
+fn planted_a_spill_that_loses_the_mark_of_blind_puts_is_found() {
+    finds(Planted::CountsApart, putting_blindly_beside_spills);
 }
 
 #[test]

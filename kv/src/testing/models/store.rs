@@ -47,6 +47,19 @@ impl Operation for Put {
     }
 }
 
+/// Puts a row without a look at its older version.
+struct PutBlind(u64);
+impl Operation for PutBlind {
+    const ACCESS: Access = Access::Put;
+    const BLIND: bool = true;
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        Put(self.0).update(i, value);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        Put(self.0).insert(i, value)
+    }
+}
+
 /// Adds 1 to a row's value. Inserts the row if it does not exist.
 struct Add;
 impl Operation for Add {
@@ -182,6 +195,10 @@ impl Bank {
 
     pub(super) fn put(&self, key: u64, value: u64) {
         self.store.execute(self.rows, &[key], Clock::Keep, &mut Put(value)).unwrap();
+    }
+
+    pub(super) fn put_blind(&self, key: u64, value: u64) {
+        self.store.execute(self.rows, &[key], Clock::Keep, &mut PutBlind(value)).unwrap();
     }
 
     pub(super) fn add(&self, key: u64) {

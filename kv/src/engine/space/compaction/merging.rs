@@ -190,9 +190,9 @@ fn publish(core: &Core, due: &Due, merged: Merged) -> Result<()> {
         cold.set_cursor(hashes.end().wrapping_add(1));
     }
     cold.publish(next)?;
-    for (number, rows) in merged.counted {
+    for (number, change) in merged.counted {
         if let Some(table) = tables.of(number) {
-            tables.add_rows(table, rows);
+            tables.add_rows(table, change.cast_unsigned());
         }
     }
     Ok(())

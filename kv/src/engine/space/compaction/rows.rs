@@ -219,10 +219,16 @@ pub(super) fn copy(
     unsafe { new.value_mut(value.len()) }.copy_from_slice(value);
     let word = core.word_on_disk(image, address);
     let uses = core.retention.inherited_uses(word, address, new.address());
+    let uncounted = image.link().is_uncounted();
+    if uncounted {
+        new.mark_uncounted();
+    }
     new.finish(word.inherited(word.outstanding(), uses), false);
     let published = core.index.replace(hash, entry, new.address(), true);
     if !published {
         new.abandon();
+    } else if uncounted && let Some(table) = core.tables.of(image.shape().table()) {
+        core.tables.add_uncounted(table, 1);
     }
     Ok(published)
 }
