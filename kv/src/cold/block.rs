@@ -345,6 +345,12 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
+    /// True if the bytes begin with a header that names the block's place. It may be damaged.
+    #[inline]
+    pub(super) fn is_in_place(&self) -> bool {
+        self.bytes[..4] == MAGIC && self.is_of(self.identity)
+    }
+
     /// True if the block's header names this place.
     #[inline]
     fn is_of(&self, identity: BlockIdentity) -> bool {

@@ -32,8 +32,8 @@ pub(crate) struct Cursor<D> {
     unit_bytes: usize,
     /// The present block: its offset in `unit` and its length.
     block: std::ops::Range<usize>,
-    /// The block after the present one.
-    next_block: usize,
+    /// The address of the block after the present one.
+    next_block: u64,
     /// Rows of the present block that are left.
     rows_left: usize,
     /// The offset of the next row in the present block.
@@ -45,7 +45,7 @@ impl<D: Deref<Target: Device>> Cursor<D> {
     /// Returns a cursor over the rows from the first one with at least the hash `from` on. It reads
     /// `unit_bytes` bytes at a time, rounded up to a block.
     pub(crate) fn new(part: Arc<Part>, device: D, from: u64, unit_bytes: usize) -> Self {
-        let block = part.first_block(from);
+        let next_block = part.address_from(from);
         let block_bytes = 1 << part.head().block_bits;
         let unit_bytes = unit_bytes.next_multiple_of(block_bytes).min(part.data_bytes() as usize);
         Cursor {
@@ -56,7 +56,7 @@ impl<D: Deref<Target: Device>> Cursor<D> {
             unit_address: 0,
             unit_bytes: 0,
             block: 0..0,
-            next_block: block,
+            next_block,
             rows_left: 0,
             next_row: 0,
             row: None,
@@ -85,7 +85,7 @@ impl<D: Deref<Target: Device>> Cursor<D> {
                 return Ok(None);
             }
             let address = self.unit_address + self.block.start as u64;
-            let block = self.part.block_of_bytes(address, &self.unit[self.block.clone()]);
+            let block = self.part.block(address, &self.unit[self.block.clone()]);
             let place = block.place(self.next_row).expect("a sound block has rows");
             let order = place.order(self.part.key_hash());
             if self.row.is_some_and(|(last, _)| order <= last) {
@@ -115,10 +115,30 @@ impl<D: Deref<Target: Device>> Cursor<D> {
 
     /// Enters the next block. False if there is none.
     fn enter(&mut self) -> Result<bool> {
-        if self.next_block == self.part.blocks() {
+        let address = self.next_block;
+        if address >= self.part.data_end() {
             return Ok(false);
         }
-        let (address, bytes) = self.part.extent_of(self.next_block);
+        let unit_bytes = 1 << self.part.head().block_bits;
+        self.bring(address, unit_bytes)?;
+        // The header says how long a long block is, and the check below that the header is right.
+        let long_bytes = self.part.block(address, &self.unit[self.block.clone()]).long_bytes();
+        if let Some(bytes) = long_bytes {
+            if address + bytes as u64 > self.part.data_end() {
+                return Err(self.damaged("it ends behind the part's last block"));
+            }
+            self.bring(address, bytes)?;
+        }
+        let block = self.part.block(address, &self.unit[self.block.clone()]);
+        let (rows, checked) = (block.rows(), block.check());
+        checked.map_err(|what| self.damaged(&what))?;
+        (self.rows_left, self.next_row) = (rows, Block::FIRST);
+        self.next_block += self.block.len() as u64;
+        Ok(true)
+    }
+
+    /// Makes `bytes` bytes from `address` on the present block.
+    fn bring(&mut self, address: u64, bytes: usize) -> Result<()> {
         let is_there = self.unit_bytes > 0
             && address >= self.unit_address
             && address + bytes as u64 <= self.unit_address + self.unit_bytes as u64;
@@ -127,12 +147,7 @@ impl<D: Deref<Target: Device>> Cursor<D> {
         }
         let start = (address - self.unit_address) as usize;
         self.block = start..start + bytes;
-        let block = self.part.block_of_bytes(address, &self.unit[self.block.clone()]);
-        let (rows, checked) = (block.rows(), block.check());
-        checked.map_err(|what| self.damaged(&what))?;
-        (self.rows_left, self.next_row) = (rows, Block::FIRST);
-        self.next_block += 1;
-        Ok(true)
+        Ok(())
     }
 
     /// Reads from a block of `block_bytes` bytes on.

@@ -9,9 +9,19 @@
 //!
 //! SILT (Lim et al., SOSP 2011) needs a trie for the same question, because its keys are sorted as
 //! they are.
+//!
+//! **Fewer fences.** Where memory is short, a fence stands for a *range* of several neighbouring
+//! blocks (`Fences::thinned`). A range takes the place of a block in all that is said above. Its
+//! first hash is known as exactly as the fence of its first block tells: it may be higher by
+//! `Fences::slack`. A lookup then takes a range too far behind now and then, and goes back, as for
+//! equal fences.
 
 /// Blocks of a group.
 pub(super) const GROUP_BLOCKS: usize = 64;
+/// Bytes of memory of a group.
+pub(super) const FENCE_GROUP_BYTES: u64 = (size_of::<Group>() + size_of::<GroupFences>()) as u64;
+/// Bytes of memory of a long block.
+pub(super) const LONG_BLOCK_BYTES: u64 = size_of::<LongBlock>() as u64;
 
 /// A group of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +69,50 @@ pub(super) struct Candidate {
 pub(super) struct Fences {
     groups: Vec<Group>,
     fences: Vec<GroupFences>,
-    /// By block. Empty for most parts.
+    /// By block. Empty for most parts, and if fences stand for ranges.
     long: Vec<LongBlock>,
+    /// Number of fences: blocks, or ranges of blocks.
     blocks: usize,
+    ranges: Option<Ranges>,
+    /// The length of the longest block, in units. 0 before `finish`.
+    longest: u32,
     /// The last hash for which the part answers.
     end: u64,
     scale: Scale,
+}
+
+/// What is known of ranges of blocks.
+#[derive(Debug, PartialEq, Eq)]
+struct Ranges {
+    /// Ranges have `1 << stride_bits` units each, unless `starts` says otherwise.
+    stride_bits: u32,
+    /// The first unit of each range, in a part with long blocks. Otherwise empty.
+    starts: Vec<u32>,
+    /// The length of all blocks, in units.
+    units: u64,
+    /// The first hash of a range is less than this above the one that the fences tell.
+    slack: u64,
+}
+
+impl Ranges {
+    /// Returns the place of a range.
+    fn units_of(&self, range: usize) -> Units {
+        let start = |range: usize| match self.starts.is_empty() {
+            true => (range as u64) << self.stride_bits,
+            false => self.starts.get(range).map_or(self.units, |&start| u64::from(start)),
+        };
+        let first = start(range);
+        Units { first, count: (start(range + 1).min(self.units) - first) as u32 }
+    }
+
+    /// Returns the range that begins at a unit. `None` if none does.
+    fn at(&self, unit: u64) -> Option<usize> {
+        if self.starts.is_empty() {
+            let range = unit >> self.stride_bits;
+            return (range << self.stride_bits == unit).then_some(range as usize);
+        }
+        self.starts.binary_search(&u32::try_from(unit).ok()?).ok()
+    }
 }
 
 /// Guesses a group from a hash without a division.
@@ -133,12 +181,19 @@ impl Fences {
         self.groups.shrink_to_fit();
         self.fences.shrink_to_fit();
         self.long.shrink_to_fit();
+        if self.ranges.is_none() {
+            self.longest = self.long.iter().map(|long| long.units).max().unwrap_or(1);
+        }
         let from = self.groups.first().map_or(self.end, |group| group.first_hash);
         self.scale = Scale::new(from, self.end, self.groups.len());
     }
 
     pub(super) fn groups(&self) -> &[Group] {
         &self.groups
+    }
+
+    pub(super) fn groups_mut(&mut self) -> &mut [Group] {
+        &mut self.groups
     }
 
     pub(super) fn fences(&self) -> &[GroupFences] {
@@ -149,17 +204,81 @@ impl Fences {
         &self.long
     }
 
+    /// Returns the number of fences.
     pub(super) fn blocks(&self) -> usize {
         self.blocks
     }
 
+    /// True if a fence stands for several blocks.
+    pub(super) fn has_ranges(&self) -> bool {
+        self.ranges.is_some()
+    }
+
     /// Returns the length of all blocks, in units.
     pub(super) fn units(&self) -> u64 {
-        self.blocks as u64 + self.long.last().map_or(0, |last| last.extra)
+        match &self.ranges {
+            Some(ranges) => ranges.units,
+            None => self.blocks as u64 + self.long.last().map_or(0, |last| last.extra),
+        }
+    }
+
+    /// Returns the length of the longest block, in units.
+    pub(super) fn longest(&self) -> u32 {
+        self.longest
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.groups) + size_of_val(&*self.fences) + size_of_val(&*self.long)
+        let starts = self.ranges.as_ref().map_or(0, |ranges| size_of_val(&*ranges.starts));
+        let fences = size_of_val(&*self.groups) + size_of_val(&*self.fences);
+        fences + size_of_val(&*self.long) + starts
+    }
+
+    /// Returns the fences of ranges of blocks. A range has at most `1 << stride_bits` units, or one
+    /// block that is longer.
+    pub(super) fn thinned(&self, stride_bits: u32) -> Fences {
+        debug_assert!(self.ranges.is_none() && stride_bits > 0);
+        let mut ranges = Ranges { stride_bits, starts: Vec::new(), units: self.units(), slack: 0 };
+        let mut thin = Fences { longest: self.longest, ..Fences::default() };
+        // The first hashes of the present group's ranges, and the first unit of the present range.
+        let mut first_hashes = Vec::with_capacity(GROUP_BLOCKS);
+        let mut start = 0;
+        for block in 0..self.blocks {
+            let Units { first, count } = self.units_of(block);
+            if block > 0 && first + u64::from(count) - start <= 1 << stride_bits {
+                continue;
+            }
+            let (first_hash, slack) = self.first_hash_of(block);
+            ranges.slack = slack.max(ranges.slack);
+            if first_hashes.len() == GROUP_BLOCKS {
+                // A range's fences have no filter. One word says that the group has rows.
+                thin.push_group(&first_hashes, first_hash, 0, 1);
+                first_hashes.clear();
+            }
+            first_hashes.push(first_hash);
+            if !self.long.is_empty() {
+                ranges.starts.push(first as u32);
+            }
+            start = first;
+        }
+        thin.push_group(&first_hashes, self.end, 0, 1);
+        ranges.starts.shrink_to_fit();
+        thin.ranges = Some(ranges);
+        thin.finish(self.end);
+        thin
+    }
+
+    /// Returns the least hash that a block's first row may have, and by how much the hash may be
+    /// higher than that.
+    fn first_hash_of(&self, block: usize) -> (u64, u64) {
+        let (group, place) = (block / GROUP_BLOCKS, block % GROUP_BLOCKS);
+        let first = self.groups[group].first_hash;
+        if place == 0 {
+            return (first, 0);
+        }
+        let next = self.groups.get(group + 1).map_or(self.end, |next| next.first_hash);
+        let shift = shift_of(next.saturating_sub(first));
+        // The largest fence stands for two distances.
+        (first + (u64::from(self.fences[group].0[place]) << shift), 2 << shift)
     }
 
     /// Returns the last group whose first hash is not above `hash`. `None` if there is none.
@@ -201,6 +320,8 @@ impl Fences {
     /// Returns the first block that may have rows with at least this hash; the number of blocks if
     /// none has.
     pub(super) fn first_from(&self, hash: u64) -> usize {
+        let slack = self.ranges.as_ref().map_or(0, |ranges| ranges.slack);
+        let hash = hash.saturating_sub(slack);
         let Some(found) = self.find(hash) else { return 0 };
         let mut block = found.block;
         // The loop ends at the first block. Equal hashes may begin in the group before.
@@ -225,6 +346,9 @@ impl Fences {
     /// Returns the place of a block.
     #[inline]
     pub(super) fn units_of(&self, block: usize) -> Units {
+        if let Some(ranges) = &self.ranges {
+            return ranges.units_of(block);
+        }
         if self.long.is_empty() {
             return Units { first: block as u64, count: 1 };
         }
@@ -239,6 +363,9 @@ impl Fences {
 
     /// Returns the block that begins at a unit. `None` if none does.
     pub(super) fn block_at(&self, unit: u64) -> Option<usize> {
+        if let Some(ranges) = &self.ranges {
+            return ranges.at(unit).filter(|&range| range < self.blocks);
+        }
         // The units of long blocks ascend too.
         let before = self.long.partition_point(|long| {
             u64::from(long.block) + long.extra + 1 - u64::from(long.units) < unit

@@ -147,6 +147,27 @@ fn place_of(word: usize, column: usize, words: usize, columns: usize) -> usize {
     stripe * words + word * width + column - stripe
 }
 
+/// Keeps the first `kept` of the `columns` columns of a filter. The filter has `words` words a
+/// column and begins at word `from` of `filters`. Writes the columns from word `to` on, which is
+/// not above `from`.
+pub(super) fn keep_columns(
+    filters: &mut [u64],
+    (from, to): (usize, usize),
+    words: usize,
+    (columns, kept): (usize, usize),
+) {
+    // No word is overwritten before it is read: with fewer columns, each word's place in its filter
+    // is at most as high.
+    for stripe in (0..kept).step_by(STRIPE) {
+        for word in 0..words {
+            for column in stripe..kept.min(stripe + STRIPE) {
+                filters[to + place_of(word, column, words, kept)] =
+                    filters[from + place_of(word, column, words, columns)];
+            }
+        }
+    }
+}
+
 /// The memory of a lookup in a filter.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FilterWindow {

@@ -38,6 +38,7 @@ use std::sync::Arc;
 use crate::cold::block::block_bits_for;
 use crate::cold::cursor::PartCursor;
 use crate::cold::head::{Kind, PartHead, PartSite};
+use crate::cold::keep::PartMemory;
 use crate::cold::part::Part;
 use crate::cold::row::{ColdRow, RowFlags, RowOrder};
 use crate::cold::writer::PartWriter;
@@ -53,9 +54,11 @@ mod tests;
 pub(crate) type Parts = Vec<Arc<Part>>;
 
 /// What the parts of a merge's result have in common.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Target {
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'d> {
     pub(crate) bank: u64,
+    /// Says how much of each part stays in memory.
+    pub(crate) memory: &'d dyn PartMemory,
     /// Columns of the filters.
     pub(crate) columns: u32,
     /// Length of a part in bytes. The result has parts of about equal lengths, at most 1.5 times as
@@ -113,6 +116,7 @@ pub(crate) struct Merge<'d> {
     is_base: bool,
     head: PartHead,
     columns: u32,
+    memory: &'d dyn PartMemory,
     part_bytes: u64,
     new_part: Box<dyn FnMut() -> NewPart + Send + 'd>,
     writer: Option<PartWriter<'d>>,
@@ -135,7 +139,7 @@ impl<'d> Merge<'d> {
         site: PartSite<'d>,
         runs: Vec<Parts>,
         base: &[Arc<Part>],
-        target: Target,
+        target: Target<'d>,
         is_dropped: impl Fn(TableNumber) -> bool + Send + 'd,
         new_part: impl FnMut() -> NewPart + Send + 'd,
     ) -> Result<Self> {
@@ -156,7 +160,7 @@ impl<'d> Merge<'d> {
         site: PartSite<'d>,
         runs: Vec<Parts>,
         base: &[Arc<Part>],
-        target: Target,
+        target: Target<'d>,
         is_dropped: impl Fn(TableNumber) -> bool + Send + 'd,
         new_part: impl FnMut() -> NewPart + Send + 'd,
     ) -> Result<Self> {
@@ -176,7 +180,7 @@ impl<'d> Merge<'d> {
     fn begin(
         site: PartSite<'d>,
         sources: Vec<Parts>,
-        plan: Plan<'_>,
+        plan: Plan<'_, 'd>,
         is_dropped: Box<dyn Fn(TableNumber) -> bool + Send + 'd>,
         new_part: Box<dyn FnMut() -> NewPart + Send + 'd>,
     ) -> Result<Self> {
@@ -216,6 +220,7 @@ impl<'d> Merge<'d> {
             is_base: kind == Kind::Base,
             head,
             columns: target.columns,
+            memory: target.memory,
             part_bytes,
             new_part,
             writer: None,
@@ -359,7 +364,7 @@ impl<'d> Merge<'d> {
     fn end_part(&mut self, last: u64) -> Result<()> {
         let Some(mut writer) = self.writer.take() else { return Ok(()) };
         writer.end_at(last);
-        self.result.parts.push(Arc::new(writer.finish()?));
+        self.result.parts.push(Arc::new(writer.finish_within(self.memory)?));
         self.next_hash = last.saturating_add(1);
         Ok(())
     }
@@ -468,12 +473,12 @@ impl<'d> Merge<'d> {
 }
 
 /// What the two kinds of merges differ in.
-struct Plan<'p> {
+struct Plan<'p, 'd> {
     kind: Kind,
     level: u8,
     hashes: RangeInclusive<u64>,
     base: &'p [Arc<Part>],
-    target: Target,
+    target: Target<'d>,
 }
 
 /// Returns the bytes of a part's rows within `hashes`, if they are spread evenly.

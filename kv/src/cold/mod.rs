@@ -21,8 +21,11 @@
 //!
 //! - `row`: one version of a row. `block`: rows with checksums. `fence`: which block may have a
 //!   hash. `filter`: whether a part may have a hash.
-//! - `head`: what a part's header says, and where a part lies. `writer`: writes a part. `part`: a
-//!   part in memory, and lookups in it. `cursor`: reads the rows of a part in order.
+//! - `head`: what a part's header says, and where a part lies. `trailer`: how long its pieces are.
+//!   `writer`: writes a part.
+//! - `part`: a part in memory, and lookups in it. `loading`: loads a part. `keep`: how much of it
+//!   stays in memory. `range`: looks for a row among several blocks. `cursor`: reads the rows of a
+//!   part in order.
 //! - `newest`: merges parts to the newest version of each row. `slice`: notes which rows of the log
 //!   hide rows of parts. `survey`: reads what is sound of a damaged part.
 //! - `merge`: runs become one, or part of the base. `list`: the list of a checkpoint's parts.
@@ -32,13 +35,17 @@ pub(crate) mod cursor;
 mod fence;
 pub(crate) mod filter;
 pub(crate) mod head;
+pub(crate) mod keep;
 pub(crate) mod list;
+pub(crate) mod loading;
 pub(crate) mod merge;
 pub(crate) mod newest;
 pub(crate) mod part;
+mod range;
 pub(crate) mod row;
 pub(crate) mod slice;
 pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
+mod trailer;
 pub(crate) mod writer;

@@ -82,10 +82,7 @@ impl<'d> Survey<'d> {
         let first = address + PAGE_BYTES as u64;
         let block_bytes = 1_u64 << head.block_bits;
         let (next_block, end) = match part {
-            Some(part) if from > 0 && part.blocks() > 0 => {
-                (part.extent_of(part.first_block(from)).0, part.data_end())
-            }
-            Some(part) => (first, part.data_end()),
+            Some(part) => (part.address_from(from), part.data_end()),
             // The trailer lies behind the blocks.
             None => {
                 let bytes = file_bytes.saturating_sub(2 * PAGE_BYTES as u64);

@@ -10,10 +10,12 @@
 
 use crate::cold::block::{BlockBuilder, BlockIdentity};
 use crate::cold::fence::{Fences, GROUP_BLOCKS};
-use crate::cold::filter::{COLUMNS_MAX, FilterBuilder, PADDING};
+use crate::cold::filter::{COLUMNS_MAX, FilterBuilder};
 use crate::cold::head::{PAGE_BYTES, PartHead, PartSite, part_address};
-use crate::cold::part::{Counts, Part, Trailer};
+use crate::cold::keep::{KeepAll, PartMemory};
+use crate::cold::part::Part;
 use crate::cold::row::{ColdRow, ROW_BYTES_MAX, RowOrder};
+use crate::cold::trailer::{Counts, Trailer};
 use crate::device::AlignedBuffer;
 use crate::error::Result;
 
@@ -176,11 +178,20 @@ impl<'d> PartWriter<'d> {
         self.bytes_written() + (sections + 2 * PAGE_BYTES) as u64
     }
 
-    /// Writes what is left. The part is durable after the device's next sync.
+    /// Writes what is left. All fences and filters stay in memory. The part is durable after the
+    /// device's next sync.
     ///
     /// # Errors
     /// The errors of the device.
-    pub(crate) fn finish(mut self) -> Result<Part> {
+    pub(crate) fn finish(self) -> Result<Part> {
+        self.finish_within(&KeepAll)
+    }
+
+    /// Does what `finish` does. `memory` says how much of the part stays in memory.
+    ///
+    /// # Errors
+    /// Those of `finish`, and `BudgetTooSmall`.
+    pub(crate) fn finish_within(mut self, memory: &dyn PartMemory) -> Result<Part> {
         if !self.block.is_empty() {
             self.seal();
         }
@@ -241,9 +252,8 @@ impl<'d> PartWriter<'d> {
         // The header comes last, because a merge knows the last hash only now.
         self.unit[..PAGE_BYTES].copy_from_slice(&self.head.encode());
         self.site.device.write(self.address, &self.unit[..PAGE_BYTES])?;
-        let mut filters = filters;
-        filters.resize(filters.len() + PADDING, 0);
-        Ok(Part::new(self.site, self.head, trailer, fences, filters))
+        let kept = memory.keep(&trailer.needs(&self.head))?;
+        Ok(Part::new(self.site, self.head, trailer, (fences, filters), kept))
     }
 
     /// Writes bytes of the sections, whose length divides `UNIT_BYTES` or ends before it.

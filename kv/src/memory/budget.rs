@@ -33,6 +33,8 @@
 //! have no free frame. A thread that waits for a frame therefore wakes the writer thread, which
 //! first makes the cache release memory (`log::writer`).
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::memory::region::HUGE_PAGE_BYTES;
@@ -79,7 +81,7 @@ pub(crate) struct Budget {
     frames: AtomicU64,
     /// Bytes that the index has taken. The number changes only under the lock `taking`.
     index_bytes: AtomicU64,
-    /// Bytes that fences and filters of parts have taken. The number changes only under the lock
+    /// Bytes that fences and filters of parts have taken. The number grows only under the lock
     /// `taking`.
     cold_bytes: AtomicU64,
     cache_bytes: AtomicU64,
@@ -380,24 +382,18 @@ impl Budget {
     }
 
     /// Takes memory from the frames and the read cache for a part. They may still use it: the
-    /// caller makes them release it ([`is_over`](Self::is_over)).
+    /// caller makes them release it ([`is_over`](Self::is_over)). The memory goes back when the
+    /// result is dropped.
     ///
     /// # Errors
     /// `BudgetTooSmall` if [`cold_bytes_left`](Self::cold_bytes_left) is less.
-    pub(crate) fn charge_cold(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn charge_cold(self: &Arc<Self>, bytes: u64) -> Result<ColdCharge> {
         let _taking = self.taking.lock();
-        let cold_bytes = self.cold_bytes() + bytes;
         if bytes > self.cold_bytes_left() {
-            return Err(self.too_small_for_parts(cold_bytes));
+            return Err(self.too_small_for_parts(self.cold_bytes() + bytes));
         }
-        self.cold_bytes.store(cold_bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Returns memory of a part to the frames.
-    pub(crate) fn release_cold(&self, bytes: u64) {
-        let _taking = self.taking.lock();
-        self.cold_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.cold_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(ColdCharge { budget: Arc::clone(self), bytes })
     }
 
     /// Returns the error for a budget that is too small for parts with `cold_bytes` bytes of fences
@@ -471,6 +467,20 @@ impl Budget {
             needed_bytes: Self::least(page_bytes, needs, limits),
             what,
         }
+    }
+}
+
+/// Memory of the budget that the fences and filters of a part have.
+#[derive(Debug)]
+pub(crate) struct ColdCharge {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for ColdCharge {
+    fn drop(&mut self) {
+        // Takes no lock: in a child made by `fork`, a thread of the parent may hold it.
+        self.budget.cold_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -560,29 +570,31 @@ mod tests {
 
     #[test]
     fn parts_take_from_frames_and_cache_and_leave_the_log_its_frames() {
-        let budget = Budget::new(8 << 20, 16 << 10, Limits::PRODUCT).unwrap();
+        let new =
+            |total_bytes| Arc::new(Budget::new(total_bytes, 16 << 10, Limits::PRODUCT).unwrap());
+        let budget = new(8 << 20);
         let frames = budget.frames_allowed();
         let cache = budget.cache_bytes_max();
-        budget.charge_cold(1 << 20).unwrap();
+        let charge = budget.charge_cold(1 << 20).unwrap();
         assert_eq!(budget.frames_allowed(), frames - 64);
         assert!(cache - budget.cache_bytes_max() >= (1 << 20) - (1 << 20) / 16 - (16 << 10));
-        budget.release_cold(1 << 20);
+        drop(charge);
         assert_eq!((budget.frames_allowed(), budget.cache_bytes_max()), (frames, cache));
         // Together, index and parts leave the log a quarter of the budget.
         while budget.try_charge_index(64 << 10) {}
         assert!(budget.cold_bytes_left() < 64 << 10);
         let error = budget.charge_cold(64 << 10).unwrap_err();
         let Error::BudgetTooSmall { needed_bytes, .. } = error else { panic!("{error}") };
-        let larger = Budget::new(needed_bytes, 16 << 10, Limits::PRODUCT).unwrap();
+        let larger = new(needed_bytes);
         for _ in 0..budget.index_bytes() / (64 << 10) {
             assert!(larger.try_charge_index(64 << 10));
         }
-        larger.charge_cold(64 << 10).unwrap();
+        drop(larger.charge_cold(64 << 10).unwrap());
         // Parts alone take at most half of it.
-        let budget = Budget::new(8 << 20, 16 << 10, Limits::PRODUCT).unwrap();
+        let budget = new(8 << 20);
         assert_eq!(budget.cold_bytes_left(), 4 << 20);
         assert!(budget.charge_cold((4 << 20) + 1).is_err());
-        budget.charge_cold(4 << 20).unwrap();
+        let _all = budget.charge_cold(4 << 20).unwrap();
         assert_eq!(budget.cold_bytes_left(), 0);
     }
 

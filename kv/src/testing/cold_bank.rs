@@ -148,12 +148,12 @@ impl Bank {
             };
             writer.push(&row).unwrap();
         }
-        Arc::new(writer.finish().unwrap())
+        Arc::new(writer.finish_within(&core.cold).unwrap())
     }
 
     pub(crate) fn publish(&self, parts: Vec<Arc<Part>>) {
         let core = self.store.core();
-        core.cold.publish(core.cold.view().changed(parts, &[])).unwrap();
+        core.cold.publish(core.cold.view().changed(parts, &[]));
     }
 
     /// Gives the bank a base, whose parts have merged different numbers of runs, and the runs.

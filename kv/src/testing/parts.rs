@@ -50,7 +50,7 @@ pub fn add_run(store: &Store, rows: &Rows) -> Result<()> {
     let core = store.core();
     let run = core.cold.next_run();
     let part = write(store, &core, Kind::Run, run..=run, 0..=u64::MAX, rows)?;
-    counting(store, rows.keys().copied().collect(), || publish(store, &core, vec![part], &[]))
+    counting(store, rows.keys().copied().collect(), || publish(&core, vec![part], &[]))
 }
 
 /// Replaces all parts by `parts` base parts with these rows.
@@ -78,7 +78,7 @@ pub fn replace_by_base(store: &Store, rows: &Rows, parts: u64) -> Result<()> {
     let is_counted = rows.keys().any(|(table, _)| tables.contains(table));
     let before = if is_counted { self::rows(store)? } else { Rows::new() };
     let keys = before.into_keys().chain(rows.keys().copied()).collect();
-    counting(store, keys, || publish(store, &core, made, &part_numbers(store)))
+    counting(store, keys, || publish(&core, made, &part_numbers(store)))
 }
 
 /// Counts rows and the bytes of their records.
@@ -227,7 +227,7 @@ fn write(
                 value: &padded,
             })?;
         }
-        writer.finish()
+        writer.finish_within(&core.cold)
     };
     write().map(Arc::new).inspect_err(|_| {
         // If the removal fails, the next opening removes the file.
@@ -235,10 +235,8 @@ fn write(
     })
 }
 
-fn publish(store: &Store, core: &Core, added: Vec<Arc<Part>>, removed: &[u64]) -> Result<()> {
-    let next = core.cold.view().changed(added.clone(), removed);
-    core.cold.publish(next).inspect_err(|_| remove(store, core, &added))?;
-    drop(added);
+fn publish(core: &Core, added: Vec<Arc<Part>>, removed: &[u64]) -> Result<()> {
+    core.cold.publish(core.cold.view().changed(added, removed));
     core.cache.give_way(&core.log);
     core.log.give_way()?;
     core.cold.remove_unneeded(&*core.log.device);

@@ -4,13 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::cold::keep::KeepAll;
 use crate::cold::tests::{Content, Rows, content, device, head, look_up, read_all, row, site};
 
 const DROPPED: TableNumber = TableNumber(3);
 const KEYS: u64 = 14;
 /// Parts of about 8 rows.
-const TARGET: Target =
-    Target { bank: 0xB0_0B5E, columns: 9, part_bytes: 24 << 10, block_bits_max: 14 };
+const TARGET: Target<'static> = Target {
+    bank: 0xB0_0B5E,
+    memory: &KeepAll,
+    columns: 9,
+    part_bytes: 24 << 10,
+    block_bits_max: 14,
+};
 
 /// A bug of a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

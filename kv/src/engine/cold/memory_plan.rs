@@ -16,8 +16,14 @@
 //! The files of parts always have all fences and columns. What stays in memory is decided as a part
 //! is made or loaded, and does not change while the part lives. Merges rewrite all parts in time.
 
+use crate::cold::head::Kind;
+use crate::cold::keep::{Keep, PartNeeds};
+use crate::error::Result;
+use crate::memory::budget::Budget;
+use crate::memory::read_buffers::Buffers;
+
 /// Columns of the filters of runs: of 2^9 keys that a run's part lacks, one is read for nothing.
-const RUN_COLUMNS: u32 = 9;
+pub(crate) const RUN_COLUMNS: u32 = 9;
 /// Largest size of the runs, as a fraction of the size of the base. A larger fraction makes merges
 /// write less and the bank's files longer. `docs/cold-tier.md` has the measurements.
 const RUN_SHARE_MAX: f64 = 0.4;
@@ -30,6 +36,9 @@ const FENCE_PART: u64 = 8;
 /// Parts of runs leave this fraction of the parts' memory to base merges, which free the memory of
 /// runs.
 const MERGE_PART: u64 = 16;
+/// Most bytes of blocks that a lookup reads together. More would take the drive longer than reads of
+/// several blocks.
+const RANGE_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a column of a filter for each row: 1.12 bits.
 const COLUMN_BYTES: f64 = 0.14;
 
@@ -41,6 +50,21 @@ pub(crate) struct BaseSize {
     pub(crate) fence_bytes: u64,
     /// Blocks have at most `1 << block_bits` bytes.
     pub(crate) block_bits: u8,
+}
+
+impl BaseSize {
+    /// Returns the size of the base parts among parts with these numbers of rows. Without base
+    /// parts, the runs will become the base.
+    pub(crate) fn of(parts: impl Iterator<Item = (PartNeeds, u64)> + Clone) -> Self {
+        let has_base = parts.clone().any(|(part, _)| part.kind == Kind::Base);
+        let whole = Keep { columns: 0, stride_bits: 0 };
+        let counts = parts.filter(|(part, _)| part.kind == Kind::Base || !has_base);
+        counts.fold(BaseSize::default(), |sum, (part, rows)| BaseSize {
+            rows: sum.rows + rows,
+            fence_bytes: sum.fence_bytes + part.memory_bytes(whole),
+            block_bits: sum.block_bits.max(part.block_bits),
+        })
+    }
 }
 
 /// What stays in memory of the parts.
@@ -55,14 +79,16 @@ pub(crate) struct MemoryPlan {
 }
 
 impl MemoryPlan {
+    /// Returns the plan for the base.
+    pub(crate) fn of(budget: &Budget, base: BaseSize) -> Self {
+        let limit_bytes = budget.cold_bytes_max();
+        let stride_bits_max = stride_bits_max(budget, base.block_bits);
+        Self::within(budget.total_bytes(), limit_bytes, base, stride_bits_max)
+    }
+
     /// Returns the plan for a budget of `budget_bytes`, of which parts may take `limit_bytes`. A
     /// read brings at most `1 << stride_bits_max` blocks.
-    pub(crate) fn of(
-        budget_bytes: u64,
-        limit_bytes: u64,
-        base: BaseSize,
-        stride_bits_max: u32,
-    ) -> Self {
+    fn within(budget_bytes: u64, limit_bytes: u64, base: BaseSize, stride_bits_max: u32) -> Self {
         let fits = |bits: &u32| base.fence_bytes >> bits <= budget_bytes / FENCE_PART;
         let stride_bits = (0..stride_bits_max).find(fits).unwrap_or(stride_bits_max);
         let fence_bytes = base.fence_bytes >> stride_bits;
@@ -76,6 +102,63 @@ impl MemoryPlan {
         let columns = (columns + 1e-9).clamp(0.0, f64::from(RUN_COLUMNS)) as u32;
         MemoryPlan { run_share, columns, stride_bits }
     }
+
+    /// Returns this plan, or one with less columns or fences, by which all of these parts fit the
+    /// budget.
+    ///
+    /// # Errors
+    /// `BudgetTooSmall` if the parts do not fit.
+    pub(crate) fn lowered(self, budget: &Budget, parts: &[PartNeeds]) -> Result<Self> {
+        let stride_bits = |part: &PartNeeds| stride_bits_max(budget, part.block_bits);
+        let most = parts.iter().map(stride_bits).max().unwrap_or(0);
+        let columns = (0..=self.columns).rev().map(|columns| MemoryPlan { columns, ..self });
+        let strides = self.stride_bits + 1..=most;
+        let strides = strides.map(|stride_bits| MemoryPlan { columns: 0, stride_bits, ..self });
+        let bytes_of = |plan: &MemoryPlan| -> u64 {
+            let keep = |part| plan.keep_within(u64::MAX, stride_bits(part), part);
+            parts.iter().map(|part| part.memory_bytes(keep(part))).sum()
+        };
+        let limit_bytes = budget.cold_bytes_left();
+        let mut bytes = 0;
+        // The parts of the base may take what those of runs leave them.
+        let fits = columns.chain(strides).find(|plan| {
+            bytes = bytes_of(plan);
+            let least = plan.columns == 0 && plan.stride_bits >= most;
+            bytes <= if least { limit_bytes } else { for_runs(limit_bytes) }
+        });
+        fits.ok_or_else(|| budget.too_small_for_parts(bytes))
+    }
+
+    /// Returns what stays in memory of a new part: what the plan says, or less if the budget has
+    /// not that much left. Parts of runs leave some memory to those of the base. Not even the
+    /// result may fit.
+    pub(crate) fn keep(&self, budget: &Budget, part: &PartNeeds) -> Keep {
+        let left_bytes = match part.kind {
+            Kind::Base => budget.cold_bytes_left(),
+            Kind::Run => for_runs(budget.cold_bytes_max()).saturating_sub(budget.cold_bytes()),
+        };
+        self.keep_within(left_bytes, stride_bits_max(budget, part.block_bits), part)
+    }
+
+    /// Returns what stays of a part that may take `left_bytes` of memory.
+    fn keep_within(&self, left_bytes: u64, stride_bits_max: u32, part: &PartNeeds) -> Keep {
+        let with_filters = (1..=part.columns.min(self.columns)).rev();
+        let with_filters = with_filters.map(|columns| Keep { columns, stride_bits: 0 });
+        let stride_bits = self.stride_bits.min(stride_bits_max)..=stride_bits_max;
+        let without = stride_bits.map(|stride_bits| Keep { columns: 0, stride_bits });
+        let mut all = with_filters.chain(without);
+        let fits = all.find(|&keep| part.memory_bytes(keep) <= left_bytes);
+        fits.unwrap_or(Keep { columns: 0, stride_bits: stride_bits_max })
+    }
+}
+
+/// Returns the binary logarithm of the number of blocks that a lookup reads together at most. They
+/// fit a read buffer.
+fn stride_bits_max(budget: &Budget, block_bits: u8) -> u32 {
+    let read_bytes = Budget::read_buffer_bytes_for(budget.total_bytes()) as usize;
+    let buffer_bytes = Buffers::bytes_each_of(read_bytes, budget.page_bytes() as usize);
+    let range_bytes = buffer_bytes.min(RANGE_BYTES_MAX);
+    range_bytes.ilog2().saturating_sub(u32::from(block_bits))
 }
 
 /// Returns the bytes that base and runs may take, of `limit_bytes` that parts may take.
@@ -94,7 +177,7 @@ mod tests {
     /// Returns u in thousandths, columns and stride of a bank of `rows` rows of 64 bytes in blocks
     /// of 4 KiB, for a budget of 1 MiB, half of which parts may take.
     fn plan(rows: u64) -> (u32, u32, u32) {
-        let plan = MemoryPlan::of(1 << 20, 1 << 19, base(rows), 4);
+        let plan = MemoryPlan::within(1 << 20, 1 << 19, base(rows), 4);
         ((plan.run_share * 1000.0).round() as u32, plan.columns, plan.stride_bits)
     }
 
@@ -128,7 +211,7 @@ mod tests {
             for bits in 0..5 {
                 let base = base(rows);
                 let fence_bytes = base.fence_bytes;
-                let plan = MemoryPlan::of(1 << 20, 400 << 10, base, bits);
+                let plan = MemoryPlan::within(1 << 20, 400 << 10, base, bits);
                 let filters = rows as f64 * plan.run_share * f64::from(plan.columns) * COLUMN_BYTES;
                 let of_runs =
                     if plan.columns > 0 { fence_bytes as f64 * plan.run_share } else { 0.0 };

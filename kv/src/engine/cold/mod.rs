@@ -42,21 +42,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cold::head::part_address;
+use crate::cold::keep::{Kept, PartMemory, PartNeeds};
 use crate::cold::list::{ListedPart, PartList};
 use crate::cold::part::Part;
 use crate::device::Device;
 use crate::error::Result;
 use crate::memory::budget::Budget;
-use crate::memory::read_buffers::Buffers;
 use crate::record::address::Address;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Planted, planted};
 use memory_plan::MemoryPlan;
 pub(crate) use opening::remove_unnamed;
 use view::ColdView;
 
-/// Most bytes of blocks that a lookup reads together. More would take the drive longer than several
-/// reads of a block.
-const RANGE_BYTES_MAX: usize = 64 << 10;
+impl PartMemory for Cold {
+    fn keep(&self, needs: &PartNeeds) -> Result<Kept> {
+        let keep = self.memory_plan().keep(&self.budget, needs);
+        let charge = self.budget.charge_cold(needs.memory_bytes(keep))?;
+        Ok(Kept { keep, charge: Some(charge) })
+    }
+}
 
 /// The cold tier of a store.
 #[derive(Debug)]
@@ -123,7 +127,7 @@ impl Drop for PartsPin<'_> {
 }
 
 impl Cold {
-    /// Makes the cold tier with the numbers of `list` and its parts, whose memory is charged.
+    /// Makes the cold tier with the numbers of `list` and its parts.
     fn new(
         segment_bytes: u64,
         budget: &Arc<Budget>,
@@ -179,24 +183,18 @@ impl Cold {
     /// Makes `next` the present view. Parts that only the view before has are retired. Only the
     /// compactor calls this.
     ///
-    /// Charges the budget for the added parts. The log's frames or the read cache may then have too
-    /// much memory (`Budget::is_over`): the caller makes them release it.
-    ///
-    /// # Errors
-    /// `BudgetTooSmall` if the budget has no memory for the added parts. Nothing changes then.
+    /// The added parts have taken memory of the budget, so the log's frames or the read cache may
+    /// have too much (`Budget::is_over`): the caller makes them release it.
     ///
     /// # Panics
     /// If `next` does not follow the present view.
-    pub(crate) fn publish(&self, next: ColdView) -> Result<()> {
+    pub(crate) fn publish(&self, next: ColdView) {
         let before = self.view();
         assert_eq!(next.number(), before.number() + 1, "one thread publishes views");
         let has =
             |view: &ColdView, part: &Arc<Part>| view.parts().any(|other| Arc::ptr_eq(other, part));
         let added = next.parts().filter(|part| !has(&before, part));
-        let (memory_bytes, file_bytes) = added.fold((0, 0), |(memory, file), part| {
-            (memory + part.memory_bytes() as u64, file + part.file_bytes())
-        });
-        self.budget.charge_cold(memory_bytes)?;
+        let file_bytes = added.map(|part| part.file_bytes()).sum();
         self.disk_bytes.fetch_add(file_bytes, Ordering::Relaxed);
         let gone: Vec<Arc<Part>> =
             before.parts().filter(|part| !has(&next, part)).cloned().collect();
@@ -219,7 +217,6 @@ impl Cold {
             let number = part.head().number;
             state.retired.insert(number, Retired { part: Some(part), file_bytes });
         }
-        Ok(())
     }
 
     /// Returns the number for a new part. No other part gets it.
@@ -256,18 +253,7 @@ impl Cold {
 
     /// Returns how much of the fences and filters stays in memory.
     pub(crate) fn memory_plan(&self) -> MemoryPlan {
-        let base = self.view().base_size();
-        let (budget_bytes, limit_bytes) = (self.budget.total_bytes(), self.budget.cold_bytes_max());
-        let stride_bits_max = self.stride_bits_max(base.block_bits);
-        MemoryPlan::of(budget_bytes, limit_bytes, base, stride_bits_max)
-    }
-
-    /// Returns the binary logarithm of the number of blocks that a lookup reads together at most.
-    fn stride_bits_max(&self, block_bits: u8) -> u32 {
-        let read_bytes = Budget::read_buffer_bytes_for(self.budget.total_bytes()) as usize;
-        let buffer_bytes = Buffers::bytes_each_of(read_bytes, self.budget.page_bytes() as usize);
-        let range_bytes = buffer_bytes.min(RANGE_BYTES_MAX);
-        range_bytes.ilog2().saturating_sub(u32::from(block_bits))
+        MemoryPlan::of(&self.budget, self.view().base_size())
     }
 
     /// Returns the bytes of the files of all parts.
@@ -322,9 +308,7 @@ impl Cold {
             // Only this list clones the `Arc` of a retired part, so a part that no reader has gets
             // no new reader.
             let early = planted(Planted::PartRemovedEarly);
-            if let Some(last) = part.take_if(|part| Arc::get_mut(part).is_some() || early) {
-                self.budget.release_cold(last.memory_bytes() as u64);
-            }
+            drop(part.take_if(|part| Arc::get_mut(part).is_some() || early));
             let names = |parts: &Option<Vec<u64>>| {
                 parts.as_ref().is_none_or(|parts| parts.binary_search(&number).is_ok())
             };

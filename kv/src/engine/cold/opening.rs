@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::memory_plan::{BaseSize, MemoryPlan};
 use super::{Cold, Retired};
 use crate::cold::head::{PartSite, part_number};
+use crate::cold::keep::{Kept, PartNeeds};
 use crate::cold::list::{ListedPart, PartList};
+use crate::cold::loading::PartFound;
 use crate::cold::part::Part;
 use crate::device::{Device, PartFile};
 use crate::error::Result;
@@ -16,23 +19,19 @@ use crate::process::thread_start;
 /// Most threads that load parts, the calling thread among them. Each has one part's reads in
 /// flight, so that the drive has work while a thread checks what it has read.
 const LOADERS_MAX: usize = 8;
+/// The threads that load parts take at most the budget divided by this number for what they read,
+/// unless one part needs more.
+const LOADING_PART: u64 = 8;
 
 impl Cold {
-    /// Loads the parts of `list`, and charges the budget for their memory.
+    /// Loads the parts of `list`. The budget says how much of their fences and filters stays in
+    /// memory, and is charged for it.
     ///
     /// # Errors
     /// `BudgetTooSmall` if the budget has no memory for the parts. `Damaged` or `Truncated` if a
     /// part fails its checks. The errors of the device.
     pub(crate) fn load(list: &PartList, site: PartSite<'_>, budget: &Arc<Budget>) -> Result<Self> {
-        let loading = Loading {
-            site,
-            budget,
-            parts: &list.parts,
-            next: AtomicUsize::new(0),
-            loaded_bytes: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
-        };
-        let parts = loading.run()?;
+        let parts = Loading { site, budget, parts: &list.parts }.run()?;
         Ok(Cold::new(site.segment_size_bytes, budget, list, parts))
     }
 
@@ -109,65 +108,69 @@ fn numbers_of(list: PartList) -> Vec<u64> {
 /// Parts that several threads load.
 struct Loading<'a> {
     site: PartSite<'a>,
-    budget: &'a Budget,
+    budget: &'a Arc<Budget>,
     parts: &'a [ListedPart],
-    /// Place of the next part that no thread has taken.
-    next: AtomicUsize,
-    /// Bytes of the files of the loaded parts.
-    loaded_bytes: AtomicU64,
-    /// True if a part failed: the threads then take no more.
-    failed: AtomicBool,
 }
 
 impl Loading<'_> {
-    /// Loads all parts. After an error, the memory of the loaded parts stays charged, because the
-    /// opening fails and drops the budget.
+    /// Loads all parts. The trailers come first: they tell how many fences and filters stay in
+    /// memory of each part.
     fn run(&self) -> Result<Vec<Arc<Part>>> {
-        let helpers = self.parts.len().min(LOADERS_MAX).saturating_sub(1);
-        let mut loaded = std::thread::scope(|scope| {
-            // Fewer threads load more slowly, so a refused thread is no error.
-            let start =
-                |i| thread_start::start_scoped(scope, format!("embank-loader-{i}"), || self.work());
-            let started: Vec<_> = (0..helpers).map_while(|i| start(i).ok()).collect();
-            let mut loaded = self.work();
-            for thread in started {
-                loaded.extend(thread.join().unwrap_or_else(|panic| {
-                    std::panic::resume_unwind(panic);
-                }));
-            }
-            loaded
-        });
-        loaded.sort_unstable_by_key(|(place, _)| *place);
-        loaded.into_iter().map(|(_, part)| part.map(Arc::new)).collect()
-    }
-
-    /// Loads parts until all are taken or one has failed.
-    fn work(&self) -> Vec<(usize, Result<Part>)> {
-        let mut loaded = Vec::new();
-        while !self.failed.load(Ordering::Relaxed) {
-            let place = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(listed) = self.parts.get(place) else { break };
-            let part = self.one(listed);
-            if part.is_err() {
-                self.failed.store(true, Ordering::Relaxed);
-            }
-            loaded.push((place, part));
-        }
-        loaded
-    }
-
-    fn one(&self, listed: &ListedPart) -> Result<Part> {
-        let part = Part::load(self.site, &listed.head, listed.file_bytes, listed.trailer_crc)?;
-        let loaded_bytes =
-            self.loaded_bytes.fetch_add(listed.file_bytes, Ordering::Relaxed) + listed.file_bytes;
-        let memory_bytes = part.memory_bytes() as u64;
-        self.budget.charge_cold(memory_bytes).map_err(|_| {
-            // Assumes that the other parts take as much memory for each byte of their files.
-            let so_far = self.budget.cold_bytes() + memory_bytes;
-            let all_bytes: u64 = self.parts.iter().map(|part| part.file_bytes).sum();
-            let all = so_far as f64 / loaded_bytes as f64 * all_bytes as f64;
-            self.budget.too_small_for_parts(all as u64)
+        let found = in_threads(self.parts.len(), LOADERS_MAX, &|place| {
+            let ListedPart { head, file_bytes, trailer_crc } = &self.parts[place];
+            PartFound::read(self.site, head, *file_bytes, *trailer_crc)
         })?;
-        Ok(part)
+        let needs: Vec<PartNeeds> = found.iter().map(PartFound::needs).collect();
+        let sizes = found.iter().map(|part| (part.needs(), part.rows()));
+        let plan = MemoryPlan::of(self.budget, BaseSize::of(sizes)).lowered(self.budget, &needs)?;
+        // A thread has the whole fences and filters of the part that it loads.
+        let longest = found.iter().map(PartFound::sections_bytes).max().unwrap_or(0);
+        let threads = self.budget.total_bytes() / LOADING_PART / longest.max(1);
+        in_threads(found.len(), LOADERS_MAX.min(threads as usize).max(1), &|place| {
+            let keep = plan.keep(self.budget, &needs[place]);
+            let charge = self.budget.charge_cold(needs[place].memory_bytes(keep))?;
+            let kept = Kept { keep, charge: Some(charge) };
+            found[place].load(self.site, kept).map(Arc::new)
+        })
     }
+}
+
+/// Calls `work` with each number below `count`, in at most `threads` threads, the calling one among
+/// them. Returns the results in order, or the error of a call. The threads begin no call after an
+/// error.
+fn in_threads<T: Send>(
+    count: usize,
+    threads: usize,
+    work: &(dyn Fn(usize) -> Result<T> + Sync),
+) -> Result<Vec<T>> {
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let run = || {
+        let mut done = Vec::new();
+        // Relaxed: a thread that overlooks a failure only does more work.
+        while !failed.load(Ordering::Relaxed) {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            if place >= count {
+                break;
+            }
+            let result = work(place);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            done.push((place, result));
+        }
+        done
+    };
+    let helpers = count.min(threads).saturating_sub(1);
+    let mut done = std::thread::scope(|scope| {
+        // Fewer threads load more slowly, so a refused thread is no error.
+        let start = |i| thread_start::start_scoped(scope, format!("embank-loader-{i}"), run);
+        let started: Vec<_> = (0..helpers).map_while(|i| start(i).ok()).collect();
+        let mut done = run();
+        for thread in started {
+            done.extend(thread.join().unwrap_or_else(|panic| {
+                std::panic::resume_unwind(panic);
+            }));
+        }
+        done
+    });
+    done.sort_unstable_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, result)| result).collect()
 }

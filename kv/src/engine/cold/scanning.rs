@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::memory_plan::MemoryPlan;
 use super::{Cold, Retired};
 use crate::cold::head::PartSite;
-use crate::cold::list::PartList;
+use crate::cold::keep::Kept;
+use crate::cold::list::{ListedPart, PartList};
+use crate::cold::loading::PartFound;
 use crate::cold::part::Part;
 use crate::device::Device;
 use crate::engine::cold::view::ColdView;
@@ -19,7 +22,7 @@ impl Cold {
     ///
     /// # Errors
     /// `BudgetTooSmall` if the budget has no memory for the parts that are loaded. The errors of
-    /// [`Part::load`].
+    /// [`PartFound::load`].
     pub(crate) fn view_of(&self, list: &PartList, site: PartSite<'_>) -> Result<ColdView> {
         // The lock is held until the retired parts have got a reader. Otherwise the compactor could
         // remove one of their files in between.
@@ -40,16 +43,20 @@ impl Cold {
                 .or_insert(Retired { part: None, file_bytes: listed.file_bytes });
             let part = match &retired.part {
                 Some(part) => Arc::clone(part),
-                None => {
-                    let part =
-                        Part::load(site, &listed.head, listed.file_bytes, listed.trailer_crc)?;
-                    self.budget.charge_cold(part.memory_bytes() as u64)?;
-                    Arc::clone(retired.part.insert(Arc::new(part)))
-                }
+                None => Arc::clone(retired.part.insert(Arc::new(self.load_retired(listed, site)?))),
             };
             parts.push(part);
         }
         Ok(ColdView::new(present.number(), parts))
+    }
+
+    /// Loads a part for scans. They need no filters, and few fences.
+    fn load_retired(&self, listed: &ListedPart, site: PartSite<'_>) -> Result<Part> {
+        let found = PartFound::read(site, &listed.head, listed.file_bytes, listed.trailer_crc)?;
+        let plan = MemoryPlan { columns: 0, ..self.memory_plan() };
+        let keep = plan.keep(&self.budget, &found.needs());
+        let charge = self.budget.charge_cold(found.needs().memory_bytes(keep))?;
+        found.load(site, Kept { keep, charge: Some(charge) })
     }
 
     /// Drops the view that a scan has used, and what no other reader needs.

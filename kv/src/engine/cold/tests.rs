@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::cold::head::{Kind, PartHead, PartSite, part_number};
+use crate::cold::keep::Keep;
+use crate::cold::row::{ColdRow, RowFlags};
 use crate::cold::writer::PartWriter;
 use crate::device::{DeviceOptions, MemoryDevice};
 use crate::limits::Limits;
-use crate::record::hash::KeyHash;
+use crate::record::address::TableNumber;
+use crate::record::hash::{KeyHash, unhash};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 const HALF: u64 = 1 << 63;
@@ -34,6 +37,32 @@ fn part(
     let key_hash = KeyHash::new(0);
     let site = PartSite { device, segment_size_bytes: SEGMENT_BYTES, key_hash };
     Arc::new(PartWriter::new(site, head, 9).finish().unwrap())
+}
+
+/// Makes a part of a run with 200 rows, whose memory the tier decides about.
+fn run_of(device: &MemoryDevice, cold: &Cold) -> Result<Arc<Part>> {
+    let number = cold.next_part();
+    let run = cold.next_run();
+    let head = PartHead {
+        bank: 5,
+        salt: number + 99,
+        number,
+        kind: Kind::Run,
+        level: 0,
+        block_bits: 12,
+        runs: run..=run,
+        hashes: 0..=u64::MAX,
+        log: 0..0,
+    };
+    let site = PartSite { device, segment_size_bytes: SEGMENT_BYTES, key_hash: KeyHash::new(0) };
+    let mut writer = PartWriter::new(site, head, 9);
+    for hash in (0..200).map(|i| i << 50) {
+        let (flags, unused_bytes, uses, value) = (RowFlags::default(), 0, 0, &[7; 64]);
+        let table = TableNumber(1);
+        let key = unhash(table, hash);
+        writer.push(&ColdRow { table, key, hash, flags, unused_bytes, uses, value })?;
+    }
+    writer.finish_within(cold).map(Arc::new)
 }
 
 fn run(device: &MemoryDevice, number: u64, run: u64) -> Arc<Part> {
@@ -98,8 +127,8 @@ fn a_part_goes_when_no_reader_and_no_checkpoint_has_it() {
     let cold = Cold::new(SEGMENT_BYTES, &budget, &PartList::default(), Vec::new());
     assert!(!cold.has_rows() && cold.view().is_empty());
     let add = |cold: &Cold, removed: &[u64]| {
-        let part = run(&device, cold.next_part(), cold.next_run());
-        cold.publish(cold.view().changed(vec![part], removed)).unwrap();
+        let part = run_of(&device, cold).unwrap();
+        cold.publish(cold.view().changed(vec![part], removed));
         cold.remove_unneeded(&device);
     };
     add(&cold, &[]);
@@ -126,25 +155,42 @@ fn a_part_goes_when_no_reader_and_no_checkpoint_has_it() {
     cold.unpin(&[1]);
     cold.remove_unneeded(&device);
     assert_eq!((files(&device), cold.disk_bytes()), (vec![2], each));
-    cold.publish(cold.view().changed(Vec::new(), &[2])).unwrap();
+    cold.publish(cold.view().changed(Vec::new(), &[2]));
     cold.remove_unneeded(&device);
     assert_eq!((files(&device), cold.disk_bytes(), budget.cold_bytes()), (vec![], 0, 0));
     assert!(!cold.has_rows());
     assert_eq!((cold.next_part(), cold.next_run()), (3, 4), "numbers grow");
 }
 
+/// Runs get all columns while there is memory, then fewer, then no filters. When not even one fence
+/// fits, the tier says so, and charges nothing for the part.
 #[test]
-fn a_view_that_the_budget_has_no_memory_for_is_not_published() {
+fn a_part_keeps_what_the_budget_has_memory_for() {
     let device = device();
     let budget = budget();
     let cold = Cold::new(SEGMENT_BYTES, &budget, &PartList::default(), Vec::new());
+    let mut columns = Vec::new();
+    let kept = |left_bytes: u64| {
+        let most = budget.cold_bytes_max();
+        let for_runs = most - most / 16;
+        let _taken = budget.charge_cold(for_runs - left_bytes).unwrap();
+        let part = run_of(&device, &cold)?;
+        assert!(part.memory_bytes() as u64 <= left_bytes);
+        Ok::<_, crate::Error>(part.keep())
+    };
+    for left_bytes in [1 << 20, 495, 300, 144] {
+        columns.push(kept(left_bytes).unwrap());
+    }
+    let expected = [(9, 0), (8, 0), (2, 0), (0, 0)];
+    let expected = expected.map(|(columns, stride_bits)| Keep { columns, stride_bits });
+    assert_eq!(columns, expected);
+    assert_eq!(budget.cold_bytes(), 0, "the parts are gone");
     let left = budget.cold_bytes_left();
-    budget.charge_cold(left).unwrap();
-    let part = run(&device, cold.next_part(), cold.next_run());
-    let error = cold.publish(cold.view().changed(vec![part], &[])).unwrap_err();
+    let taken = budget.charge_cold(left - 100).unwrap();
+    let error = run_of(&device, &cold).unwrap_err();
     assert!(matches!(error, crate::Error::BudgetTooSmall { .. }), "{error}");
-    assert_eq!((cold.view().number(), cold.disk_bytes(), cold.has_rows()), (0, 0, false));
-    assert_eq!(budget.cold_bytes(), left);
+    assert_eq!(budget.cold_bytes(), left - 100);
+    drop(taken);
 }
 
 #[test]

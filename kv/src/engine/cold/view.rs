@@ -72,13 +72,7 @@ impl ColdView {
         let rows = sum(Part::rows);
         let memory_bytes = sum(|part| part.memory_bytes() as u64);
         let file_bytes = sum(Part::file_bytes);
-        let has_base = parts.iter().any(|part| part.head().kind == Kind::Base);
-        let counts = parts.iter().filter(|part| part.head().kind == Kind::Base || !has_base);
-        let base_size = counts.fold(BaseSize::default(), |sum, part| BaseSize {
-            rows: sum.rows + part.rows(),
-            fence_bytes: sum.fence_bytes + part.fence_bytes(),
-            block_bits: sum.block_bits.max(part.head().block_bits),
-        });
+        let base_size = BaseSize::of(parts.iter().map(|part| (part.needs(), part.rows())));
         let (base, of_runs): (Vec<_>, Vec<_>) =
             parts.into_iter().partition(|part| part.head().kind == Kind::Base);
         let mut runs: BTreeMap<(u64, std::cmp::Reverse<u64>), Vec<Arc<Part>>> = BTreeMap::new();

@@ -59,7 +59,7 @@ fn a_scan_keeps_the_parts_of_its_checkpoint() {
         (0, u64::MAX),
         &bank.rows.clone().into_iter().filter(|(_, value)| value.is_some()).collect(),
     );
-    core.cold.publish(core.cold.view().changed(vec![base], &old)).unwrap();
+    core.cold.publish(core.cold.view().changed(vec![base], &old));
     for _ in 0..4 {
         bank.store.checkpoint(b"").unwrap();
         core.cold.remove_unneeded(&*core.log.device);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::cold::block::block_bits_for;
 use crate::cold::filter::{FilterWindow, MixedHash};
 use crate::cold::head::{Kind, PartHead, PartSite};
+use crate::cold::keep::KeepAll;
 use crate::cold::merge::{Merge, NewPart, Target};
 use crate::cold::part::{BlockPlace, Found, Part};
 use crate::cold::row::{ColdRow, RowFlags};
@@ -106,7 +107,8 @@ impl Shelf {
     /// # Errors
     /// The errors of the merge.
     pub fn consolidate(&self, runs: &[ColdPart], columns: u32) -> Result<Vec<ColdPart>> {
-        let target = Target { bank: 1, columns, part_bytes: SPAN_BYTES / 2, block_bits_max: 14 };
+        let (part_bytes, block_bits_max) = (SPAN_BYTES / 2, 14);
+        let target = Target { bank: 1, memory: &KeepAll, columns, part_bytes, block_bits_max };
         let runs = runs.iter().map(|run| vec![Arc::clone(&run.0)]).collect();
         let new_part = || {
             let number = self.next.fetch_add(1, Ordering::Relaxed);

@@ -55,7 +55,7 @@ fn write_part(core: &Core, table: TableId, kind: Kind, run: u64, versions: &Vers
         };
         writer.push(&row).unwrap();
     }
-    Arc::new(writer.finish().unwrap())
+    Arc::new(writer.finish_within(&core.cold).unwrap())
 }
 
 /// Gives a table rows in a base part and two runs. Returns the rows.
@@ -82,7 +82,7 @@ fn fill(store: &Store, table: TableId, width: Width) -> BTreeMap<u64, Vec<u8>> {
             };
         }
     }
-    core.cold.publish(core.cold.view().changed(parts, &[])).unwrap();
+    core.cold.publish(core.cold.view().changed(parts, &[]));
     core.tables.add_rows(table, rows.len() as u64);
     rows
 }

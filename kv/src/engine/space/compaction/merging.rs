@@ -18,9 +18,9 @@
 use std::time::Instant;
 
 use super::Compaction;
-use super::spill::RUN_COLUMNS;
 use crate::cold::merge::{Merge, Merged, NewPart, Parts, Target};
 use crate::engine::cold::dues::{Due, is_merged, overlap};
+use crate::engine::cold::memory_plan::RUN_COLUMNS;
 use crate::engine::cold::view::ColdView;
 use crate::engine::core::Core;
 use crate::engine::space::compactor::{free_in_strides, rest};
@@ -131,6 +131,7 @@ fn begin<'c>(core: &'c Core, view: &ColdView, due: &Due) -> Result<Merge<'c>> {
     let is_dropped = |table| core.tables.of(table).is_none();
     let part_bytes = core.headroom().base_part_bytes();
     let (bank, block_bits_max) = (own.bank, core.block_bits_max());
+    let memory = &core.cold;
     match due {
         Due::Consolidation(numbers) => {
             let joined = |of: &std::ops::RangeInclusive<u64>| {
@@ -140,7 +141,8 @@ fn begin<'c>(core: &'c Core, view: &ColdView, due: &Due) -> Result<Merge<'c>> {
             let runs: Vec<Parts> = runs.map(|(_, parts)| parts.to_vec()).collect();
             let bytes: u64 = runs.iter().flatten().map(|part| part.file_bytes()).sum();
             let part_bytes = if bytes > part_bytes { bytes / RUN_PARTS } else { bytes };
-            let target = Target { bank, columns: RUN_COLUMNS, part_bytes, block_bits_max };
+            let columns = RUN_COLUMNS;
+            let target = Target { bank, memory, columns, part_bytes, block_bits_max };
             Merge::consolidate(site, runs, view.base(), target, is_dropped, new_part)
         }
         Due::IntoBase(hashes) => {
@@ -154,7 +156,8 @@ fn begin<'c>(core: &'c Core, view: &ColdView, due: &Due) -> Result<Merge<'c>> {
             let through = base.iter().map(|part| *part.head().runs.end()).min().unwrap_or(0);
             let newer = view.runs().take_while(|(numbers, _)| *numbers.end() > through);
             let runs = newer.map(|(_, parts)| within(parts)).filter(|parts| !parts.is_empty());
-            let target = Target { bank, columns: BASE_COLUMNS, part_bytes, block_bits_max };
+            let columns = BASE_COLUMNS;
+            let target = Target { bank, memory, columns, part_bytes, block_bits_max };
             Merge::merge_base(site, runs.collect(), &base, target, is_dropped, new_part)
         }
     }
@@ -189,7 +192,7 @@ fn publish(core: &Core, due: &Due, merged: Merged) -> Result<()> {
     if let Due::IntoBase(hashes) = due {
         cold.set_cursor(hashes.end().wrapping_add(1));
     }
-    cold.publish(next)?;
+    cold.publish(next);
     for (number, change) in merged.counted {
         if let Some(table) = tables.of(number) {
             tables.add_rows(table, change.cast_unsigned());

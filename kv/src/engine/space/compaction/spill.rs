@@ -35,6 +35,7 @@ use crate::cold::head::{Kind, PartHead, part_address};
 use crate::cold::part::Part;
 use crate::cold::writer::PartWriter;
 use crate::device::AlignedBuffer;
+use crate::engine::cold::memory_plan::RUN_COLUMNS;
 use crate::engine::cold::sort_buffer::SortBuffer;
 use crate::engine::core::Core;
 use crate::error::Result;
@@ -43,9 +44,6 @@ use crate::memory::budget::Budget;
 use crate::record::address::Address;
 use crate::record::layout::RecordImage;
 use crate::sync::{Planted, planted};
-
-/// Columns of the filters of runs: of 2^9 keys that a run's part lacks, one is read for nothing.
-pub(super) const RUN_COLUMNS: u32 = 9;
 
 impl Compaction<'_> {
     /// Moves the rows of the oldest pages into a new run, until the sort buffer is full or no page
@@ -234,7 +232,7 @@ impl Compaction<'_> {
                     writer.push(&row)?;
                 }
             }
-            writer.finish()
+            writer.finish_within(cold)
         };
         written().map(Arc::new).inspect_err(|_| self.remove_part(number))
     }
@@ -242,12 +240,10 @@ impl Compaction<'_> {
     /// Shows `run` to searches, and moves the log's beginning to `end`.
     fn publish_run(&self, run: Option<Arc<Part>>, end: u64) -> Result<()> {
         let Core { log, cold, gate, .. } = self.core;
-        let number = run.as_ref().map(|run| run.head().number);
         let guard = gate.enter();
         if let Some(run) = run {
             let next = cold.view().changed(vec![run], &[]);
-            cold.publish(next)
-                .inspect_err(|_| number.into_iter().for_each(|n| self.remove_part(n)))?;
+            cold.publish(next);
         }
         if log.begin() < end {
             log.set_begin(end);
