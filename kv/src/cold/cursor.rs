@@ -43,11 +43,12 @@ pub(crate) struct Cursor<D> {
 
 impl<D: Deref<Target: Device>> Cursor<D> {
     /// Returns a cursor over the rows from the first one with at least the hash `from` on. It reads
-    /// `unit_bytes` bytes at a time, rounded up to a block.
+    /// `unit_bytes` bytes at a time, in whole blocks, but at least a block.
     pub(crate) fn new(part: Arc<Part>, device: D, from: u64, unit_bytes: usize) -> Self {
         let next_block = part.address_from(from);
         let block_bytes = 1 << part.head().block_bits;
-        let unit_bytes = unit_bytes.next_multiple_of(block_bytes).min(part.data_bytes() as usize);
+        let unit_bytes = (unit_bytes / block_bytes).max(1) * block_bytes;
+        let unit_bytes = unit_bytes.min(part.data_bytes() as usize);
         Cursor {
             part,
             device,

@@ -36,7 +36,7 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use crate::cold::block::block_bits_for;
-use crate::cold::cursor::PartCursor;
+use crate::cold::cursor::{PartCursor, UNIT_BYTES as CURSOR_BYTES_MAX};
 use crate::cold::head::{Kind, PartHead, PartSite};
 use crate::cold::keep::PartMemory;
 use crate::cold::part::Part;
@@ -59,6 +59,10 @@ pub(crate) struct Target<'d> {
     pub(crate) bank: u64,
     /// Says how much of each part stays in memory.
     pub(crate) memory: &'d dyn PartMemory,
+    /// Bytes that all sources read at a time together. Each reads at least a block.
+    pub(crate) cursors_bytes: usize,
+    /// Bytes that are written at a time.
+    pub(crate) writer_bytes: usize,
     /// Columns of the filters.
     pub(crate) columns: u32,
     /// Length of a part in bytes. The result has parts of about equal lengths, at most 1.5 times as
@@ -97,6 +101,8 @@ struct Source<'d> {
     head: Option<RowOrder>,
     /// Rows with a lower hash do not take part.
     from: u64,
+    /// Bytes that are read at a time.
+    unit_bytes: usize,
     /// Places of `Merge::merged` that lie before the next row.
     passed: usize,
 }
@@ -116,6 +122,7 @@ pub(crate) struct Merge<'d> {
     is_base: bool,
     head: PartHead,
     columns: u32,
+    writer_bytes: usize,
     memory: &'d dyn PartMemory,
     part_bytes: u64,
     new_part: Box<dyn FnMut() -> NewPart + Send + 'd>,
@@ -209,7 +216,9 @@ impl<'d> Merge<'d> {
         let part_bytes = all_bytes.div_ceil(count.max(1)).min(span);
         let merged = base.iter().map(|part| (part.head().hashes.clone(), *part.head().runs.end()));
         let first = *hashes.start();
-        let sources: Vec<_> = sources.into_iter().map(|parts| Source::new(parts, first)).collect();
+        let unit_bytes = (target.cursors_bytes / sources.len().max(1)).min(CURSOR_BYTES_MAX);
+        let source = |parts| Source::new(parts, first, unit_bytes);
+        let sources: Vec<_> = sources.into_iter().map(source).collect();
         let mut merge = Merge {
             site,
             losers: vec![0; sources.len()],
@@ -220,6 +229,7 @@ impl<'d> Merge<'d> {
             is_base: kind == Kind::Base,
             head,
             columns: target.columns,
+            writer_bytes: target.writer_bytes,
             memory: target.memory,
             part_bytes,
             new_part,
@@ -331,7 +341,7 @@ impl<'d> Merge<'d> {
                 self.site,
                 &self.head,
                 self.next_hash..=*self.hashes.end(),
-                self.columns,
+                (self.columns, self.writer_bytes),
                 &mut self.new_part,
                 &mut self.begun,
             )),
@@ -351,13 +361,14 @@ impl<'d> Merge<'d> {
         site: PartSite<'d>,
         head: &PartHead,
         hashes: RangeInclusive<u64>,
-        columns: u32,
+        (columns, unit_bytes): (u32, usize),
         new_part: &mut dyn FnMut() -> NewPart,
         begun: &mut Vec<u64>,
     ) -> PartWriter<'d> {
         let NewPart { number, salt } = new_part();
         begun.push(number);
-        PartWriter::new(site, PartHead { number, salt, hashes, ..head.clone() }, columns)
+        let head = PartHead { number, salt, hashes, ..head.clone() };
+        PartWriter::with_unit(site, head, columns, unit_bytes)
     }
 
     /// Ends the present part, which answers for hashes up to `last`.
@@ -379,7 +390,7 @@ impl<'d> Merge<'d> {
         debug_assert!(self.winner().is_none_or(|winner| self.sources[winner].head.is_none()));
         if self.writer.is_none() && self.is_base {
             let hashes = self.hashes.clone();
-            let (head, columns) = (&self.head, self.columns);
+            let (head, columns) = (&self.head, (self.columns, self.writer_bytes));
             let new_part = &mut self.new_part;
             let writer =
                 Self::next_part(self.site, head, hashes, columns, new_part, &mut self.begun);
@@ -497,13 +508,13 @@ fn log_of<'h>(heads: impl Iterator<Item = &'h PartHead> + Clone) -> Range<u64> {
 
 impl<'d> Source<'d> {
     /// The source has rows from the hash `from` on.
-    fn new(parts: Parts, from: u64) -> Self {
+    fn new(parts: Parts, from: u64, unit_bytes: usize) -> Self {
         let heads = parts.iter().map(|part| part.head());
         let run = heads.clone().filter(|head| head.kind == Kind::Run);
         let run = run.map(|head| *head.runs.end()).max();
         debug_assert!(heads.is_sorted_by(|a, b| a.hashes.end() < b.hashes.start()));
         let parts = parts.into_iter().filter(|part| *part.head().hashes.end() >= from).collect();
-        Source { run, parts, cursor: None, head: None, from, passed: 0 }
+        Source { run, parts, cursor: None, head: None, from, unit_bytes, passed: 0 }
     }
 
     /// Returns the next row. There must be one.
@@ -527,7 +538,7 @@ impl<'d> Source<'d> {
             }
             self.head = None;
             let Some(part) = self.parts.pop_front() else { return Ok(()) };
-            self.cursor = Some(part.cursor_from(device, self.from));
+            self.cursor = Some(part.cursor_from(device, self.from, self.unit_bytes));
         }
     }
 

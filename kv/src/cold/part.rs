@@ -152,6 +152,7 @@ impl Part {
     }
 
     /// Returns how much of the fences and filters is in memory.
+    #[cfg(test)]
     pub(crate) fn keep(&self) -> Keep {
         self.keep
     }
@@ -287,13 +288,15 @@ impl Part {
         PartCursor::new(Arc::clone(self), device, 0, UNIT_BYTES)
     }
 
-    /// Returns a cursor over the rows from the first one with at least this hash on.
+    /// Returns a cursor over the rows from the first one with at least this hash on. It reads
+    /// `unit_bytes` bytes at a time.
     pub(crate) fn cursor_from<'d>(
         self: &Arc<Self>,
         device: &'d dyn Device,
         hash: u64,
+        unit_bytes: usize,
     ) -> PartCursor<'d> {
-        PartCursor::new(Arc::clone(self), device, hash, UNIT_BYTES)
+        PartCursor::new(Arc::clone(self), device, hash, unit_bytes)
     }
 
     /// Returns the address of a block in front of which no row has at least this hash.

@@ -165,7 +165,7 @@ fn check(device: &Arc<dyn Device>, part: &Arc<Part>, rows: &Rows) -> f64 {
         }
     }
     for from in [0, 1 << 63, u64::MAX].into_iter().chain(rows.keys().step_by(97).map(|row| row.0)) {
-        let mut cursor = part.cursor_from(&**device, from);
+        let mut cursor = part.cursor_from(&**device, from, 1 << 16);
         let expected = rows.range((from, TableNumber(0), 0)..).map(|(order, _)| *order);
         for order in expected.take(60) {
             assert_eq!(cursor.next().unwrap().map(|row| row.order()), Some(order), "{from:#x}");

@@ -19,11 +19,13 @@ use crate::cold::trailer::{Counts, Trailer};
 use crate::device::AlignedBuffer;
 use crate::error::Result;
 
-/// Bytes that are written together.
-const UNIT_BYTES: usize = 1 << 20;
-const _: () = assert!(ROW_BYTES_MAX + 2 * (16 << 10) <= UNIT_BYTES);
+/// Most bytes that are written together.
+pub(crate) const UNIT_BYTES_MAX: usize = 1 << 20;
+const _: () = assert!(ROW_BYTES_MAX + 2 * (16 << 10) <= UNIT_BYTES_MAX);
+/// Fewest bytes that are written together: two pages.
+pub(crate) const UNIT_BYTES_MIN: usize = 2 * PAGE_BYTES;
 
-/// Writes the rows of a part to the device, in transfers of at most 1 MiB. A part whose writer is
+/// Writes the rows of a part to the device, in transfers of one length. A part whose writer is
 /// dropped before `finish` is unfinished: the caller removes it.
 #[derive(Debug)]
 pub(crate) struct PartWriter<'d> {
@@ -31,6 +33,7 @@ pub(crate) struct PartWriter<'d> {
     head: PartHead,
     address: u64,
     columns: u32,
+    /// What is written with one transfer. It grows for a block that is longer.
     unit: AlignedBuffer,
     /// The offset of `unit` in the part.
     unit_offset: u64,
@@ -52,13 +55,25 @@ pub(crate) struct PartWriter<'d> {
 
 impl<'d> PartWriter<'d> {
     /// Begins a part. Its filters have `columns` columns, 0 to 16; 0 stands for no filters.
+    /// Transfers have at most 1 MiB.
     pub(crate) fn new(site: PartSite<'d>, head: PartHead, columns: u32) -> Self {
+        Self::with_unit(site, head, columns, UNIT_BYTES_MAX)
+    }
+
+    /// Does what `new` does. Transfers have `unit_bytes` bytes.
+    pub(crate) fn with_unit(
+        site: PartSite<'d>,
+        head: PartHead,
+        columns: u32,
+        unit_bytes: usize,
+    ) -> Self {
+        let unit_bytes = unit_bytes.clamp(UNIT_BYTES_MIN, UNIT_BYTES_MAX) / PAGE_BYTES * PAGE_BYTES;
         assert!(columns <= COLUMNS_MAX, "a filter has at most {COLUMNS_MAX} columns");
         PartWriter {
             site,
             address: part_address(head.number, site.segment_size_bytes),
             columns,
-            unit: AlignedBuffer::zeroed(UNIT_BYTES),
+            unit: AlignedBuffer::zeroed(unit_bytes),
             unit_offset: PAGE_BYTES as u64,
             filled: 0,
             block: BlockBuilder::new(),
@@ -106,8 +121,11 @@ impl<'d> PartWriter<'d> {
     fn begin_block(&mut self, row: &ColdRow<'_>) -> Result<()> {
         let unit_bytes = 1 << self.head.block_bits;
         self.block_bytes = BlockBuilder::bytes_for(row, unit_bytes);
-        if self.filled + self.block_bytes > UNIT_BYTES {
+        if self.filled + self.block_bytes > self.unit.len() {
             self.write_unit()?;
+        }
+        if self.block_bytes > self.unit.len() {
+            self.unit = AlignedBuffer::zeroed(self.block_bytes);
         }
         if self.first_hashes.len() == GROUP_BLOCKS {
             self.close_group(row.hash);
@@ -228,7 +246,7 @@ impl<'d> PartWriter<'d> {
         let padded = self.filled.next_multiple_of(PAGE_BYTES);
         self.unit[self.filled..padded].fill(0);
         self.filled = padded;
-        if self.filled == UNIT_BYTES {
+        if self.filled == self.unit.len() {
             self.write_unit()?;
         }
         let trailer = Trailer {
@@ -256,14 +274,14 @@ impl<'d> PartWriter<'d> {
         Ok(Part::new(self.site, self.head, trailer, (fences, filters), kept))
     }
 
-    /// Writes bytes of the sections, whose length divides `UNIT_BYTES` or ends before it.
+    /// Writes bytes of the sections.
     fn write_section(&mut self, mut bytes: &[u8], crc: &mut u32) -> Result<()> {
         *crc = crc32c::crc32c_append(*crc, bytes);
         while !bytes.is_empty() {
-            if self.filled == UNIT_BYTES {
+            if self.filled == self.unit.len() {
                 self.write_unit()?;
             }
-            let (now, later) = bytes.split_at(bytes.len().min(UNIT_BYTES - self.filled));
+            let (now, later) = bytes.split_at(bytes.len().min(self.unit.len() - self.filled));
             self.unit[self.filled..self.filled + now.len()].copy_from_slice(now);
             self.filled += now.len();
             bytes = later;

@@ -11,6 +11,7 @@ use crate::device::contract::Device;
 use crate::engine::cold::Cold;
 use crate::engine::read_at::ReadAt;
 use crate::engine::retention::Retention;
+use crate::engine::space::tier_memory::TierMemory;
 use crate::engine::space::{Headroom, Space};
 use crate::engine::tables::{Named, Reach, Tables};
 use crate::engine::waiters::Waiters;
@@ -160,9 +161,17 @@ impl Core {
         }
     }
 
-    /// Returns the largest block bits of a part: a block fits a batch's read buffer.
-    pub(crate) fn block_bits_max(&self) -> u8 {
-        self.buffers.bytes_each().ilog2() as u8
+    /// Makes sure that the budget provides the buffers of spills and merges. Called when the bank
+    /// gets its second tier, and before each spill and merge: a new table may have longer rows.
+    /// Waits until the log's writer has written pages. Must be called while not pinned.
+    ///
+    /// # Errors
+    /// `BudgetTooSmall` if the budget can't provide them. The errors of [`Log::give_way`].
+    pub(crate) fn reserve_for_tiers(&self) -> Result<TierMemory> {
+        let memory = self.headroom().tier_memory();
+        self.budget.reserve_for_tiers(memory.bytes_of(self.budget.limits()))?;
+        self.give_way()?;
+        Ok(memory)
     }
 
     /// Makes frames and read cache give up memory after the compactor has added a part. Waits until

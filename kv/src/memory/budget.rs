@@ -46,6 +46,11 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 const FRAMES_MIN: u64 = 7;
 /// Parts of the cold tier take at most the budget divided by this number.
 const COLD_PART: u64 = 2;
+/// The buffers of spills and merges take about the budget divided by this number, or less.
+const TIER_PART: u64 = 8;
+/// In a bank with two tiers, a scan borrows about the budget divided by this number for the parts:
+/// see `store::scan::cold`.
+const COLD_SCAN_PART: u64 = 10;
 /// Number of pages that a scan borrows: one page to read into, and one for bits that mark the rows
 /// of the page.
 pub(crate) const SCAN_PAGES: u64 = 2;
@@ -85,8 +90,12 @@ pub(crate) struct Budget {
     /// `taking`.
     cold_bytes: AtomicU64,
     cache_bytes: AtomicU64,
-    /// Bytes that scans and prefetches have borrowed from the frames.
+    /// Bytes that scans and prefetches have borrowed from the frames. The number grows only under
+    /// the lock `taking`.
     lent_bytes: AtomicU64,
+    /// Bytes that the buffers of spills and merges have. 0 in a bank with one tier. The number
+    /// changes only under the lock `taking`.
+    tier_bytes: AtomicU64,
     /// This lock is held while memory is taken for a frame or for the index. Both then see each
     /// other's memory, so that together they do not exceed the budget.
     taking: Mutex<()>,
@@ -162,6 +171,7 @@ impl Budget {
             cold_bytes: AtomicU64::new(0),
             cache_bytes: AtomicU64::new(0),
             lent_bytes: AtomicU64::new(0),
+            tier_bytes: AtomicU64::new(0),
             taking: Mutex::new(()),
         })
     }
@@ -234,7 +244,8 @@ impl Budget {
     /// Returns the number of frames that the log may have now.
     pub(crate) fn frames_allowed(&self) -> u64 {
         let lent = self.lent_bytes.load(Ordering::Relaxed);
-        self.frames_beside(self.index_bytes() + self.cold_bytes() + self.cache_bytes() + lent)
+        let tiers = self.cold_bytes() + self.tier_bytes();
+        self.frames_beside(self.index_bytes() + tiers + self.cache_bytes() + lent)
     }
 
     /// Returns the bytes that the read cache has taken.
@@ -247,7 +258,7 @@ impl Budget {
     pub(crate) fn cache_bytes_max(&self) -> u64 {
         // Memory for one scan stays with the frames, so that a scan need not wait for the cache.
         let lent = self.lent_bytes.load(Ordering::Relaxed).max(SCAN_PAGES * self.page_bytes);
-        let taken = self.index_bytes() + self.cold_bytes() + lent;
+        let taken = self.index_bytes() + self.cold_bytes() + self.tier_bytes() + lent;
         let shared = (self.total_bytes - self.buffer_bytes).saturating_sub(taken);
         let frames = FRAMES_MIN.max(shared / 16 / self.page_bytes) + self.slack_pages();
         shared.saturating_sub(frames * self.page_bytes)
@@ -293,7 +304,62 @@ impl Budget {
     /// Returns the largest size in bytes of the index and the parts together.
     pub(crate) fn index_bytes_max(&self) -> u64 {
         let frames = self.frames_kept() * self.page_bytes;
-        (self.total_bytes - self.buffer_bytes).saturating_sub(frames)
+        let for_tiers = match self.tier_bytes() {
+            0 => 0,
+            bytes => {
+                bytes + self.lent_bytes_wanted().saturating_sub(self.lent_bytes_beside_index())
+            }
+        };
+        (self.total_bytes - self.buffer_bytes).saturating_sub(frames + for_tiers)
+    }
+
+    /// Returns the bytes that the buffers of spills and merges have.
+    pub(crate) fn tier_bytes(&self) -> u64 {
+        self.tier_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes memory of the frames and the read cache for the buffers of spills and merges, so that
+    /// they have `bytes` bytes, for as long as the store is open. The caller makes frames and cache
+    /// release it ([`is_over`](Self::is_over)).
+    ///
+    /// # Errors
+    /// `BudgetTooSmall` if the log would have too few frames left to begin new pages.
+    pub(crate) fn reserve_for_tiers(&self, bytes: u64) -> Result<()> {
+        let _taking = self.taking.lock();
+        let more = bytes.saturating_sub(self.tier_bytes());
+        if more > self.bytes_beside_frames_min() {
+            let needs = Needs { tier_bytes: bytes, ..self.needs_now() };
+            return Err(Error::BudgetTooSmall {
+                budget_bytes: self.total_bytes,
+                needed_bytes: Self::least(self.page_bytes, needs, self.limits),
+                what: format!("moving rows to the cold tier, with buffers of {bytes} bytes,"),
+            });
+        }
+        self.tier_bytes.fetch_add(more, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns the bytes that are left beside the fewest frames with which the log can turn its
+    /// pages. Frames and read cache may have them.
+    fn bytes_beside_frames_min(&self) -> u64 {
+        let lent = self.lent_bytes.load(Ordering::Relaxed);
+        let taken = self.index_bytes() + self.cold_bytes() + self.tier_bytes() + lent;
+        let frames = self.slack_bytes + (FRAMES_MIN - 1) * self.page_bytes;
+        (self.total_bytes - self.buffer_bytes).saturating_sub(taken + frames)
+    }
+
+    /// Returns what the budget provides for now, beside the log. Buckets and overflow buckets are
+    /// assumed to take half of the index each. The division matters, because each half is rounded
+    /// up to whole units.
+    fn needs_now(&self) -> Needs {
+        let half = self.index_bytes().div_ceil(2);
+        Needs {
+            buckets_bytes: half,
+            overflow_bytes: half,
+            lent_bytes: SCAN_PAGES * self.page_bytes,
+            cold_bytes: self.cold_bytes(),
+            tier_bytes: self.tier_bytes(),
+        }
     }
 
     /// Lends memory of the frames to a scan, which must return it by `take_back`.
@@ -307,29 +373,34 @@ impl Budget {
     /// Lends memory of the frames for the purpose `what`, which the error names. The borrower must
     /// return it by `take_back`.
     pub(crate) fn lend_for(&self, bytes: u64, what: &str) -> Result<()> {
-        let most = self.lent_bytes_max();
-        let order = Ordering::Relaxed;
-        let charge = |lent: u64| Some(lent + bytes);
-        let within = |lent| charge(lent).filter(|&lent| lent <= most);
-        self.lent_bytes.fetch_update(order, order, within).map(|_| ()).map_err(|lent| {
-            // The error suggests a budget. For this, buckets and overflow buckets are assumed to
-            // take half of the index each. The division matters, because each half is rounded up to
-            // whole units.
-            let half = self.index_bytes().div_ceil(2);
-            let lent_bytes = lent + bytes;
-            let cold_bytes = self.cold_bytes();
-            let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes, cold_bytes };
-            Error::BudgetTooSmall {
-                budget_bytes: self.total_bytes,
-                needed_bytes: Self::least(self.page_bytes, needs, self.limits),
-                what: what.into(),
-            }
+        let _taking = self.taking.lock();
+        let lent = self.lent_bytes.load(Ordering::Relaxed);
+        if lent + bytes <= self.lent_bytes_max() && bytes <= self.bytes_beside_frames_min() {
+            self.lent_bytes.fetch_add(bytes, Ordering::Relaxed);
+            return Ok(());
+        }
+        let needs = Needs { lent_bytes: lent + bytes, ..self.needs_now() };
+        Err(Error::BudgetTooSmall {
+            budget_bytes: self.total_bytes,
+            needed_bytes: Self::least(self.page_bytes, needs, self.limits),
+            what: what.into(),
         })
     }
 
     /// Returns the most bytes that may be lent at one time.
     fn lent_bytes_max(&self) -> u64 {
+        let wanted = if self.tier_bytes() > 0 { self.lent_bytes_wanted() } else { 0 };
+        self.lent_bytes_beside_index().max(wanted)
+    }
+
+    /// Returns the most bytes that may be lent if index and parts take all that they may.
+    fn lent_bytes_beside_index(&self) -> u64 {
         (self.frames_kept() + 1 - FRAMES_MIN - self.slack_pages()) * self.page_bytes
+    }
+
+    /// Returns the bytes that a scan of a bank with two tiers borrows, unless its parts are many.
+    fn lent_bytes_wanted(&self) -> u64 {
+        SCAN_PAGES * self.page_bytes + self.total_bytes / COLD_SCAN_PART
     }
 
     /// Returns this number of borrowed bytes to the frames.
@@ -355,8 +426,14 @@ impl Budget {
         let index_bytes = self.index_bytes() + bytes;
         let cold = self.cold_bytes();
         let lent = self.lent_bytes.load(Ordering::Relaxed);
-        let others = self.frames() * self.page_bytes + self.cache_bytes() + cold + lent;
-        let fits = index_bytes + cold <= self.index_bytes_max()
+        let tiers = cold + self.tier_bytes();
+        let others = self.frames() * self.page_bytes + self.cache_bytes() + tiers + lent;
+        let most = self.index_bytes_max();
+        // In a bank with two tiers the index has the rows of a short log, and must leave room for
+        // fences and filters.
+        let alone = if self.tier_bytes() > 0 { most / 2 } else { most };
+        let fits = index_bytes + cold <= most
+            && index_bytes <= alone
             && index_bytes + others <= self.total_bytes - self.buffer_bytes;
         if fits {
             self.index_bytes.store(index_bytes, Ordering::Relaxed);
@@ -399,9 +476,7 @@ impl Budget {
     /// Returns the error for a budget that is too small for parts with `cold_bytes` bytes of fences
     /// and filters.
     pub(crate) fn too_small_for_parts(&self, cold_bytes: u64) -> Error {
-        let half = self.index_bytes().div_ceil(2);
-        let lent_bytes = SCAN_PAGES * self.page_bytes;
-        let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes, cold_bytes };
+        let needs = Needs { cold_bytes, ..self.needs_now() };
         Error::BudgetTooSmall {
             budget_bytes: self.total_bytes,
             needed_bytes: Self::least(self.page_bytes, needs, self.limits),
@@ -417,6 +492,12 @@ impl Budget {
     fn least(page_bytes: u64, needs: Needs, limits: Limits) -> u64 {
         let fits = |total: u64| {
             Self::new(total, page_bytes, limits).is_ok_and(|budget| {
+                // The buffers of spills and merges grow with the budget.
+                let tier_bytes = match needs.tier_bytes {
+                    0 => 0,
+                    bytes => bytes.max(total / TIER_PART),
+                };
+                budget.tier_bytes.store(tier_bytes, Ordering::Relaxed);
                 needs.index_bytes(budget.index_unit_bytes()) + needs.cold_bytes
                     <= budget.index_bytes_max()
                     && needs.cold_bytes <= total / COLD_PART
@@ -453,7 +534,8 @@ impl Budget {
     ) -> Error {
         let (buckets_bytes, overflow_bytes) = index_bytes;
         let lent_bytes = SCAN_PAGES * page_bytes;
-        let needs = Needs { buckets_bytes, overflow_bytes, lent_bytes, cold_bytes: 0 };
+        let needs =
+            Needs { buckets_bytes, overflow_bytes, lent_bytes, cold_bytes: 0, tier_bytes: 0 };
         let index_bytes = buckets_bytes.saturating_add(overflow_bytes);
         let what = match index_bytes {
             0 => format!("a log with pages of {page_bytes} bytes"),
@@ -493,6 +575,8 @@ struct Needs {
     lent_bytes: u64,
     /// The bytes of fences and filters of parts.
     cold_bytes: u64,
+    /// The bytes of the buffers of spills and merges; 0 in a bank with one tier.
+    tier_bytes: u64,
 }
 
 impl Needs {

@@ -234,7 +234,10 @@ impl Store {
     #[cfg(any(test, feature = "testing", feature = "bench"))]
     #[doc(hidden)]
     pub fn begin_second_tier(&self, limits: crate::TierLimits) {
-        self.core().space.begin_second_tier(limits);
+        let core = self.core();
+        core.space.begin_second_tier(limits);
+        // Before the index takes the memory. If there is none, the first spill fails and says so.
+        let _ = core.reserve_for_tiers();
     }
 
     /// True in the process that opened the store, and false in its forked children. A child must

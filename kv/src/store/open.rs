@@ -20,6 +20,7 @@ use crate::cold::list::PartList;
 use crate::device::{self, Device, DeviceOptions};
 use crate::engine::cold::Cold;
 use crate::engine::core::Core;
+use crate::engine::space::tier_memory::reserve_before_loading;
 use crate::engine::space::{Space, compactor, quota_reserve_bytes};
 use crate::engine::tables::named;
 use crate::engine::waiters::Waiters;
@@ -149,8 +150,11 @@ impl Store {
                 (index, Some(recovered))
             }
         };
-        let cold =
-            Cold::load(&checkpoints.parts(&manifest)?, manifest.part_site(&*device), &budget)?;
+        let list = checkpoints.parts(&manifest)?;
+        if !list.parts.is_empty() {
+            reserve_before_loading(&budget, &manifest);
+        }
+        let cold = Cold::load(&list, manifest.part_site(&*device), &budget)?;
         // A process that crashed may have written log beyond `manifest.log_end`, and parts. No
         // checkpoint needs these bytes.
         device.truncate(manifest.log_end)?;

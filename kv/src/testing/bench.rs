@@ -175,8 +175,16 @@ pub struct ColdTier {
     pub runs: usize,
     /// Bytes of memory of fences and filters.
     pub memory_bytes: u64,
+    /// Bytes of memory of the buffers of spills and merges.
+    pub buffers_bytes: u64,
     /// Bytes of the files of all parts.
     pub disk_bytes: u64,
+    /// Largest size of the runs, as a fraction of the size of the base.
+    pub run_share: f64,
+    /// Columns that new filters of runs keep in memory.
+    pub columns: u32,
+    /// Number of blocks that have one fence together.
+    pub stride: u32,
 }
 
 /// Returns the sizes of a store's cold tier.
@@ -184,11 +192,16 @@ pub struct ColdTier {
 pub fn cold_tier(store: &crate::Store) -> ColdTier {
     let core = store.core();
     let view = core.cold.view();
+    let plan = core.cold.memory_plan();
     ColdTier {
         versions: view.rows(),
         parts: view.parts().count(),
         runs: view.runs().count(),
         memory_bytes: view.memory_bytes(),
+        buffers_bytes: core.budget.tier_bytes(),
         disk_bytes: core.cold.disk_bytes(),
+        run_share: plan.run_share,
+        columns: plan.columns,
+        stride: 1 << plan.stride_bits,
     }
 }

@@ -369,7 +369,7 @@ pub fn part(data: &[u8]) {
             steps += 1;
             assert!(steps <= blocks, "an endless search");
         }
-        let _ = part.cursor_from(&device, hash).next();
+        let _ = part.cursor_from(&device, hash, 1 << 16).next();
     }
 }
 

@@ -42,8 +42,9 @@ pub(crate) struct Tier {
     /// tier: memory budget of the store, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     tier_budget: u64,
-    /// tier: bytes of all rows' values over the budget, each ratio measured by itself
-    #[arg(long, value_delimiter = ',', default_value = "10,100")]
+    /// tier: bytes of all rows' values over the budget, each ratio measured by itself [default:
+    /// 10,100; with --quick 10]
+    #[arg(long, value_delimiter = ',', hide_default_value = true)]
     tier_ratios: Vec<u64>,
     /// tier: bytes of a row, each length measured by itself
     #[arg(long, value_delimiter = ',', default_value = "64,512")]
@@ -55,8 +56,15 @@ pub(crate) struct Tier {
 
 impl Tier {
     pub(crate) fn quicken(&mut self) {
-        (self.tier_budget, self.tier_ratios) = (self.tier_budget.min(8), vec![10]);
+        self.tier_budget = self.tier_budget.min(8);
         self.tier_row_bytes = vec![64];
+        if self.tier_ratios.is_empty() {
+            self.tier_ratios = vec![10];
+        }
+    }
+
+    fn ratios(&self) -> &[u64] {
+        if self.tier_ratios.is_empty() { &[10, 100] } else { &self.tier_ratios }
     }
 }
 
@@ -110,7 +118,7 @@ fn write_number(value: &mut [u8], number: u64) {
 pub(crate) fn measure(tier: &Tier, common: &Common, figures: &mut Vec<Row>) -> Result<()> {
     ensure!(tier.tier_row_bytes.iter().all(|&bytes| bytes >= 8), "--tier-row-bytes is below 8");
     for &row_bytes in &tier.tier_row_bytes {
-        for &ratio in &tier.tier_ratios {
+        for &ratio in tier.ratios() {
             let rows = (tier.tier_budget << 20) * ratio / row_bytes as u64;
             let directory = scratch_in(&common.directory)?;
             let options = StoreOptions {
@@ -263,6 +271,10 @@ impl Case<'_> {
         let live = (self.rows * (self.row_bytes as u64 + HEAD_BYTES)) as f64;
         vec![
             ("memory per row: fences and filters", "bytes/row", tier.memory_bytes as f64 / rows),
+            ("memory per row: buffers", "bytes/row", tier.buffers_bytes as f64 / rows),
+            ("u, largest size of runs over base", "x", tier.run_share),
+            ("columns of filters", "columns", f64::from(tier.columns)),
+            ("blocks of a fence", "blocks", f64::from(tier.stride)),
             ("versions at rest per row", "versions/row", tier.versions as f64 / rows),
             ("runs", "runs", tier.runs as f64),
             ("parts", "parts", tier.parts as f64),

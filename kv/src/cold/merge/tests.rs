@@ -13,6 +13,9 @@ const KEYS: u64 = 14;
 const TARGET: Target<'static> = Target {
     bank: 0xB0_0B5E,
     memory: &KeepAll,
+    // A block for each of several sources, or some.
+    cursors_bytes: 64 << 10,
+    writer_bytes: 8 << 10,
     columns: 9,
     part_bytes: 24 << 10,
     block_bits_max: 14,

@@ -1,9 +1,10 @@
 //! Which merge is next, and how many bytes of runs the base lacks.
 //!
-//! *Consolidation* joins [`LEVEL_RUNS`] runs of a level into one run of the next level. So a search
-//! passes few runs although each spill adds one. A *base merge* joins the base part at the cursor
-//! and all runs that the part lacks. The cursor passes all hashes in turn, so each base part waits
-//! equally long. The rules are functions of a view's shape, which is small and has no rows.
+//! *Consolidation* joins runs of a level, [`LEVEL_RUNS`] if memory allows, into one run of the next
+//! level. So a search passes few runs although each spill adds one. A *base merge* joins the base
+//! part at the cursor and all runs that the part lacks. The cursor passes all hashes in turn, so
+//! each base part waits equally long. The rules are functions of a view's shape, which is small and
+//! has no rows.
 //!
 //! **Damage.** A merge that meets a damaged block is given up, and its range of hashes, or its
 //! runs, are left out from then on. All other hashes are merged.
@@ -16,8 +17,17 @@ use super::view::ColdView;
 use crate::cold::part::Part;
 use crate::sync::{Planted, planted};
 
-/// Number of runs of a level that consolidation joins.
+/// Number of runs of a level that consolidation joins, if memory allows.
 pub(crate) const LEVEL_RUNS: usize = 16;
+
+/// How many runs there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RunLimits {
+    /// Number of runs of a level that consolidation joins.
+    pub(crate) level: usize,
+    /// Number of runs of all levels above which base merges are due.
+    pub(crate) all: usize,
+}
 
 /// A merge that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +67,11 @@ pub(crate) struct Dues {
     pub(crate) base_bytes: u64,
     /// The bytes of runs that the base lacks.
     pub(crate) run_bytes: u64,
+    /// True if there are more runs than a scan can surely merge.
+    pub(crate) has_too_many_runs: bool,
     pub(crate) consolidation: Option<Due>,
+    /// The bytes of the runs that the consolidation joins.
+    pub(crate) consolidated_bytes: u64,
     pub(crate) base_merge: Option<Due>,
 }
 
@@ -81,7 +95,13 @@ struct RunShape {
 impl Dues {
     /// Returns what is due in `view`. The next base merge begins at the hash `cursor`, and joins
     /// parts until they have `joined_bytes`.
-    pub(crate) fn of(view: &ColdView, cursor: u64, joined_bytes: u64, spared: &Spared) -> Self {
+    pub(crate) fn of(
+        view: &ColdView,
+        cursor: u64,
+        joined_bytes: u64,
+        limits: RunLimits,
+        spared: &Spared,
+    ) -> Self {
         let shape = |part: &Arc<Part>| Shape {
             hashes: part.head().hashes.clone(),
             through: *part.head().runs.end(),
@@ -94,21 +114,30 @@ impl Dues {
             parts: parts.iter().map(shape).collect(),
         };
         let runs: Vec<RunShape> = view.runs().map(run).collect();
-        Self::of_shapes(&base, &runs, cursor, joined_bytes, spared)
+        Self::of_shapes(&base, &runs, (cursor, joined_bytes), limits, spared)
     }
 
     fn of_shapes(
         base: &[Shape],
         runs: &[RunShape],
-        cursor: u64,
-        joined_bytes: u64,
+        (cursor, joined_bytes): (u64, u64),
+        limits: RunLimits,
         spared: &Spared,
     ) -> Self {
         let of_runs = runs.iter().flat_map(|run| &run.parts);
+        let consolidated = consolidation(runs, limits.level, spared);
+        let bytes_of = |runs: &[RunShape]| -> u64 {
+            runs.iter().flat_map(|run| &run.parts).map(|part| part.bytes).sum()
+        };
         Dues {
             base_bytes: base.iter().map(|part| part.bytes).sum(),
             run_bytes: of_runs.map(|part| lacking_bytes(part, base)).sum(),
-            consolidation: consolidation(runs, spared),
+            has_too_many_runs: runs.len() > limits.all,
+            consolidated_bytes: consolidated.map_or(0, bytes_of),
+            consolidation: consolidated.and_then(|runs| {
+                let (newest, oldest) = (runs.first()?, runs.last()?);
+                Some(Due::Consolidation(*oldest.numbers.start()..=*newest.numbers.end()))
+            }),
             base_merge: base_merge(base, runs, cursor, joined_bytes, spared),
         }
     }
@@ -147,17 +176,18 @@ fn lacking_bytes(part: &Shape, base: &[Shape]) -> u64 {
     (part.bytes as f64 * (1.0 - merged / width(&part.hashes)).max(0.0)) as u64
 }
 
-/// Returns the consolidation that is due at the lowest level. `runs` has the newest run first.
-fn consolidation(runs: &[RunShape], spared: &Spared) -> Option<Due> {
+/// Returns the runs of the consolidation that is due at the lowest level: `count` of one level.
+/// `runs` has the newest run first.
+fn consolidation<'r>(
+    runs: &'r [RunShape],
+    count: usize,
+    spared: &Spared,
+) -> Option<&'r [RunShape]> {
     let is_spared = |run: &RunShape| spared.runs.contains(run.numbers.end());
     let of_one_level = runs.chunk_by(|a, b| a.level == b.level && is_spared(a) == is_spared(b));
-    let due = of_one_level.filter(|runs| runs.len() >= LEVEL_RUNS && !is_spared(&runs[0]));
+    let mut due = of_one_level.filter(|runs| runs.len() >= count && !is_spared(&runs[0]));
     // The oldest runs are joined, so newer ones of the level stay in order.
-    { due }.find_map(|runs| {
-        let oldest = &runs[runs.len() - LEVEL_RUNS..];
-        let (newest, oldest) = (oldest.first()?, oldest.last()?);
-        Some(Due::Consolidation(*oldest.numbers.start()..=*newest.numbers.end()))
-    })
+    due.next().map(|runs| &runs[runs.len() - count..])
 }
 
 /// Returns the base merge at the cursor. `None` if the base has all that it may merge.
@@ -196,6 +226,7 @@ mod tests {
     use super::*;
 
     const QUARTER: u64 = 1 << 62;
+    const LIMITS: RunLimits = RunLimits { level: LEVEL_RUNS, all: 63 };
 
     /// Returns a base of four parts that have merged the runs up to `through`.
     fn base(through: [u64; 4]) -> Vec<Shape> {
@@ -215,7 +246,7 @@ mod tests {
     }
 
     fn due(base: &[Shape], runs: &[RunShape], cursor: u64) -> Dues {
-        Dues::of_shapes(base, runs, cursor, 0, &Spared::default())
+        Dues::of_shapes(base, runs, (cursor, 0), LIMITS, &Spared::default())
     }
 
     #[test]
@@ -246,7 +277,13 @@ mod tests {
     fn short_base_parts_are_joined() {
         let of = |cursor, joined_bytes| {
             let runs = [run(7..=7, 0)];
-            Dues::of_shapes(&base([0; 4]), &runs, cursor, joined_bytes, &Spared::default())
+            Dues::of_shapes(
+                &base([0; 4]),
+                &runs,
+                (cursor, joined_bytes),
+                LIMITS,
+                &Spared::default(),
+            )
         };
         let hashes =
             |from: u64, to: u64| Some(Due::IntoBase(*quarter(from).start()..=*quarter(to).end()));
@@ -269,11 +306,25 @@ mod tests {
     }
 
     #[test]
+    fn with_little_memory_fewer_runs_are_joined_and_all_of_them_are_few() {
+        let runs: Vec<RunShape> = (0..5).rev().map(|i| run(i + 1..=i + 1, 0)).collect();
+        let of = |level, all| {
+            let limits = RunLimits { level, all };
+            let dues = Dues::of_shapes(&[], &runs, (0, 0), limits, &Spared::default());
+            (dues.consolidation, dues.consolidated_bytes, dues.has_too_many_runs)
+        };
+        assert_eq!(of(6, 5), (None, 0, false));
+        assert_eq!(of(6, 4), (None, 0, true));
+        assert_eq!(of(2, 4), (Some(Due::Consolidation(1..=2)), 80, true));
+        assert_eq!(of(4, 5), (Some(Due::Consolidation(1..=4)), 160, false));
+    }
+
+    #[test]
     fn what_is_damaged_is_left_out_and_the_rest_is_merged() {
         let runs: Vec<RunShape> = (0..40).rev().map(|i| run(i + 1..=i + 1, 0)).collect();
         let base = base([0; 4]);
         let mut spared = Spared::default();
-        let of = |spared: &Spared| Dues::of_shapes(&base, &runs, QUARTER, 1000, spared);
+        let of = |spared: &Spared| Dues::of_shapes(&base, &runs, (QUARTER, 1000), LIMITS, spared);
         spared.leave_out(&Due::IntoBase(quarter(2)));
         assert_eq!(of(&spared).base_merge, Some(Due::IntoBase(quarter(1))), "it is not joined");
         spared.leave_out(&Due::IntoBase(quarter(1)));

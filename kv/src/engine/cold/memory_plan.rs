@@ -36,9 +36,11 @@ const FENCE_PART: u64 = 8;
 /// Parts of runs leave this fraction of the parts' memory to base merges, which free the memory of
 /// runs.
 const MERGE_PART: u64 = 16;
-/// Most bytes of blocks that a lookup reads together. More would take the drive longer than reads of
-/// several blocks.
+/// Most bytes of blocks that a lookup reads together. More would take the drive longer than several
+/// reads of a block.
 const RANGE_BYTES_MAX: usize = 64 << 10;
+/// The shortest blocks have `1 << BLOCK_BITS_MIN` bytes.
+const BLOCK_BITS_MIN: u8 = 12;
 /// Bytes of a column of a filter for each row: 1.12 bits.
 const COLUMN_BYTES: f64 = 0.14;
 
@@ -133,11 +135,24 @@ impl MemoryPlan {
     /// not that much left. Parts of runs leave some memory to those of the base. Not even the
     /// result may fit.
     pub(crate) fn keep(&self, budget: &Budget, part: &PartNeeds) -> Keep {
-        let left_bytes = match part.kind {
-            Kind::Base => budget.cold_bytes_left(),
-            Kind::Run => for_runs(budget.cold_bytes_max()).saturating_sub(budget.cold_bytes()),
-        };
+        let left_bytes = bytes_left(budget, part.kind);
         self.keep_within(left_bytes, stride_bits_max(budget, part.block_bits), part)
+    }
+
+    /// True if a run with `data_bytes` bytes of rows may have the fewest fences.
+    pub(crate) fn fits_run(&self, budget: &Budget, data_bytes: u64) -> bool {
+        let block_bits = BLOCK_BITS_MIN;
+        let units = data_bytes.div_ceil(1 << block_bits);
+        let run = PartNeeds {
+            kind: Kind::Run,
+            block_bits,
+            columns: 0,
+            filter_words: 0,
+            blocks: units,
+            long_blocks: 0,
+            units,
+        };
+        run.memory_bytes(self.keep(budget, &run)) <= bytes_left(budget, Kind::Run)
     }
 
     /// Returns what stays of a part that may take `left_bytes` of memory.
@@ -152,6 +167,13 @@ impl MemoryPlan {
     }
 }
 
+/// Returns the largest block bits of a new part: 12 to 14. A block has at most a 64th of the
+/// budget, because each source of a merge and of a scan needs memory for one. It then fits a read
+/// buffer, too.
+pub(crate) fn block_bits_max(budget_bytes: u64) -> u8 {
+    (budget_bytes / 64).max(1).ilog2().clamp(u32::from(BLOCK_BITS_MIN), 14) as u8
+}
+
 /// Returns the binary logarithm of the number of blocks that a lookup reads together at most. They
 /// fit a read buffer.
 fn stride_bits_max(budget: &Budget, block_bits: u8) -> u32 {
@@ -159,6 +181,14 @@ fn stride_bits_max(budget: &Budget, block_bits: u8) -> u32 {
     let buffer_bytes = Buffers::bytes_each_of(read_bytes, budget.page_bytes() as usize);
     let range_bytes = buffer_bytes.min(RANGE_BYTES_MAX);
     range_bytes.ilog2().saturating_sub(u32::from(block_bits))
+}
+
+/// Returns the bytes that new parts of a kind may take. Those of runs leave some to base merges.
+pub(crate) fn bytes_left(budget: &Budget, kind: Kind) -> u64 {
+    match kind {
+        Kind::Base => budget.cold_bytes_left(),
+        Kind::Run => for_runs(budget.cold_bytes_max()).saturating_sub(budget.cold_bytes()),
+    }
 }
 
 /// Returns the bytes that base and runs may take, of `limit_bytes` that parts may take.

@@ -57,7 +57,11 @@ use view::ColdView;
 impl PartMemory for Cold {
     fn keep(&self, needs: &PartNeeds) -> Result<Kept> {
         let keep = self.memory_plan().keep(&self.budget, needs);
-        let charge = self.budget.charge_cold(needs.memory_bytes(keep))?;
+        let bytes = needs.memory_bytes(keep);
+        if bytes > memory_plan::bytes_left(&self.budget, needs.kind) {
+            return Err(self.budget.too_small_for_parts(self.budget.cold_bytes() + bytes));
+        }
+        let charge = self.budget.charge_cold(bytes)?;
         Ok(Kept { keep, charge: Some(charge) })
     }
 }
@@ -249,6 +253,11 @@ impl Cold {
 
     pub(crate) fn set_cursor(&self, hash: u64) {
         self.state.lock().cursor = hash;
+    }
+
+    /// True if there is memory for the fewest fences of a run with `data_bytes` bytes of rows.
+    pub(crate) fn has_memory_for_run(&self, data_bytes: u64) -> bool {
+        self.memory_plan().fits_run(&self.budget, data_bytes)
     }
 
     /// Returns how much of the fences and filters stays in memory.

@@ -24,6 +24,7 @@ pub(crate) struct ColdView {
     /// comes first: it has the rows of the other.
     runs: Vec<Run>,
     base_size: BaseSize,
+    longest_block_bytes: u64,
     rows: u64,
     memory_bytes: u64,
     file_bytes: u64,
@@ -72,6 +73,8 @@ impl ColdView {
         let rows = sum(Part::rows);
         let memory_bytes = sum(|part| part.memory_bytes() as u64);
         let file_bytes = sum(Part::file_bytes);
+        let longest_block_bytes = parts.iter().map(|part| part.longest_block_bytes()).max();
+        let longest_block_bytes = longest_block_bytes.unwrap_or(0) as u64;
         let base_size = BaseSize::of(parts.iter().map(|part| (part.needs(), part.rows())));
         let (base, of_runs): (Vec<_>, Vec<_>) =
             parts.into_iter().partition(|part| part.head().kind == Kind::Base);
@@ -87,7 +90,16 @@ impl ColdView {
         };
         let runs = runs.into_iter().rev().map(run).collect();
         let base = Ranged::of(base);
-        ColdView { number, base, runs, base_size, rows, memory_bytes, file_bytes }
+        ColdView {
+            number,
+            base,
+            runs,
+            base_size,
+            longest_block_bytes,
+            rows,
+            memory_bytes,
+            file_bytes,
+        }
     }
 
     /// Returns the next view: this one with the parts `added` and without the parts whose numbers
@@ -119,6 +131,11 @@ impl ColdView {
     /// Returns the size of the base. Without a base, the runs will become the base.
     pub(crate) fn base_size(&self) -> BaseSize {
         self.base_size
+    }
+
+    /// Length of the longest block of a part in bytes. 0 without parts.
+    pub(crate) fn longest_block_bytes(&self) -> u64 {
+        self.longest_block_bytes
     }
 
     /// Bytes of memory of all parts.

@@ -57,7 +57,7 @@ pub(crate) fn compact_all(core: &Core, marked: Option<&Marked>) -> Result<Compac
         }
         let begin = log.begin();
         let worked = match has_two_tiers {
-            true => compaction.spill(),
+            true => make_memory(core, &mut compaction).and_then(|()| compaction.spill()),
             false => compaction.compact_page(),
         };
         let stop = |error: &Error| match has_two_tiers {
@@ -101,8 +101,8 @@ fn count_marked(core: &Core, compaction: &mut Compaction<'_>, marked: &Marked) -
         newest_run == 0
             || !view.base().is_empty() && base.all(|p| *p.head().runs.end() >= newest_run)
     };
-    // The loop ends: the cursor passes each base part once, and a part that it has passed has
-    // merged the present runs. Damaged parts are left out.
+    // The loop ends: each merge brings runs into the base parts at the cursor, which passes all of
+    // them in turn. Damaged parts are left out.
     while !is_merged() {
         let due = core.headroom().base_merge(&mut signal.state.lock());
         let Some(due) = due else { return Ok(()) };
@@ -172,6 +172,19 @@ fn merge_next(core: &Core, compaction: &mut Compaction<'_>) -> Result<bool> {
     let Some(merge) = next else { return Ok(false) };
     compaction.merge(&merge, false).inspect_err(|error| core.space.signal.stop_tiers(error))?;
     Ok(!core.space.signal.state.lock().shutdown)
+}
+
+/// Makes the merges without which there is no memory for another run.
+fn make_memory(core: &Core, compaction: &mut Compaction<'_>) -> Result<()> {
+    let next = || core.headroom().merge_before_spill(&mut core.space.signal.state.lock());
+    // The loop ends: see `merge_before_spill`.
+    while let Some(merge) = next() {
+        compaction.merge(&merge, false)?;
+        if core.space.signal.state.lock().shutdown {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Compacts the oldest page. Returns the number of bytes copied.

@@ -4,7 +4,8 @@
 //! - [`Space`]: the state. `options`: when and how fast compaction frees space.
 //! - `room`: the room that the log has, below its quota and on the disk ([`Headroom`]).
 //! - `pressure`: how far the log's length exceeds the size that its rows need.
-//! - `tiers`: when a bank has two tiers, and which spills and merges are due then.
+//! - `tiers`: when a bank has two tiers, and which spills and merges are due then. `tier_memory`:
+//!   the memory that these take.
 //! - `waiting`: when there is work for compaction, and what a writer does that lacks room or is too
 //!   far ahead of compaction.
 //! - `pins`: the checkpoints and scans that keep old space, and how other space is given back.
@@ -23,6 +24,7 @@ pub(crate) mod pins;
 mod pressure;
 mod room;
 mod signal;
+pub(crate) mod tier_memory;
 mod tiers;
 mod waiting;
 

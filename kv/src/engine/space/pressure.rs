@@ -88,9 +88,6 @@ impl Pressure {
 
 /// The log of a bank in two tiers may be at most this multiple of its frames and its read cache.
 const LOG_SHARE: f64 = 1.25;
-/// The log of a bank in two tiers holds the rows of at least this number of batches. A row that a
-/// batch got is then in the log when the next batch changes it.
-const LOG_BATCHES: u64 = 2;
 /// The base counts as at least this number of sort buffers. So a young bank does not merge after
 /// each spill.
 const BASE_BUFFERS_MIN: u64 = 16;
@@ -153,12 +150,12 @@ impl Debt {
 }
 
 /// Returns the largest length in bytes of the log of a bank in two tiers. `memory_bytes` is the
-/// size of frames and read cache, and `batch_bytes` the size of the rows of the largest batch. A
-/// bank that gets its second tier has a longer log, whose shortest length since then is
+/// size of frames and read cache. A longer log would save no reads: its older rows are not in
+/// memory either. A row with outstanding Gets stays in the log, however long its batch is. A bank
+/// that gets its second tier has a longer log, whose shortest length since then is
 /// `shortest_bytes`. Its limit shrinks with the log, so its writers do not wait.
-pub(super) fn log_limit_bytes(memory_bytes: u64, batch_bytes: u64, shortest_bytes: u64) -> u64 {
-    let share = (memory_bytes as f64 * LOG_SHARE) as u64;
-    share.max(LOG_BATCHES * batch_bytes).max(shortest_bytes)
+pub(super) fn log_limit_bytes(memory_bytes: u64, shortest_bytes: u64) -> u64 {
+    ((memory_bytes as f64 * LOG_SHARE) as u64).max(shortest_bytes)
 }
 
 /// Returns the largest size in bytes of runs that are not merged into a base of `base_bytes` bytes.
@@ -271,9 +268,8 @@ mod tests {
 
     #[test]
     fn limits_of_log_and_runs() {
-        assert_eq!(log_limit_bytes(800, 0, 0), 1000);
-        assert_eq!(log_limit_bytes(800, 600, 0), 1200, "two batches");
-        assert_eq!(log_limit_bytes(800, 600, 5000), 5000, "a log of before");
+        assert_eq!(log_limit_bytes(800, 0), 1000);
+        assert_eq!(log_limit_bytes(800, 5000), 5000, "a log of before");
         assert_eq!(run_limit_bytes(0, 100, 0.4), 640);
         assert_eq!(run_limit_bytes(1600, 100, 0.4), 640);
         assert_eq!(run_limit_bytes(10_000, 100, 0.4), 4000);

@@ -5,14 +5,14 @@ use super::Space;
 use super::pressure::{Debt, log_limit_bytes, run_limit_bytes};
 use super::room::Headroom;
 use super::signal::CompactorState;
+use super::tier_memory::TierMemory;
 use crate::device::placement::part_span_bytes;
 use crate::engine::cold::dues::{Due, Dues};
+use crate::engine::cold::memory_plan::block_bits_max;
 use crate::engine::cold::sort_buffer::SortBuffer;
 
-/// The sort buffer has the memory budget divided by this number.
-const SORT_BUFFER_PART: u64 = 32;
-/// The sort buffer has room for at least this number of bytes: 36 blocks of a part.
-const SORT_BUFFER_BYTES_MIN: u64 = 36 * (4 << 10);
+/// Bytes of a block with one row beside the row.
+const BLOCK_BYTES_BESIDE_ROW: u64 = 36;
 /// A part of the base has the bytes of at most this number of sort buffers.
 const BASE_PART_BUFFERS: u64 = 8;
 
@@ -70,16 +70,23 @@ impl Headroom<'_> {
         self.cold.has_rows() && !keeps_one_tier() || self.space.wants_second_tier()
     }
 
+    /// Returns the memory of spills and merges.
+    pub(crate) fn tier_memory(&self) -> TierMemory {
+        let budget = &self.space.budget;
+        let longest = longest_block_bytes(self.tables.longest_record(), budget.total_bytes());
+        let segment_bytes = self.cold.segment_bytes();
+        let (total_bytes, page_bytes) = (budget.total_bytes(), self.log.page_bytes());
+        let mut memory = TierMemory::of(total_bytes, page_bytes, segment_bytes, longest);
+        if let Some(limits) = self.space.tier_limits.get() {
+            let page = SortBuffer::bytes_for_page(self.log.page_bytes());
+            memory.sort_buffer_bytes = limits.sort_buffer_bytes.max(page);
+        }
+        memory
+    }
+
     /// Returns the size of the sort buffer in bytes.
     pub(super) fn sort_buffer_bytes(&self) -> u64 {
-        let page = SortBuffer::bytes_for_page(self.log.page_bytes());
-        if let Some(limits) = self.space.tier_limits.get() {
-            return limits.sort_buffer_bytes.max(page);
-        }
-        // A run of one sort buffer is one part, which must fit its span with fences and filters.
-        let span = part_span_bytes(self.cold.segment_bytes());
-        let bytes = (self.space.budget.total_bytes() / SORT_BUFFER_PART).min(span / 2);
-        bytes.max(page).max(SORT_BUFFER_BYTES_MIN)
+        self.tier_memory().sort_buffer_bytes
     }
 
     /// Returns the size in bytes at which merges end a part of the base.
@@ -102,7 +109,7 @@ impl Headroom<'_> {
             Some(limits) => limits.log_bytes,
             None => {
                 let frames = budget.frames_allowed() * budget.page_bytes();
-                log_limit_bytes(frames + budget.cache_bytes(), 0, shortest_bytes)
+                log_limit_bytes(frames + budget.cache_bytes(), shortest_bytes)
             }
         };
         let dues = self.dues(state);
@@ -117,7 +124,9 @@ impl Headroom<'_> {
         let known = &mut state.dues;
         if known.as_ref().is_none_or(|(number, _)| *number != view.number()) {
             let joined_bytes = self.base_part_bytes() / 2;
-            let dues = Dues::of(&view, self.cold.cursor(), joined_bytes, &state.spared);
+            let longest = view.longest_block_bytes();
+            let limits = self.tier_memory().run_limits(self.space.budget.total_bytes(), longest);
+            let dues = Dues::of(&view, self.cold.cursor(), joined_bytes, limits, &state.spared);
             *known = Some((view.number(), dues));
         }
         &known.get_or_insert_default().1
@@ -138,7 +147,8 @@ impl Headroom<'_> {
         };
         let whole = self.log.flushed().saturating_sub(self.log.begin()) >= run_bytes;
         if whole && (debt.exceeds_log() || urgent) {
-            return Some(Work::Spill);
+            let merge = self.merge_before_spill(state);
+            return Some(merge.map_or(Work::Spill, Work::Merge));
         }
         self.merge_work(state, urgent).map(Work::Merge)
     }
@@ -148,13 +158,37 @@ impl Headroom<'_> {
         self.dues(state).base_merge.clone()
     }
 
+    /// Returns a merge that has to come before the next spill, because there is no memory for the
+    /// fences of another run.
+    ///
+    /// A bank with little memory therefore never stops while its base fits. Each such merge brings
+    /// all runs, or the oldest ones, into the base parts at the cursor, which passes all of them in
+    /// turn. No spill adds runs meanwhile. So after finitely many merges no run is left, or the
+    /// fences of another run fit. If they do not fit although no run is left, the base alone is too
+    /// large for the budget: the spill then fails and says which budget would do.
+    pub(super) fn merge_before_spill(&self, state: &mut CompactorState) -> Option<Due> {
+        match self.cold.has_memory_for_run(self.sort_buffer_bytes()) {
+            true => None,
+            false => self.dues(state).base_merge.clone(),
+        }
+    }
+
     /// Returns the merge that is due. If `urgent` is true, because a writer lacks room, also
     /// returns one that can free space.
     pub(super) fn merge_work(&self, state: &mut CompactorState, urgent: bool) -> Option<Due> {
         let debt = self.debt(state);
         let merges_into_base = debt.exceeds_runs() || urgent && debt.has_space_in_runs();
         let dues = self.dues(state);
-        let due = dues.consolidation.as_ref();
+        let has_memory = self.cold.has_memory_for_run(dues.consolidated_bytes);
+        let merges_into_base = merges_into_base || dues.has_too_many_runs || !has_memory;
+        let due = dues.consolidation.as_ref().filter(|_| has_memory);
         due.or(dues.base_merge.as_ref().filter(|_| merges_into_base)).cloned()
     }
+}
+
+/// Returns the length of the longest block of a part that has records of up to `record_bytes`.
+pub(crate) fn longest_block_bytes(record_bytes: usize, budget_bytes: u64) -> u64 {
+    // A row is shorter than its record in the log. The block has a header and a checksum too.
+    let block_bytes = 1 << block_bits_max(budget_bytes);
+    (record_bytes as u64 + BLOCK_BYTES_BESIDE_ROW).next_multiple_of(4 << 10).max(block_bytes)
 }

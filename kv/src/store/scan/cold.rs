@@ -4,8 +4,8 @@
 //! (`record::hash`), so it notes the hashes of the table's rows and tombstones in the log. The rows
 //! of the log are returned when the log is read for the first slice.
 //!
-//! **Memory.** The noted hashes take up to a sixteenth of the memory budget. The cursors take a
-//! sixteenth too, but each at least one block.
+//! **Memory.** The noted hashes take up to a 32nd of the memory budget. The cursors take a
+//! sixteenth, but each at least one block.
 
 use std::sync::Arc;
 
@@ -20,8 +20,10 @@ use crate::error::{Error, Result};
 use crate::operation::Width;
 use crate::record::address::TableNumber;
 
-/// The noted hashes take at most the budget divided by this number, and so do the cursors.
-const BUDGET_PART: u64 = 16;
+/// The noted hashes take at most the budget divided by this number.
+const HASHES_PART: u64 = 32;
+/// The cursors take at most the budget divided by this number, unless each has one block.
+const CURSORS_PART: u64 = 16;
 /// Smallest number of hashes that a slice has room for.
 const HASHES_MIN: usize = 512;
 
@@ -96,13 +98,12 @@ impl ColdScan {
         if view.is_empty() {
             return None;
         }
-        let block_bits = view.parts().map(|part| part.head().block_bits).max()?;
         let cursors = view.runs().count() + usize::from(!view.base().is_empty());
-        let share_bytes = (budget_bytes / BUDGET_PART) as usize;
-        let block_bytes = 1 << block_bits;
-        let unit_bytes = (share_bytes / cursors / block_bytes).max(1) * block_bytes;
-        let unit_bytes = unit_bytes.min(UNIT_BYTES);
-        let noted_max = (share_bytes / size_of::<u64>()).max(HASHES_MIN);
+        let block_bytes = view.longest_block_bytes() as usize;
+        let share_bytes = (budget_bytes / CURSORS_PART) as usize;
+        let unit_bytes = (share_bytes / cursors).max(block_bytes).min(UNIT_BYTES);
+        let noted_max = (budget_bytes / HASHES_PART) as usize / size_of::<u64>();
+        let noted_max = noted_max.max(HASHES_MIN);
         let scan = ColdScan {
             view,
             device: Arc::clone(device),

@@ -108,7 +108,17 @@ impl Shelf {
     /// The errors of the merge.
     pub fn consolidate(&self, runs: &[ColdPart], columns: u32) -> Result<Vec<ColdPart>> {
         let (part_bytes, block_bits_max) = (SPAN_BYTES / 2, 14);
-        let target = Target { bank: 1, memory: &KeepAll, columns, part_bytes, block_bits_max };
+        let (cursors_bytes, writer_bytes) = (runs.len() << 20, 1 << 20);
+        let memory = &KeepAll;
+        let target = Target {
+            bank: 1,
+            memory,
+            cursors_bytes,
+            writer_bytes,
+            columns,
+            part_bytes,
+            block_bits_max,
+        };
         let runs = runs.iter().map(|run| vec![Arc::clone(&run.0)]).collect();
         let new_part = || {
             let number = self.next.fetch_add(1, Ordering::Relaxed);

@@ -15,15 +15,19 @@
 //! damaged block, later merges leave out the hashes or the runs of this merge
 //! (`engine::cold::dues`).
 
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Compaction;
 use crate::cold::merge::{Merge, Merged, NewPart, Parts, Target};
+use crate::cold::part::Part;
 use crate::engine::cold::dues::{Due, is_merged, overlap};
-use crate::engine::cold::memory_plan::RUN_COLUMNS;
+use crate::engine::cold::memory_plan::{RUN_COLUMNS, block_bits_max};
 use crate::engine::cold::view::ColdView;
 use crate::engine::core::Core;
 use crate::engine::space::compactor::{free_in_strides, rest};
+use crate::engine::space::tier_memory::TierMemory;
 use crate::engine::space::tiers::Work;
 use crate::error::{Error, Result};
 
@@ -35,6 +39,9 @@ const BASE_COLUMNS: u32 = 0;
 /// Number of parts of a consolidated run that is longer than a part of the base. Its parts go one
 /// after another as base merges pass.
 const RUN_PARTS: u64 = 16;
+/// Such a part has at least this length, because header, trailer, fences and filters take 12 KiB or
+/// more.
+const RUN_PART_BYTES_MIN: u64 = 64 << 10;
 
 /// Why a merge has no result.
 enum Ended {
@@ -61,6 +68,7 @@ impl Compaction<'_> {
     pub(in super::super) fn merge(&mut self, due: &Due, rests: bool) -> Result<()> {
         let core = self.core;
         let view = core.cold.view();
+        let due = &alone_if_limited(&view, due, core.headroom().tier_memory());
         let mut begun = Vec::new();
         let merged = self.merged(&view, due, rests, &mut begun);
         let published = merged.and_then(|merged| Ok(publish(core, due, merged)?));
@@ -89,7 +97,7 @@ impl Compaction<'_> {
     ) -> std::result::Result<Merged, Ended> {
         let core = self.core;
         let signal = &core.space.signal;
-        let mut merge = begin(core, view, due)?;
+        let mut merge = begin(core, view, due, core.reserve_for_tiers()?)?;
         // The loop ends with the rows of the merge's parts.
         loop {
             let started = Instant::now();
@@ -122,7 +130,7 @@ impl Compaction<'_> {
 }
 
 /// Begins a merge of parts of `view`.
-fn begin<'c>(core: &'c Core, view: &ColdView, due: &Due) -> Result<Merge<'c>> {
+fn begin<'c>(core: &'c Core, view: &ColdView, due: &Due, buffers: TierMemory) -> Result<Merge<'c>> {
     let site = core.part_site();
     let own = core.part_head();
     // A part gets its number before the tables of its rows are looked up: see
@@ -130,37 +138,85 @@ fn begin<'c>(core: &'c Core, view: &ColdView, due: &Due) -> Result<Merge<'c>> {
     let new_part = move || NewPart { number: core.cold.next_part(), salt: own.salt };
     let is_dropped = |table| core.tables.of(table).is_none();
     let part_bytes = core.headroom().base_part_bytes();
-    let (bank, block_bits_max) = (own.bank, core.block_bits_max());
-    let memory = &core.cold;
+    let target = Target {
+        bank: own.bank,
+        memory: &core.cold,
+        cursors_bytes: buffers.cursors_bytes as usize,
+        writer_bytes: buffers.writer_bytes as usize,
+        columns: BASE_COLUMNS,
+        part_bytes,
+        block_bits_max: block_bits_max(core.budget.total_bytes()),
+    };
     match due {
         Due::Consolidation(numbers) => {
-            let joined = |of: &std::ops::RangeInclusive<u64>| {
+            let joined = |of: &RangeInclusive<u64>| {
                 numbers.start() <= of.start() && of.end() <= numbers.end()
             };
             let runs = view.runs().filter(|(of, _)| joined(of));
             let runs: Vec<Parts> = runs.map(|(_, parts)| parts.to_vec()).collect();
             let bytes: u64 = runs.iter().flatten().map(|part| part.file_bytes()).sum();
-            let part_bytes = if bytes > part_bytes { bytes / RUN_PARTS } else { bytes };
-            let columns = RUN_COLUMNS;
-            let target = Target { bank, memory, columns, part_bytes, block_bits_max };
+            let part_bytes = match bytes > part_bytes {
+                true => (bytes / RUN_PARTS).max(RUN_PART_BYTES_MIN).min(part_bytes),
+                false => bytes,
+            };
+            let target = Target { columns: RUN_COLUMNS, part_bytes, ..target };
             Merge::consolidate(site, runs, view.base(), target, is_dropped, new_part)
         }
         Due::IntoBase(hashes) => {
-            let within = |parts: &[_]| -> Parts {
-                let of = |part: &&std::sync::Arc<crate::cold::part::Part>| {
-                    overlap(&part.head().hashes, hashes).is_some()
-                };
-                parts.iter().filter(of).cloned().collect()
-            };
-            let base = within(view.base());
-            let through = base.iter().map(|part| *part.head().runs.end()).min().unwrap_or(0);
-            let newer = view.runs().take_while(|(numbers, _)| *numbers.end() > through);
-            let runs = newer.map(|(_, parts)| within(parts)).filter(|parts| !parts.is_empty());
-            let columns = BASE_COLUMNS;
-            let target = Target { bank, memory, columns, part_bytes, block_bits_max };
-            Merge::merge_base(site, runs.collect(), &base, target, is_dropped, new_part)
+            let base = within(view.base(), hashes);
+            let mut runs = lacking(view, &base, hashes);
+            let sources_max = buffers.sources_max(view.longest_block_bytes());
+            keep_oldest(&mut runs, sources_max - 1);
+            let runs = runs.into_iter().map(|(_, parts)| parts).collect();
+            Merge::merge_base(site, runs, &base, target, is_dropped, new_part)
         }
     }
+}
+
+/// Returns the runs that base parts lack, the newest first: the numbers of each, and its parts that
+/// have hashes of the base parts. Without a base part, `hashes` are all.
+fn lacking<'v>(
+    view: &'v ColdView,
+    base: &[Arc<Part>],
+    hashes: &RangeInclusive<u64>,
+) -> Vec<(&'v RangeInclusive<u64>, Parts)> {
+    let through = base.iter().map(|part| *part.head().runs.end()).min().unwrap_or(0);
+    let newer = view.runs().take_while(|(numbers, _)| *numbers.end() > through);
+    let runs = newer.map(|(numbers, parts)| (numbers, within(parts, hashes)));
+    runs.filter(|(_, parts)| !parts.is_empty()).collect()
+}
+
+/// Returns the parts that have hashes of `hashes`.
+fn within(parts: &[Arc<Part>], hashes: &RangeInclusive<u64>) -> Parts {
+    let of = |part: &&Arc<Part>| overlap(&part.head().hashes, hashes).is_some();
+    parts.iter().filter(of).cloned().collect()
+}
+
+/// Returns a base merge of the first base part alone, if there is no memory to join all runs that
+/// the base parts lack. The others may have merged newer runs than the merge can join, and the
+/// result names one newest run for all of its rows.
+fn alone_if_limited(view: &ColdView, due: &Due, buffers: TierMemory) -> Due {
+    let Due::IntoBase(hashes) = due else { return due.clone() };
+    let base = within(view.base(), hashes);
+    let sources_max = buffers.sources_max(view.longest_block_bytes());
+    match base.first() {
+        Some(first) if base.len() > 1 && lacking(view, &base, hashes).len() >= sources_max => {
+            Due::IntoBase(first.head().hashes.clone())
+        }
+        _ => due.clone(),
+    }
+}
+
+/// Keeps the `count` oldest runs of a base merge, the newest first, or some more: a run and those
+/// within it stay together. The base then has all rows up to the newest kept run, and no row of a
+/// later one, so that no version meets the base twice.
+fn keep_oldest(runs: &mut Vec<(&RangeInclusive<u64>, Parts)>, count: usize) {
+    let mut from = runs.len().saturating_sub(count);
+    // The loop ends: each round keeps another run.
+    while from > 0 && runs[..from].iter().any(|(newer, _)| newer.start() <= runs[from].0.end()) {
+        from -= 1;
+    }
+    runs.drain(..from);
 }
 
 /// Shows the result of a merge to searches, in place of the parts that it has joined.
@@ -199,4 +255,21 @@ fn publish(core: &Core, due: &Due, merged: Merged) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_of_few_runs_takes_the_oldest_and_what_lies_within_them() {
+        // Runs 3 to 6 have the rows of run 5, which is still there.
+        let numbers = [8..=8, 7..=7, 3..=6, 5..=5, 1..=2];
+        let kept = |count| {
+            let mut runs: Vec<_> = numbers.iter().map(|numbers| (numbers, Vec::new())).collect();
+            keep_oldest(&mut runs, count);
+            runs.len()
+        };
+        assert_eq!([1, 2, 3, 4, 5, 9].map(kept), [1, 3, 3, 4, 5, 5]);
+    }
 }

@@ -53,6 +53,8 @@
 //! **Damage.** A page that fails verification stops compaction, and no space at or after that page
 //! is given back. The statistics show the reason, and `Store::compact` returns it.
 
+#[cfg(test)]
+mod memory_tests;
 mod merging;
 mod rows;
 mod spill;

@@ -35,7 +35,7 @@ use crate::cold::head::{Kind, PartHead, part_address};
 use crate::cold::part::Part;
 use crate::cold::writer::PartWriter;
 use crate::device::AlignedBuffer;
-use crate::engine::cold::memory_plan::RUN_COLUMNS;
+use crate::engine::cold::memory_plan::{RUN_COLUMNS, block_bits_max};
 use crate::engine::cold::sort_buffer::SortBuffer;
 use crate::engine::core::Core;
 use crate::error::Result;
@@ -58,10 +58,9 @@ impl Compaction<'_> {
         let Core { log, counters, .. } = self.core;
         let started = Instant::now();
         let start = log.begin();
-        let mut rows = match self.pass.sort_buffer.take() {
-            Some(rows) => rows,
-            None => self.lend_sort_buffer()?,
-        };
+        let memory = self.core.reserve_for_tiers()?;
+        let rows = self.pass.sort_buffer.take();
+        let mut rows = rows.unwrap_or_else(|| SortBuffer::new(memory.sort_buffer_bytes as usize));
         rows.clear();
         let done = self.spill_into(&mut rows, start);
         self.pass.sort_buffer = Some(rows);
@@ -70,16 +69,6 @@ impl Compaction<'_> {
         counters.compaction_copied_bytes.add(copied);
         counters.compaction_us.add(started.elapsed().as_micros() as u64);
         Ok(copied)
-    }
-
-    /// Makes the sort buffer. The budget lends its memory for as long as the store is open.
-    fn lend_sort_buffer(&self) -> Result<SortBuffer> {
-        let core = self.core;
-        let bytes = core.headroom().sort_buffer_bytes();
-        core.budget.lend_for(bytes, "moving rows to the cold tier")?;
-        core.cache.give_way(&core.log);
-        core.log.give_way().inspect_err(|_| core.budget.take_back(bytes))?;
-        Ok(SortBuffer::new(bytes as usize))
     }
 
     /// Moves the rows of the oldest pages through `rows`. Returns the bytes of the rows that it has
@@ -218,15 +207,18 @@ impl Compaction<'_> {
             number: cold.next_part(),
             kind: Kind::Run,
             level: 0,
-            block_bits: block_bits_for(rows.mean_row_bytes()).min(self.core.block_bits_max()),
+            block_bits: block_bits_for(rows.mean_row_bytes())
+                .min(block_bits_max(self.core.budget.total_bytes())),
             runs: run..=run,
             hashes: 0..=u64::MAX,
             log,
             ..self.core.part_head()
         };
         let number = head.number;
+        let unit_bytes = self.core.headroom().tier_memory().writer_bytes as usize;
         let written = || {
-            let mut writer = PartWriter::new(self.core.part_site(), head, RUN_COLUMNS);
+            let site = self.core.part_site();
+            let mut writer = PartWriter::with_unit(site, head, RUN_COLUMNS, unit_bytes);
             for row in rows.rows() {
                 if tables.of(row.table).is_some() {
                     writer.push(&row)?;
