@@ -155,10 +155,3 @@ fn opens_with_a_fraction(small: &StoreOptions, large: &StoreOptions, rows: u64, 
 fn a_bank_opens_with_a_fraction_of_the_memory_that_wrote_it() {
     opens_with_a_fraction(&by_hand(512 << 10), &by_hand(8 << 20), 30_000, 2000);
 }
-
-/// Filters lose columns with the small budget, and the runs shrink.
-#[test]
-#[ignore = "takes minutes"]
-fn a_bank_of_160_times_its_memory_opens() {
-    opens_with_a_fraction(&by_hand(512 << 10), &by_hand(16 << 20), 2_000_000, 4000);
-}
