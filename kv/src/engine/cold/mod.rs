@@ -79,6 +79,8 @@ pub(crate) struct Cold {
     /// True if the present view has a base. Once a bank has a base, it keeps one.
     has_base: AtomicBool,
     state: Mutex<State>,
+    /// The thread that removes files holds this lock. It takes `state` after it.
+    removing: Mutex<()>,
     /// Bytes of the files of parts: those of the present view and retired ones.
     disk_bytes: AtomicU64,
     budget: Arc<Budget>,
@@ -154,6 +156,7 @@ impl Cold {
                 retired: BTreeMap::new(),
                 not_removed: Vec::new(),
             }),
+            removing: Mutex::new(()),
             budget: Arc::clone(budget),
         }
     }
@@ -309,31 +312,45 @@ impl Cold {
     /// Frees the memory of retired parts that no reader has, and removes the files of those that no
     /// checkpoint names. If a file can't be removed, notes it and continues; the next call tries
     /// again.
+    ///
+    /// The files are removed without the lock of `state`, for which a checkpoint's pause waits. No
+    /// checkpoint can name one of them meanwhile: a checkpoint names the parts of the present view,
+    /// and a retired part never comes back to a view.
     pub(crate) fn remove_unneeded(&self, device: &dyn Device) {
+        // One thread removes at a time, so that each file's bytes are subtracted once.
+        let _removing = self.removing.lock();
+        let mut not_removed = Vec::new();
+        for number in self.unneeded() {
+            match device.remove_part(part_address(number, self.segment_bytes)) {
+                Ok(()) => {
+                    if let Some(gone) = self.state.lock().retired.remove(&number) {
+                        self.disk_bytes.fetch_sub(gone.file_bytes, Ordering::Relaxed);
+                    }
+                }
+                Err(error) => not_removed.push(error.to_string()),
+            }
+        }
+        self.state.lock().not_removed = not_removed;
+    }
+
+    /// Frees the memory of retired parts that no reader has. Returns the numbers of those that no
+    /// checkpoint names.
+    fn unneeded(&self) -> Vec<u64> {
         let mut state = self.state.lock();
-        let State { checkpoints, retired, not_removed, .. } = &mut *state;
-        not_removed.clear();
-        retired.retain(|&number, Retired { part, file_bytes }| {
+        let State { checkpoints, retired, .. } = &mut *state;
+        let names = |of: &Option<Vec<u64>>, number| {
+            of.as_ref().is_none_or(|parts| parts.binary_search(&number).is_ok())
+        };
+        let mut unneeded = Vec::new();
+        for (&number, Retired { part, .. }) in retired {
             // Only this list clones the `Arc` of a retired part, so a part that no reader has gets
             // no new reader.
             let early = planted(Planted::PartRemovedEarly);
             drop(part.take_if(|part| Arc::get_mut(part).is_some() || early));
-            let names = |parts: &Option<Vec<u64>>| {
-                parts.as_ref().is_none_or(|parts| parts.binary_search(&number).is_ok())
-            };
-            if part.is_some() || checkpoints.iter().any(|(_, parts)| names(parts)) {
-                return true;
+            if part.is_none() && !checkpoints.iter().any(|(_, parts)| names(parts, number)) {
+                unneeded.push(number);
             }
-            match device.remove_part(part_address(number, self.segment_bytes)) {
-                Ok(()) => {
-                    self.disk_bytes.fetch_sub(*file_bytes, Ordering::Relaxed);
-                    false
-                }
-                Err(error) => {
-                    not_removed.push(error.to_string());
-                    true
-                }
-            }
-        });
+        }
+        unneeded
     }
 }
