@@ -103,9 +103,10 @@ fn lock_newer(
     let newer = there.iter().rev().copied().take_while(|&newer| newer > number);
     newer.clone().try_for_each(|newer| checkpoints.check_own(newer))?;
     // A checkpoint of a newer format may have files that this build does not know and would leave
-    // behind. A damaged one may go.
+    // behind. The list of parts has a version of its own. A damaged checkpoint may go.
     for newer in newer.clone() {
-        if let Err(error @ Error::NewerFormat { .. }) = checkpoints.manifest(newer) {
+        let list = checkpoints.manifest(newer).and_then(|manifest| checkpoints.parts(&manifest));
+        if let Err(error @ Error::NewerFormat { .. }) = list {
             return Err(error);
         }
     }
