@@ -283,7 +283,12 @@ fn by_hand(budget_bytes: u64) -> StoreOptions {
 }
 
 fn limits(log_bytes: u64) -> TierLimits {
-    TierLimits { log_bytes, sort_buffer_bytes: 32 << 10, base_part_bytes: 200 << 10 }
+    TierLimits {
+        log_bytes,
+        sort_buffer_bytes: 32 << 10,
+        base_part_bytes: 200 << 10,
+        level_runs: 16,
+    }
 }
 
 #[test]

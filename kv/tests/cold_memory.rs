@@ -78,6 +78,7 @@ fn a_scan_has_memory_beside_spills_at_small_budgets() {
             log_bytes: 64 << 10,
             sort_buffer_bytes: 16 << 10,
             base_part_bytes: 128 << 10,
+            level_runs: 16,
         };
         let mut bank = Plain::open(dir.path(), &by_hand(budget_kib << 10), limits);
         for version in 1..4 {
@@ -116,8 +117,12 @@ fn a_scan_has_memory_beside_spills_at_small_budgets() {
 /// larger budget, in batches of `batch`.
 fn opens_with_a_fraction(small: &StoreOptions, large: &StoreOptions, rows: u64, batch: u64) {
     let dir = tempfile::tempdir().unwrap();
-    let limits =
-        TierLimits { log_bytes: 64 << 10, sort_buffer_bytes: 16 << 10, base_part_bytes: 256 << 10 };
+    let limits = TierLimits {
+        log_bytes: 64 << 10,
+        sort_buffer_bytes: 16 << 10,
+        base_part_bytes: 256 << 10,
+        level_runs: 16,
+    };
     let reopened = |bank: Plain, options| {
         let Plain { store, versions, .. } = bank;
         store.checkpoint(b"").unwrap();

@@ -172,7 +172,12 @@ impl Case<'_> {
     fn limits(&self) -> TierLimits {
         let log_bytes = self.options.memory_budget_bytes;
         let sort_buffer_bytes = log_bytes / 32;
-        TierLimits { log_bytes, sort_buffer_bytes, base_part_bytes: 8 * sort_buffer_bytes }
+        TierLimits {
+            log_bytes,
+            sort_buffer_bytes,
+            base_part_bytes: 8 * sort_buffer_bytes,
+            level_runs: 16,
+        }
     }
 
     fn figure(&self, figures: &mut Vec<Row>, what: &str, unit: &'static str, value: f64) {

@@ -25,6 +25,8 @@ pub struct TierLimits {
     pub sort_buffer_bytes: u64,
     /// The bytes of a part of the base.
     pub base_part_bytes: u64,
+    /// Most runs of a level that consolidation joins.
+    pub level_runs: usize,
 }
 
 /// The work of the compactor that is next.
@@ -125,7 +127,11 @@ impl Headroom<'_> {
         if known.as_ref().is_none_or(|(number, _)| *number != view.number()) {
             let joined_bytes = self.base_part_bytes() / 2;
             let longest = view.longest_block_bytes();
-            let limits = self.tier_memory().run_limits(self.space.budget.total_bytes(), longest);
+            let mut limits =
+                self.tier_memory().run_limits(self.space.budget.total_bytes(), longest);
+            if let Some(of_test) = self.space.tier_limits.get() {
+                limits.level = of_test.level_runs.min(limits.level);
+            }
             let dues = Dues::of(&view, self.cold.cursor(), joined_bytes, limits, &state.spared);
             *known = Some((view.number(), dues));
         }

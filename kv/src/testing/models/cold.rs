@@ -20,7 +20,12 @@ const CHAIN_BITS: u32 = 18;
 
 /// Gives the bank a second tier. Each run has the rows of two pages.
 fn begin_second_tier(bank: &Bank) {
-    let limits = TierLimits { log_bytes: 0, sort_buffer_bytes: 1536, base_part_bytes: 20 << 10 };
+    let limits = TierLimits {
+        log_bytes: 0,
+        sort_buffer_bytes: 1536,
+        base_part_bytes: 20 << 10,
+        level_runs: 16,
+    };
     bank.store.begin_second_tier(limits);
 }
 

@@ -38,7 +38,12 @@ fn open(dir: &std::path::Path) -> (Store, TableId) {
     let options = StoreOptions { memory_budget_bytes, compaction, ..StoreOptions::default() };
     let store = Store::open(dir, &options).unwrap();
     let (sort_buffer_bytes, base_part_bytes) = (32 << 10, 4 << 20);
-    store.begin_second_tier(TierLimits { log_bytes: 0, sort_buffer_bytes, base_part_bytes });
+    store.begin_second_tier(TierLimits {
+        log_bytes: 0,
+        sort_buffer_bytes,
+        base_part_bytes,
+        level_runs: 16,
+    });
     let table = store.create_table("rows", 64, b"").unwrap();
     (store, table)
 }
