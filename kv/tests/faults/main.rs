@@ -16,4 +16,5 @@ mod sealed_damage;
 #[expect(unreachable_pub, reason = "shared with the fuzz targets")]
 #[path = "../../fuzz/src/seals.rs"]
 mod seals;
+mod spilling;
 mod verifying;

@@ -83,7 +83,7 @@ impl Compaction<'_> {
                 core.space.signal.state.lock().leave_out(due, &error);
                 Ok(())
             }
-            Ended::Failed(error) | Ended::SpillFailed(error) => Err(error),
+            Ended::Failed(error) | Ended::SpillFailed(error) => Err(self.failure(error)),
         }
     }
 

@@ -38,7 +38,7 @@ use crate::device::AlignedBuffer;
 use crate::engine::cold::memory_plan::{RUN_COLUMNS, block_bits_max};
 use crate::engine::cold::sort_buffer::SortBuffer;
 use crate::engine::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::{PageFull, TurnFor};
 use crate::memory::budget::Budget;
 use crate::record::address::Address;
@@ -64,11 +64,21 @@ impl Compaction<'_> {
         rows.clear();
         let done = self.spill_into(&mut rows, start);
         self.pass.sort_buffer = Some(rows);
-        let copied = done?;
+        let copied = done.map_err(|error| self.failure(error))?;
         counters.compacted_bytes.add(log.begin() - start);
         counters.compaction_copied_bytes.add(copied);
         counters.compaction_us.add(started.elapsed().as_micros() as u64);
         Ok(copied)
+    }
+
+    /// Returns the error of a spill or a merge that failed with `error`: `DiskFull` or
+    /// `TooManyOpenFiles` if it lacked room or a descriptor. Poisons the log after a failed sync of
+    /// the device, because pages of the log may be lost then.
+    pub(super) fn failure(&self, error: Error) -> Error {
+        if matches!(error, Error::Io { operation: "sync", .. }) {
+            self.core.log.poison(&error);
+        }
+        error.want().map_or(error, Error::from)
     }
 
     /// Moves the rows of the oldest pages through `rows`. Returns the bytes of the rows that it has
