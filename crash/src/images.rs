@@ -20,8 +20,9 @@ use crate::content::content;
 use crate::disk::{Disk, Left};
 use crate::journal::{Journal, Mark, Op};
 use crate::rows::{self, Model};
+use crate::settings::Settings;
 use crate::strangers::check_restored_segments;
-use crate::workload::{BANK, KEYS_END, State, check_parts, open, options, serial_of};
+use crate::workload::{BANK, KEYS_END, Life, State, serial_of};
 
 /// Each slow check runs on one in this number of images, drawn at random. The slow checks are the
 /// check of the whole bank, the comparison of a scan with the model, the opening of older
@@ -173,14 +174,23 @@ pub fn cuts(journal: &Journal, count: usize, random: &mut Rng) -> Vec<Cut> {
 pub struct Oracle<'a> {
     journal: &'a Journal,
     states: &'a [State],
+    /// The settings with which the images are opened. Compaction runs only when it is called.
+    settings: Settings,
     sure: Vec<usize>,
 }
 
 impl<'a> Oracle<'a> {
-    /// Returns the oracle of a journal with these states.
+    /// Returns the oracle of a life.
     #[must_use]
-    pub fn new(journal: &'a Journal, states: &'a [State]) -> Self {
-        Oracle { journal, states, sure: journal.sure_from() }
+    pub fn new(life: &'a Life) -> Self {
+        Oracle::with_journal(life, &life.journal)
+    }
+
+    /// Returns the oracle of a life, with a changed journal in place of its own.
+    #[must_use]
+    pub fn with_journal(life: &'a Life, journal: &'a Journal) -> Self {
+        let settings = life.settings.in_foreground();
+        Oracle { journal, states: &life.states, settings, sure: journal.sure_from() }
     }
 
     /// Makes the image of `cut` in the empty directory `dir`, opens it, and checks it. This changes
@@ -198,8 +208,7 @@ impl<'a> Oracle<'a> {
         if cut.moment.sure > 0 && random.u64(..SELDOM) == 0 {
             check_whole(&bank)?;
         }
-        let options = options(false);
-        let store = open(&bank, &options).context("opening it")?;
+        let store = self.settings.open(&bank).context("opening it")?;
         let serial = serial_of(&store)?;
         ensure!(
             cut.moment.admits(serial),
@@ -217,13 +226,12 @@ impl<'a> Oracle<'a> {
         store.checkpoint(&blob).context("taking a checkpoint of it")?;
         rows::check(&store, &model, KEYS_END).context("after a checkpoint of it")?;
         drop(store);
-        let store = open(&bank, &options).context("opening it again")?;
+        let store = self.settings.open(&bank).context("opening it again")?;
         ensure!(store.recovered().is_some_and(|found| found.blob == blob), "its own blob");
         rows::check(&store, &model, KEYS_END).context("opened again")?;
-        check_parts(&store, &state.parts).context("opened again")?;
         drop(store);
         if random.u64(..SELDOM) == 0 {
-            check_restored_segments(&bank, &model, KEYS_END, &mut random)
+            check_restored_segments(&bank, &self.settings, &model, KEYS_END, &mut random)
                 .context("with segments of a copy that has gone on")?;
         }
         Ok(())
@@ -244,7 +252,6 @@ impl<'a> Oracle<'a> {
             ensure!(same, "the blob of state {} differs", state.serial);
         }
         rows::check(store, &state.model, KEYS_END)
-            .and_then(|()| check_parts(store, &state.parts))
             .with_context(|| format!("the rows of state {}", state.serial))
     }
 
@@ -266,7 +273,7 @@ impl<'a> Oracle<'a> {
                 std::fs::remove_dir_all(checkpoints.join(name))?;
             }
             if left > 0 {
-                let store = open(&copy.join(BANK), &options(false)).context("opening it")?;
+                let store = self.settings.open(&copy.join(BANK)).context("opening it")?;
                 let serial = serial_of(&store)?;
                 let Some(state) = self.states.get(serial as usize) else {
                     bail!("state {serial}?")

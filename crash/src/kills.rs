@@ -28,16 +28,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::device::{self, DeviceOptions};
-use embank_kv::parts::Rows;
-use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
+use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions, TierLimits};
 use fastrand::Rng;
 
+use crate::parts::{Parts, is_part};
 use crate::program::{self, KEYS_END, Step};
 use crate::rows::{self, Model};
+use crate::settings::low_limits;
 use crate::strangers::{exchange, files};
-use crate::workload::{BANK, check_parts};
+use crate::workload::BANK;
 
-const BUDGET_BYTES: u64 = 1 << 20;
+/// A scan of a bank in two tiers needs more than 2 MiB.
+const BUDGET_BYTES: u64 = 3 << 20;
+const PAGE_BYTES: u32 = 8 << 10;
+/// A bank in two tiers moves rows to the cold tier when its log exceeds this length. With a shorter
+/// log, the compactor takes most of the processor's time.
+const LOG_BYTES: u64 = 512 << 10;
 /// The log segment size is small so that compaction frees whole segments.
 const SEGMENT_BYTES: u64 = 256 << 10;
 /// The symbolic link through which the writer opens the bank.
@@ -63,23 +69,41 @@ const ANY_TIME_US: u64 = 20_000;
 /// successors), the longest delay is a quarter of this.
 const LATER_US: u64 = 4_000;
 
-/// Opens the bank that the writer works on.
+/// Returns the limits of the cold tier of the bank that a writer with this seed makes. With an even
+/// seed, the bank has one tier.
+#[must_use]
+pub fn tier_of(seed: u64) -> Option<TierLimits> {
+    (seed % 2 == 1).then(|| TierLimits { log_bytes: LOG_BYTES, ..low_limits(seed) })
+}
+
+/// Opens the bank that the writer works on. `tier` has the limits of its cold tier.
 ///
 /// # Errors
 /// Returns any error of the store.
-pub fn open(dir: &Path, device: DeviceChoice) -> embank_kv::Result<Store> {
-    embank_kv::parts::keep_one_tier();
+pub fn open(
+    dir: &Path,
+    device: DeviceChoice,
+    tier: Option<TierLimits>,
+) -> embank_kv::Result<Store> {
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
-    let options =
-        StoreOptions { memory_budget_bytes: BUDGET_BYTES, compaction, ..StoreOptions::default() };
-    Store::open_on(dir, &options, |_| {
+    let options = StoreOptions {
+        memory_budget_bytes: BUDGET_BYTES,
+        page_size_bytes: Some(PAGE_BYTES),
+        compaction,
+        ..StoreOptions::default()
+    };
+    let store = Store::open_on(dir, &options, |_| {
         let options = DeviceOptions {
             segment_size_bytes: SEGMENT_BYTES,
             threads: 2,
             ..DeviceOptions::default()
         };
         device::open(dir, device, &options)
-    })
+    })?;
+    if let Some(limits) = tier {
+        store.begin_second_tier(limits);
+    }
+    Ok(store)
 }
 
 /// The content of the status file. Steps are counted from 1; 0 means no step.
@@ -125,7 +149,7 @@ fn steps_held(store: &Store) -> Result<u64> {
 /// Returns an error if the bank holds another number of steps, and any error of the store.
 pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice) -> Result<()> {
     let status_file = File::options().write(true).open(dir.join("status"))?;
-    let mut store = open_by_link(dir, device)?;
+    let mut store = open_by_link(dir, device, tier_of(seed))?;
     let steps = steps_held(&store)?;
     ensure!(
         steps == from,
@@ -140,7 +164,7 @@ pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice
             Err(error) if has_met_the_decoy(&error) => {
                 drop(store);
                 put_back(dir)?;
-                store = open_by_link(dir, device)?;
+                store = open_by_link(dir, device, tier_of(seed))?;
                 ensure!(steps_held(&store)? == status.completed, "not at {status:?}");
                 status = Status { done: status.completed, ..status };
                 (status.begun, status.completed) = (0, status.done);
@@ -188,11 +212,11 @@ fn has_met_the_decoy(error: &anyhow::Error) -> bool {
 
 /// Opens the bank by a relative path through a link. Afterwards the link and the relative path lead
 /// to the decoy.
-fn open_by_link(dir: &Path, device: DeviceChoice) -> Result<Store> {
+fn open_by_link(dir: &Path, device: DeviceChoice, tier: Option<TierLimits>) -> Result<Store> {
     std::env::set_current_dir(dir)?;
     fs::create_dir_all(dir.join(BANK))?;
     lead_to(dir, BANK)?;
-    let store = open(Path::new(LINK), device)?;
+    let store = open(Path::new(LINK), device, tier)?;
     lead_to(dir, DECOY)?;
     std::env::set_current_dir(dir.join(DECOY))?;
     Ok(store)
@@ -234,10 +258,12 @@ pub enum Moment {
     Manifest,
     /// After the checkpoint has its final name.
     Renamed,
+    /// After a new part of the cold tier has appeared. Only for a bank in two tiers.
+    Part,
 }
 
-/// All moments.
-pub const MOMENTS: [Moment; 8] = [
+/// All moments. The last one is for banks in two tiers.
+pub const MOMENTS: [Moment; 9] = [
     Moment::Start,
     Moment::Any,
     Moment::Checkpoint,
@@ -246,6 +272,7 @@ pub const MOMENTS: [Moment; 8] = [
     Moment::Blob,
     Moment::Manifest,
     Moment::Renamed,
+    Moment::Part,
 ];
 
 /// The result of one kill.
@@ -259,6 +286,8 @@ pub struct Kill {
     pub at_begun: bool,
     /// The number of steps after the last checkpoint, which a kill may lose.
     pub steps_lost: u64,
+    /// The parts of a cold tier that the writer left in its folder.
+    pub parts: Parts,
 }
 
 /// Kills a writer and checks the bank that it leaves.
@@ -275,8 +304,6 @@ pub struct Supervisor {
     steps: u64,
     /// The rows that the first `steps` steps make.
     model: Model,
-    /// The rows in parts that these steps make.
-    in_parts: Rows,
     kills: u64,
 }
 
@@ -292,7 +319,7 @@ impl Supervisor {
         let status_file = status_file.open(dir.join("status"))?;
         Status::default().write(&status_file)?;
         let decoy = dir.join(DECOY);
-        let store = open(&decoy, DeviceChoice::Threads)?;
+        let store = open(&decoy, DeviceChoice::Threads, None)?;
         rows::create(&store, &mut Model::new(), "decoy", 8, false)?;
         store.checkpoint(b"another bank")?;
         drop(store);
@@ -306,7 +333,6 @@ impl Supervisor {
             status_file,
             steps: 0,
             model: Model::new(),
-            in_parts: Rows::new(),
             kills: 0,
         })
     }
@@ -322,7 +348,8 @@ impl Supervisor {
     /// # Errors
     /// Returns an error with the number of the kill and the first difference.
     pub fn kill(&mut self) -> Result<Kill> {
-        let moment = MOMENTS[self.random.u64(..MOMENTS.len() as u64) as usize];
+        let moments = MOMENTS.len() - usize::from(tier_of(self.seed).is_none());
+        let moment = MOMENTS[self.random.usize(..moments)];
         // The writers alternate between two devices for the same bank: the one that the store
         // chooses (`auto`) and `threads`.
         let device = if self.kills.is_multiple_of(2) { "auto" } else { "threads" };
@@ -359,13 +386,19 @@ impl Supervisor {
             _ => self.steps + 1 + self.random.u64(..STEPS_AHEAD_MAX),
         };
         let began = Instant::now();
-        let (mut before, mut looks_out, mut came) = (None, false, None);
+        let (mut before, mut part_before) = (None, None);
+        let (mut looks_out, mut came) = (false, None);
         // The loop ends at the moment, at the writer's exit, or when `PATIENCE` is over.
         loop {
             if !looks_out && Status::read(&self.status_file)?.done >= ahead {
                 (looks_out, before) = (true, self.newest_name());
+                part_before = self.newest_part();
             }
-            if looks_out && came.is_none() && self.has_come(moment, before.as_deref())? {
+            let has_come = || match moment {
+                Moment::Part => Ok(self.newest_part() > part_before),
+                _ => self.has_come(moment, before.as_deref()),
+            };
+            if looks_out && came.is_none() && has_come()? {
                 came = Some(Instant::now());
             }
             if came.is_some_and(|came| came.elapsed() >= later) {
@@ -389,7 +422,7 @@ impl Supervisor {
             })
         };
         Ok(match moment {
-            Moment::Start | Moment::Any => true,
+            Moment::Start | Moment::Any | Moment::Part => true,
             Moment::Checkpoint => Status::read(&self.status_file)?.begun > 0,
             Moment::Partial => self.checkpoints().iter().any(|name| name.ends_with(".partial")),
             Moment::Image => in_partial("index"),
@@ -405,6 +438,14 @@ impl Supervisor {
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
+    /// Returns the name of the newest part in the folder `log`.
+    fn newest_part(&self) -> Option<String> {
+        // The directory does not exist until the bank is made.
+        let entries = fs::read_dir(self.dir.join("bank/log")).into_iter().flatten();
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| is_part(name)).max()
+    }
+
     fn newest_name(&self) -> Option<String> {
         self.checkpoints().into_iter().filter(|name| !name.ends_with(".partial")).max()
     }
@@ -414,7 +455,9 @@ impl Supervisor {
         put_back(&self.dir)?;
         let decoy = files(&self.dir.join(DECOY))?;
         ensure!(decoy == self.decoy, "the writer changed the bank that took its place");
-        let store = open(&self.dir.join(BANK), DeviceChoice::Auto).context("opening the bank")?;
+        let bank = self.dir.join(BANK);
+        let parts = Parts::of_bank(&bank).context("reading the parts")?;
+        let store = open(&bank, DeviceChoice::Auto, tier_of(self.seed)).context("opening it")?;
         let steps = steps_held(&store)?;
         let at_begun = status.begun > 0 && steps == status.begun;
         ensure!(
@@ -422,11 +465,10 @@ impl Supervisor {
             "the bank holds {steps} steps; the writer was at {status:?}"
         );
         for step in self.steps..steps {
-            program::foresee(&mut self.model, &mut self.in_parts, program::step(self.seed, step))?;
+            program::foresee(&mut self.model, program::step(self.seed, step))?;
         }
         self.steps = steps;
         rows::check(&store, &self.model, KEYS_END).with_context(|| format!("{steps} steps"))?;
-        check_parts(&store, &self.in_parts).with_context(|| format!("{steps} steps"))?;
         if steps > 0 && self.random.u64(..8) == 0 {
             rows::check_by_scan(&store, &self.model)?;
         }
@@ -435,6 +477,7 @@ impl Supervisor {
             in_checkpoint: status.begun > 0,
             at_begun,
             steps_lost: status.done.saturating_sub(steps),
+            parts,
         })
     }
 }

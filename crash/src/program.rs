@@ -4,7 +4,6 @@
 
 use anyhow::{Context, Result};
 use embank_kv::Store;
-use embank_kv::parts::{self, Rows};
 use fastrand::Rng;
 
 use crate::content::content;
@@ -15,12 +14,6 @@ pub const KEYS_END: u64 = 3000;
 /// A step whose number is a multiple of this makes the temporary table if the table is missing, and
 /// drops it otherwise.
 const TABLE_TURN: u64 = 150;
-/// If the seed is odd, a step whose number is a multiple of this changes the parts of a cold tier.
-const PARTS_TURN: u64 = 7;
-/// A step that changes the parts replaces all of them by a base at each turn of this number.
-const BASE_TURN: u64 = 5;
-/// The table number of the rows in parts. No table gets this number.
-const NO_TABLE: u16 = 999;
 /// The permanent tables: the name, the length of the values, and whether the length varies.
 const TABLES: [(&str, u32, bool); 3] =
     [("rows", 24, false), ("wide", 400, false), ("words", 500, true)];
@@ -43,10 +36,6 @@ pub enum Step {
     Get(&'static str, Vec<u64>),
     /// Calls `promote` for rows of a table.
     Promote(&'static str, Vec<u64>),
-    /// Adds a run with rows of no table to the cold tier, by hand.
-    AddRun(Rows),
-    /// Replaces all parts of the cold tier by a base with the same rows.
-    ReplaceParts,
     /// Calls `compact`, in addition to background compaction.
     Compact,
     /// Takes a checkpoint.
@@ -62,12 +51,6 @@ pub fn step(seed: u64, number: u64) -> Step {
     let turn = number / TABLE_TURN;
     if number.is_multiple_of(TABLE_TURN) {
         return if turn % 2 == 1 { Step::Create } else { Step::Drop };
-    }
-    if seed % 2 == 1 && number.is_multiple_of(PARTS_TURN) {
-        return match (number / PARTS_TURN).is_multiple_of(BASE_TURN) {
-            true => Step::ReplaceParts,
-            false => Step::AddRun(run(number)),
-        };
     }
     let mut random = Rng::with_seed(seed ^ number.wrapping_mul(0x9E6C_63D0_876A_3F6B));
     let passing = turn % 2 == 1 && random.u64(..4) == 0;
@@ -93,17 +76,6 @@ pub fn step(seed: u64, number: u64) -> Step {
             Step::Put(table, keys, values)
         }
     }
-}
-
-/// Returns the rows of the run that step `number` adds. Some are deletions.
-fn run(number: u64) -> Rows {
-    let first = number * 31 % (KEYS_END - 100);
-    let row = |key: u64| {
-        let is_deleted = (key + number).is_multiple_of(6);
-        let bytes = (key * 11 % 120) as usize;
-        ((NO_TABLE, key), (!is_deleted).then(|| content(key, number, bytes)))
-    };
-    (first..first + 100).map(row).collect()
 }
 
 /// Runs a step that takes no checkpoint.
@@ -134,8 +106,6 @@ pub fn act(store: &Store, step: &Step) -> Result<()> {
         Step::Promote(name, keys) => {
             store.promote(rows::table(store, name)?.id, keys)?;
         }
-        Step::AddRun(rows) => parts::add_run(store, rows)?,
-        Step::ReplaceParts => parts::replace_by_base(store, &parts::rows(store)?, 2)?,
         Step::Compact => {
             store.compact()?;
         }
@@ -144,11 +114,11 @@ pub fn act(store: &Store, step: &Step) -> Result<()> {
     Ok(())
 }
 
-/// Applies a step to a model of the tables and to the rows in parts.
+/// Applies a step to a model of the tables.
 ///
 /// # Errors
 /// Returns an error if the step does not fit the model.
-pub fn foresee(model: &mut Model, in_parts: &mut Rows, step: Step) -> Result<()> {
+pub fn foresee(model: &mut Model, step: Step) -> Result<()> {
     let mut create = |(name, value_bytes, variable): (&str, u32, bool)| {
         let table = rows::ModelTable { value_bytes, variable, rows: Default::default() };
         model.insert(name.to_owned(), table);
@@ -169,15 +139,7 @@ pub fn foresee(model: &mut Model, in_parts: &mut Rows, step: Step) -> Result<()>
                 table.rows.remove(key);
             });
         }
-        Step::AddRun(rows) => {
-            in_parts.extend(rows);
-            in_parts.retain(|_, value| value.is_some());
-        }
-        Step::Get(..)
-        | Step::Promote(..)
-        | Step::ReplaceParts
-        | Step::Compact
-        | Step::Checkpoint => {}
+        Step::Get(..) | Step::Promote(..) | Step::Compact | Step::Checkpoint => {}
     }
     Ok(())
 }

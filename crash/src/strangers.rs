@@ -16,7 +16,7 @@ use fastrand::Rng;
 
 use crate::images::work_on;
 use crate::rows::{self, Model};
-use crate::workload::{open, options};
+use crate::settings::Settings;
 
 /// Exchanges two directories atomically.
 ///
@@ -57,6 +57,7 @@ pub fn files(dir: &Path) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
 /// Returns an error if the bank serves a row of the copy, or if `verify` finds nothing.
 pub fn check_restored_segments(
     bank: &Path,
+    settings: &Settings,
     model: &Model,
     keys_end: u64,
     random: &mut Rng,
@@ -64,7 +65,7 @@ pub fn check_restored_segments(
     let copy = bank.with_file_name("diverged");
     Store::copy_checkpoint(bank, None, &copy).context("copying it")?;
     let mut went_on = |dir: &Path| -> Result<Model> {
-        let store = open(dir, &options(false))?;
+        let store = settings.open(dir)?;
         let model = work_on(&store, model, keys_end, random)?;
         store.checkpoint(b"went on")?;
         Ok(model)
@@ -81,7 +82,7 @@ pub fn check_restored_segments(
     }
     let report = verify(bank, &VerifyOptions::default(), &mut |_| {}).context("verifying it")?;
     ensure!(!report.is_clean(), "verify takes segments of a copy that has gone on for the bank's");
-    let store = match open(bank, &options(false)) {
+    let store = match settings.open(bank) {
         Ok(store) => store,
         Err(Error::Damaged { .. } | Error::Truncated { .. }) => return Ok(()),
         Err(error) => return Err(error).context("opening it with the copy's segments"),

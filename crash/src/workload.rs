@@ -6,35 +6,29 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use embank_kv::device::{DeviceOptions, ThreadDevice};
-use embank_kv::parts::{self, Rows};
-use embank_kv::{CompactionOptions, Store, StoreOptions};
+use embank_kv::Store;
 use fastrand::Rng;
 
 use crate::content::content;
 use crate::journal::{Journal, Mark};
+use crate::parts::Parts;
 use crate::recorder::Recording;
 use crate::rows::{self, Model};
+use crate::settings::Settings;
 
 /// The name of the bank's directory in the recorded directory.
 pub const BANK: &str = "bank";
 /// Every key of a life is below this.
 pub const KEYS_END: u64 = 4000;
-const BUDGET_BYTES: u64 = 512 << 10;
-const PAGE_BYTES: u32 = 8 << 10;
-/// The log segment size is small so that compaction frees whole segments.
-pub(crate) const SEGMENT_BYTES: u64 = 64 << 10;
 /// The tables that the life makes and drops: the name, the value length, and whether the length
 /// varies.
 const TABLES: [(&str, u32, bool); 4] =
     [("rows", 24, false), ("wide", 200, false), ("words", 300, true), ("brief", 8, false)];
-/// The table number of the rows in hand-made parts. The life makes no table with this number.
-const NO_TABLE: u16 = 999;
-/// The bank keeps several checkpoints, so that rollbacks have a choice.
-const CHECKPOINTS_KEPT: usize = 3;
 /// A kill comes within this number of recorded calls after it was planned. In three of four kills
 /// these calls belong to a checkpoint and to the compaction after it.
 const KILL_CALLS: u64 = 40;
+/// The seed of a bank in two tiers that compacts only when it is called.
+const TWO_TIERS_SEED: u64 = 2;
 /// A kill during a rollback comes within this number of calls.
 const ROLL_BACK_CALLS: u64 = 25;
 
@@ -46,14 +40,12 @@ pub struct State {
     pub serial: u64,
     /// The rows.
     pub model: Arc<Model>,
-    /// The rows in parts of the cold tier. They belong to no table.
-    pub parts: Arc<Rows>,
 }
 
 impl State {
     /// Returns the state of a new bank.
     pub(crate) fn empty() -> Self {
-        State { serial: 0, model: Arc::default(), parts: Arc::default() }
+        State { serial: 0, model: Arc::default() }
     }
 
     /// Returns the blob of this state: its serial number and some further bytes.
@@ -68,6 +60,8 @@ impl State {
 /// A recorded life.
 #[derive(Debug)]
 pub struct Life {
+    /// The settings of the bank.
+    pub settings: Settings,
     /// The calls on the recorded directory.
     pub journal: Journal,
     /// The states by serial number.
@@ -84,44 +78,8 @@ pub struct Life {
     pub roll_backs: u64,
     /// The number of kills inside a rollback.
     pub kills_in_roll_back: u64,
-    /// The number of times that the life added or replaced parts of the cold tier.
-    pub part_changes: u64,
-}
-
-/// Returns the options with which the tests open their banks.
-#[must_use]
-pub fn options(background: bool) -> StoreOptions {
-    parts::keep_one_tier();
-    StoreOptions {
-        memory_budget_bytes: BUDGET_BYTES,
-        page_size_bytes: Some(PAGE_BYTES),
-        segment_size_bytes: Some(SEGMENT_BYTES),
-        checkpoints_kept: CHECKPOINTS_KEPT,
-        compaction: CompactionOptions { background, ..CompactionOptions::default() },
-        ..StoreOptions::default()
-    }
-}
-
-/// Opens a bank on a [`ThreadDevice`] with one thread. The recorder sees the calls of this device.
-///
-/// # Errors
-/// Returns any error of the store.
-pub fn open(dir: &Path, options: &StoreOptions) -> embank_kv::Result<Store> {
-    Store::open_on(dir, options, |segment_size_bytes| {
-        let options = DeviceOptions { segment_size_bytes, threads: 1, ..DeviceOptions::default() };
-        Ok(Arc::new(ThreadDevice::open(dir, &options)?))
-    })
-}
-
-/// Compares the rows in the parts of a store's cold tier with the expected ones.
-///
-/// # Errors
-/// Returns an error if they differ, or any error of the store.
-pub fn check_parts(store: &Store, expected: &Rows) -> Result<()> {
-    let found = parts::rows(store).context("the rows of parts")?;
-    let (has, lacks) = (found.len(), expected.len());
-    ensure!(found == *expected, "the parts have {has} rows that are not the {lacks} expected ones");
-    Ok(())
+    /// The parts of the cold tier that the life wrote and removed.
+    pub parts: Parts,
 }
 
 /// Returns the serial number with which the blob of a store's checkpoint begins. Returns 0 for a
@@ -179,6 +137,35 @@ pub fn live_and_be_killed(dir: &Path, calls: u64) -> Result<Life> {
     living.end()
 }
 
+/// Compacts a bank in two tiers, with a kill after the given number of calls of the compaction.
+/// Then opens the bank, compacts it again and takes another checkpoint.
+///
+/// # Errors
+/// Fails as [`live`] does.
+pub fn compact_and_be_killed(dir: &Path, calls: u64) -> Result<Life> {
+    let mut living = Living::start(dir, TWO_TIERS_SEED)?;
+    living.open()?;
+    living.create_missing()?;
+    for _ in 0..3 {
+        (0..5).try_for_each(|_| living.put(300))?;
+        living.delete()?;
+        living.checkpoint()?;
+        living.compact()?;
+    }
+    (0..12).try_for_each(|_| living.put(300))?;
+    living.checkpoint()?;
+    living.recording.kill_in(Some(calls));
+    // The compaction may succeed although the kill has struck: if a part can't be removed, the next
+    // checkpoint tries again.
+    let failed = living.compact().is_err();
+    living.kills = u64::from(failed || living.recording.is_killed());
+    living.reopen()?;
+    living.compact()?;
+    living.put(100)?;
+    living.checkpoint()?;
+    living.end()
+}
+
 /// Returns the numbers of a bank's checkpoints, oldest first.
 pub(crate) fn checkpoints_of(bank: &Path) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
@@ -193,13 +180,9 @@ struct Living {
     recording: Recording,
     bank: std::path::PathBuf,
     random: Rng,
-    options: StoreOptions,
+    settings: Settings,
     store: Option<Store>,
     model: Model,
-    /// True if the life adds parts of a cold tier by hand.
-    is_cold: bool,
-    parts: Rows,
-    part_changes: u64,
     states: Vec<State>,
     /// The serial number of the newest durable state.
     sure: u64,
@@ -227,15 +210,11 @@ impl Living {
             bank: recording.root().join(BANK),
             recording,
             random: Rng::with_seed(seed),
-            // A life with an odd seed compacts in the background. Its order of calls also depends
-            // on the timing of the threads.
-            options: options(seed % 2 == 1),
+            // Of a life that compacts in the background, the order of calls also depends on the
+            // timing of the threads.
+            settings: Settings::drawn(seed),
             store: None,
             model: Model::new(),
-            // Independent of the background compaction, so that four seeds give all combinations.
-            is_cold: seed / 2 % 2 == 1,
-            parts: Rows::new(),
-            part_changes: 0,
             states: vec![State::empty()],
             sure: 0,
             begun: None,
@@ -254,8 +233,11 @@ impl Living {
 
     fn end(mut self) -> Result<Life> {
         self.close();
+        let journal = self.recording.finish()?;
         Ok(Life {
-            journal: self.recording.finish()?,
+            settings: self.settings,
+            parts: Parts::of_journal(&journal),
+            journal,
             states: self.states,
             growth_steps: self.growth_steps,
             checkpoints: self.checkpoints,
@@ -263,13 +245,12 @@ impl Living {
             kills_in_checkpoint: self.kills_in_checkpoint,
             roll_backs: self.roll_backs,
             kills_in_roll_back: self.kills_in_roll_back,
-            part_changes: self.part_changes,
         })
     }
 
     fn step(&mut self, step: u64) -> Result<()> {
-        if self.is_cold && self.random.u64(..8) == 0 {
-            let done = self.change_parts();
+        if self.is_cold() && self.random.u64(..8) == 0 {
+            let done = self.compact();
             return self.survive(done);
         }
         let done = match (step, self.random.u64(..100)) {
@@ -308,13 +289,18 @@ impl Living {
         }
     }
 
+    /// True if the bank has a cold tier.
+    fn is_cold(&self) -> bool {
+        self.settings.tier.is_some()
+    }
+
     fn store(&self) -> Result<&Store> {
         self.store.as_ref().context("the store is closed")
     }
 
     fn open(&mut self) -> Result<()> {
         self.recording.mark(Mark::Opening);
-        let store = open(&self.bank, &self.options)?;
+        let store = self.settings.open(&self.bank)?;
         let serial = serial_of(&store)?;
         ensure!(
             serial == self.sure || Some(serial) == self.begun || self.going_back.contains(&serial),
@@ -329,12 +315,10 @@ impl Living {
             ensure!(store.recovered().is_some_and(|found| found.blob == state.blob()), "the blob");
         }
         rows::check(&store, &state.model, KEYS_END)?;
-        check_parts(&store, &state.parts)?;
         (self.sure, self.begun) = (serial, None);
         self.going_back.clear();
         self.serials.extend(store.recovered().map(|found| (found.checkpoint, serial)));
         self.model = Model::clone(&state.model);
-        self.parts = Rows::clone(&state.parts);
         self.store = Some(store);
         Ok(())
     }
@@ -346,7 +330,7 @@ impl Living {
         self.may_be_killed = true;
         self.recording.kill_in(Some(self.random.u64(..KILL_CALLS)));
         let done = match self.random.u64(..4) {
-            0 if self.is_cold => self.change_parts().and_then(|()| self.checkpoint()),
+            0 if self.is_cold() => self.compact().and_then(|()| self.checkpoint()),
             0 => self.put(300).and_then(|()| self.compact()),
             _ => self.checkpoint().and_then(|()| self.compact()),
         };
@@ -402,11 +386,7 @@ impl Living {
     }
 
     fn checkpoint(&mut self) -> Result<()> {
-        let state = State {
-            serial: self.states.len() as u64,
-            model: Arc::new(self.model.clone()),
-            parts: Arc::new(self.parts.clone()),
-        };
+        let state = State { serial: self.states.len() as u64, model: Arc::new(self.model.clone()) };
         let (serial, blob) = (state.serial, state.blob());
         self.states.push(state);
         self.begun = Some(serial);
@@ -418,33 +398,6 @@ impl Living {
         self.checkpoints += 1;
         (self.sure, self.begun) = (serial, None);
         self.serials.insert(number, serial);
-        Ok(())
-    }
-
-    /// Adds a run, replaces all parts by a base, or leaves a part as an interrupted merge does.
-    fn change_parts(&mut self) -> Result<()> {
-        let keys = self.some_keys(120);
-        self.version += 1;
-        let row = |key: u64| {
-            let is_deleted = key.wrapping_add(self.version).is_multiple_of(5);
-            let bytes = (key * 13 % 90) as usize;
-            ((NO_TABLE, key), (!is_deleted).then(|| content(key, self.version, bytes)))
-        };
-        let rows: Rows = keys.into_iter().map(row).collect();
-        let choice = self.random.u64(..6);
-        let store = self.store.as_ref().context("the store is closed")?;
-        self.recording.mark(Mark::Compacting);
-        match choice {
-            0 => parts::leave_unpublished(store, &rows)?,
-            1 | 2 => parts::replace_by_base(store, &self.parts, choice)?,
-            _ => {
-                parts::add_run(store, &rows)?;
-                self.parts.extend(rows);
-                self.parts.retain(|_, value| value.is_some());
-            }
-        }
-        self.recording.mark(Mark::Working);
-        self.part_changes += 1;
         Ok(())
     }
 

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use embank::{Bank, BankOptions, Optimizer, TableConfig};
 use embank_crash::content::content;
+use embank_crash::parts::Parts;
 use embank_crash::rows::{self, Model, ModelTable};
 use embank_kv::inspect::{VerifyOptions, verify};
-use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
+use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions, TierLimits};
 
 const KEYS: u64 = 2000;
 const VALUE_BYTES: u32 = 400;
@@ -81,6 +82,7 @@ fn options(device: DeviceChoice) -> StoreOptions {
 struct OpenBank<'a> {
     mount: &'a Path,
     options: StoreOptions,
+    tier: Option<TierLimits>,
     store: Option<Store>,
     version: u64,
     saved: u64,
@@ -88,8 +90,11 @@ struct OpenBank<'a> {
 
 impl<'a> OpenBank<'a> {
     fn new(mount: &'a Path, device: DeviceChoice) -> Self {
-        let mut bank =
-            OpenBank { mount, options: options(device), store: None, version: 0, saved: 0 };
+        OpenBank::with(mount, options(device), None)
+    }
+
+    fn with(mount: &'a Path, options: StoreOptions, tier: Option<TierLimits>) -> Self {
+        let mut bank = OpenBank { mount, options, tier, store: None, version: 0, saved: 0 };
         bank.open();
         let store = bank.store.as_ref().unwrap();
         rows::create(store, &mut Model::new(), "rows", VALUE_BYTES, false).unwrap();
@@ -110,7 +115,11 @@ impl<'a> OpenBank<'a> {
     /// Opens the bank and checks that it is at its last checkpoint with every row.
     fn open(&mut self) {
         self.store = None;
-        self.store = Some(Store::open(&self.dir(), &self.options).unwrap());
+        let store = Store::open(&self.dir(), &self.options).unwrap();
+        if let Some(limits) = self.tier {
+            store.begin_second_tier(limits);
+        }
+        self.store = Some(store);
         self.version = self.saved;
         if self.saved > 0 {
             rows::check(self.store(), &model(self.saved), KEYS).unwrap();
@@ -234,6 +243,61 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
         bank.store().compact().unwrap();
         bank.checkpoint(&[5]).unwrap();
     }
+    bank.open();
+}
+
+/// The disk fills up while rows leave the log for the cold tier, and while parts are merged. The
+/// output of the failed work goes, no row is lost, and the work succeeds once there is room.
+fn fills_up_in_two_tiers(mount: &Path, device: DeviceChoice) {
+    let options = StoreOptions { memory_budget_bytes: MIB, ..options(device) };
+    let limits = TierLimits {
+        log_bytes: 128 << 10,
+        sort_buffer_bytes: 100 << 10,
+        base_part_bytes: 200 << 10,
+        level_runs: 3,
+    };
+    let mut bank = OpenBank::with(mount, options, Some(limits));
+    bank.store().compact().unwrap();
+    let parts_written = |bank: &OpenBank<'_>| Parts::of_bank(&bank.dir()).unwrap();
+    let (mut refused, mut partly) = (0, 0);
+    for left_kib in (0..1600).step_by(200) {
+        bank.put().unwrap();
+        bank.checkpoint(&[1]).unwrap();
+        let before = parts_written(&bank);
+        let ballast = leave(mount, left_kib << 10);
+        match bank.store().compact() {
+            Ok(done) if !done.out_of_room => {}
+            Ok(_) => refused += 1,
+            Err(error) => {
+                assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+                assert_clear(&error, "No space left on device", mount);
+                assert_eq!(bank.store().stats().compaction_stopped, Some(error.to_string()));
+                refused += 1;
+            }
+        }
+        let after = parts_written(&bank);
+        partly += u64::from(after.runs > before.runs);
+        assert_eq!(after.unfinished, 0, "with {left_kib} KiB: an unfinished part is left");
+        rows::check(bank.store(), &model(bank.version), KEYS).unwrap();
+        fs::remove_file(ballast).unwrap();
+        bank.put().unwrap();
+        bank.checkpoint(&[2]).unwrap();
+        assert_eq!(bank.store().stats().compaction_stopped, None, "it is tried again");
+        if left_kib % 400 == 0 {
+            bank.store().compact().unwrap();
+            bank.checkpoint(&[3]).unwrap();
+            bank.open();
+        }
+    }
+    println!("{refused} compactions met the full disk, {partly} wrote runs");
+    assert!(refused > 2 && partly > 2, "{refused} compactions met the full disk, {partly} did not");
+    // The bank opens on a full disk, and spills once there is room.
+    let ballast = leave(mount, 0);
+    bank.open();
+    fs::remove_file(ballast).unwrap();
+    bank.put().unwrap();
+    bank.checkpoint(&[4]).unwrap();
+    bank.store().compact().unwrap();
     bank.open();
 }
 
@@ -407,7 +471,12 @@ mod mounted {
     fn a_memory_file_system() {
         let Some(at) = place() else { return };
         for device in [DeviceChoice::Threads, DeviceChoice::Auto] {
-            for run in [fills_up, fills_up_in_training, turns_read_only_while_closed] {
+            for run in [
+                fills_up,
+                fills_up_in_two_tiers,
+                fills_up_in_training,
+                turns_read_only_while_closed,
+            ] {
                 let size = format!("size={SIZE_MIB}m");
                 assert!(mount(&["-t", "tmpfs", "-o", &size, "none"], &at));
                 run(&at, device);
@@ -425,8 +494,13 @@ mod mounted {
         let image = image.to_str().unwrap();
         for device in [DeviceChoice::Threads, DeviceChoice::Auto] {
             let aborted = |at: &Path, device| is_aborted(at, device, image);
-            let runs: [Run<'_>; 4] =
-                [&fills_up, &fills_up_in_training, &turns_read_only_while_closed, &aborted];
+            let runs: [Run<'_>; 5] = [
+                &fills_up,
+                &fills_up_in_two_tiers,
+                &fills_up_in_training,
+                &turns_read_only_while_closed,
+                &aborted,
+            ];
             for run in runs {
                 fs::File::create(image).unwrap().set_len(SIZE_MIB * MIB).unwrap();
                 let made = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0", image]).status();

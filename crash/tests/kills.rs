@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use embank_crash::kills::{Supervisor, open};
+use embank_crash::kills::{Supervisor, open, tier_of};
 use embank_crash::program::KEYS_END;
 use embank_crash::rows;
 use embank_kv::DeviceChoice;
@@ -42,7 +42,7 @@ fn a_wrong_row_shows() {
     while supervisor.steps() < 50 {
         supervisor.kill().unwrap();
     }
-    let store = open(&bank, DeviceChoice::Threads).unwrap();
+    let store = open(&bank, DeviceChoice::Threads, tier_of(seed())).unwrap();
     let wide = rows::table(&store, "wide").unwrap();
     // The writer never puts or deletes this key.
     rows::put(&store, &wide, &[KEYS_END - 1], &[vec![7; 400]]).unwrap();

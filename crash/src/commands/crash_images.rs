@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use embank_crash::disk::Left;
 use embank_crash::images::{Cut, Oracle, Phase, cuts};
 use embank_crash::journal::Op;
+use embank_crash::parts::{Parts, is_part};
 use embank_crash::recorder;
 use embank_crash::workload::{Life, live};
 use fastrand::Rng;
@@ -72,7 +73,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut tally = Tally::default();
     let (mut lives, mut calls, mut checkpoints, mut deltas) = (0, 0, 0, 0);
     let (mut kills, mut kills_inside, mut freed, mut growth) = (0, 0, 0, 0);
-    let (mut roll_backs, mut kills_in_roll_back, mut part_changes) = (0, 0, 0);
+    let (mut roll_backs, mut kills_in_roll_back) = (0, 0);
+    let (mut cold_lives, mut parts) = (0, Parts::default());
     let mut left = count;
     while left > 0 {
         let life_seed = seed.wrapping_add(lives);
@@ -92,7 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         growth += life.growth_steps;
         roll_backs += life.roll_backs;
         kills_in_roll_back += life.kills_in_roll_back;
-        part_changes += life.part_changes;
+        cold_lives += u64::from(life.settings.tier.is_some());
+        parts += life.parts;
     }
     bar.finish_and_clear();
     let mut rows = vec![
@@ -106,7 +109,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Row::new("kills inside a checkpoint", kills_inside as f64, ""),
         Row::new("times that a bank was rolled back", roll_backs as f64, ""),
         Row::new("of these, killed on the way", kills_in_roll_back as f64, ""),
-        Row::new("times that parts of the cold tier changed", part_changes as f64, ""),
+        Row::new("lives in two tiers", cold_lives as f64, ""),
+        Row::new("runs that left the log", parts.runs as f64, ""),
+        Row::new("parts of joined runs", parts.joined as f64, ""),
+        Row::new("parts of the base", parts.base as f64, ""),
+        Row::new("parts removed", parts.removed as f64, ""),
     ];
     for ((phase, left), images) in &tally.images {
         rows.push(Row::new(format!("images: {phase:?}, {left}"), *images as f64, ""));
@@ -131,7 +138,7 @@ fn check_life(
 ) -> Result<()> {
     let mut random = Rng::with_seed(life_seed);
     let cuts = cuts(&life.journal, images, &mut random);
-    let oracle = Oracle::new(&life.journal, &life.states);
+    let oracle = Oracle::new(life);
     let next = AtomicUsize::new(0);
     let shared = Mutex::new(std::mem::take(tally));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -216,7 +223,7 @@ fn delta_checkpoints(life: &Life) -> u64 {
 fn segments_freed(life: &Life) -> u64 {
     let freed = |op: &&Op| match op {
         Op::Punch { .. } => true,
-        Op::Unlink { name, .. } => name.ends_with(".seg"),
+        Op::Unlink { name, .. } => name.ends_with(".seg") && !is_part(name),
         _ => false,
     };
     life.journal.ops.iter().filter(freed).count() as u64

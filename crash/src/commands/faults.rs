@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use embank_crash::faults::judge::Outcome;
 use embank_crash::faults::sweep::{Tally, check, count, plans};
-use embank_crash::faults::{Call, Fault, Site};
+use embank_crash::faults::{Call, Fault, Mode, Site};
 use embank_crash::recorder;
 use fastrand::Rng;
 use indicatif::ProgressBar;
@@ -21,7 +21,8 @@ const TOLD_MAX: usize = 20;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number of faults. The first and the last call of each site (a system call on a kind of file)
-    /// always meet every fault that is possible there. In all, about 20,000 faults are possible
+    /// always meet every fault that is possible there. Half of the faults strike banks in two
+    /// tiers
     #[arg(long, default_value_t = 4000)]
     count: usize,
     /// Seed of the choice of faults [default: a random one, which the run prints]
@@ -47,21 +48,30 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let dir = scratch(args.directory.as_ref())?;
     recorder::skip_syncs();
     let started = Instant::now();
-    let calls = count(dir.path(), false)?;
     let mut random = Rng::with_seed(seed);
-    let plans = plans(&calls, if args.quick { 0 } else { args.count }, &mut random);
-    let bar = ProgressBar::new(plans.len() as u64);
+    let (mut calls, mut planned) = (BTreeMap::new(), Vec::new());
+    for two_tiers in [false, true] {
+        let mode = Mode { background: false, two_tiers };
+        let of_script = count(dir.path(), mode)?;
+        let count = if args.quick { 0 } else { args.count / 2 };
+        planned.extend(plans(&of_script, count, &mut random).into_iter().map(|plan| (mode, plan)));
+        for (site, count) in of_script {
+            *calls.entry(site).or_default() += count;
+        }
+    }
+    let bar = ProgressBar::new(planned.len() as u64);
     let (mut tally, mut failed) = (Tally::new(), Vec::new());
-    for &plan in &plans {
+    for &(mode, plan) in &planned {
         // One run in four compacts in the background. In such a run the order of calls also depends
         // on the timing of the threads.
-        match check(dir.path(), plan, random.u64(..4) == 0) {
+        let mode = Mode { background: random.u64(..4) == 0, ..mode };
+        match check(dir.path(), plan, mode) {
             Ok(outcome) => {
                 let outcomes = tally.entry((plan.site, plan.fault)).or_default();
                 *outcomes.entry(outcome).or_default() += 1;
             }
             Err(error) => {
-                let text = format!("{error:#}");
+                let text = format!("{mode:?}: {error:#}");
                 if failed.len() < TOLD_MAX {
                     bar.suspend(|| println!("{text}"));
                 }

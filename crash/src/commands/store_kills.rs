@@ -61,21 +61,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let program = std::env::current_exe().context("finding this program")?;
     let started = Instant::now();
     let bar = ProgressBar::new(count);
-    let mut supervisor = Supervisor::new(&program, dir.path(), seed)?;
-    let mut kills = Vec::new();
-    for _ in 0..count {
-        match supervisor.kill() {
-            Ok(kill) => kills.push(kill),
-            Err(error) => {
-                let kept = dir.keep();
-                return Err(error.context(format!("the bank is kept in {}", kept.display())));
+    let (mut kills, mut steps) = (Vec::new(), 0);
+    // One of two consecutive seeds has a bank in two tiers.
+    for (part, count) in [(0, count / 2), (1, count - count / 2)] {
+        let home = dir.path().join(part.to_string());
+        std::fs::create_dir(&home)?;
+        let mut supervisor = Supervisor::new(&program, &home, seed.wrapping_add(part))?;
+        for _ in 0..count {
+            match supervisor.kill() {
+                Ok(kill) => kills.push(kill),
+                Err(error) => {
+                    let kept = dir.keep();
+                    return Err(error.context(format!("the bank is kept in {}", kept.display())));
+                }
             }
+            bar.inc(1);
         }
-        bar.inc(1);
+        steps += supervisor.steps();
     }
     bar.finish_and_clear();
     let mut rows = rows(&kills);
-    rows.push(Row::new("steps in the last checkpoint", supervisor.steps() as f64, ""));
+    rows.push(Row::new("steps in the last checkpoints", steps as f64, ""));
     rows.push(Row::new("time", started.elapsed().as_secs_f64().round(), "s"));
     publish(&rows, args.json.as_deref())
 }
@@ -95,6 +101,11 @@ fn rows(kills: &[Kill]) -> Vec<Row> {
     rows.push(Row::new("of these, it was complete already", count(|kill| kill.at_begun), ""));
     let lost: u64 = kills.iter().map(|kill| kill.steps_lost).sum();
     rows.push(Row::new("steps after a checkpoint, gone as they should", lost as f64, ""));
+    let parts = |what: fn(&Kill) -> u64| kills.iter().map(what).sum::<u64>() as f64;
+    rows.push(Row::new("runs found after kills", parts(|kill| kill.parts.runs), ""));
+    rows.push(Row::new("joined runs' parts found after kills", parts(|k| k.parts.joined), ""));
+    rows.push(Row::new("parts of the base found after kills", parts(|k| k.parts.base), ""));
+    rows.push(Row::new("unfinished parts found after kills", parts(|k| k.parts.unfinished), ""));
     rows.push(Row::new("kills after which something was wrong", 0.0, ""));
     rows
 }

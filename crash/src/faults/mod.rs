@@ -24,3 +24,4 @@ pub mod script;
 pub mod sweep;
 
 pub use crate::recorder::{Call, Fault, Plan, Site};
+pub use script::Mode;

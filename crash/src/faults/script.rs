@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use embank_kv::inspect::{Damage, SalvageOptions, VerifyOptions, salvage, verify};
-use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
+use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions, TierLimits};
 
 use self::follower::Follower;
 use super::{Call, Fault, Plan, Site};
 use crate::content::content;
 use crate::recorder::Recording;
 use crate::rows::{self, Model};
+use crate::settings::Settings;
 use crate::strangers::{exchange, files};
-use crate::workload::{BANK, State, checkpoints_of, open, serial_of};
+use crate::workload::{BANK, State, checkpoints_of, serial_of};
 
 pub mod follower;
 
@@ -22,16 +23,44 @@ pub const KEYS_END: u64 = 1500;
 const TABLES: [(&str, u32, bool); 3] =
     [("rows", 24, false), ("wide", 120, false), ("words", 200, true)];
 
-/// Returns the options with which the script opens the bank.
-#[must_use]
-pub fn options(background: bool) -> StoreOptions {
-    StoreOptions {
-        memory_budget_bytes: 256 << 10,
-        page_size_bytes: Some(8 << 10),
-        segment_size_bytes: Some(64 << 10),
-        device: DeviceChoice::Threads,
-        compaction: CompactionOptions { background, ..CompactionOptions::default() },
-        ..StoreOptions::default()
+/// The kind of bank that the script runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mode {
+    /// True if the bank compacts in the background too. The order of calls then also depends on the
+    /// timing of the threads.
+    pub background: bool,
+    /// True if the bank has two tiers. The script then also calls compaction after every second
+    /// checkpoint, so that rows leave the log and parts are merged.
+    pub two_tiers: bool,
+}
+
+impl Mode {
+    /// Returns the settings with which the script opens the bank.
+    #[must_use]
+    pub fn settings(self) -> Settings {
+        let background = self.background;
+        let options = StoreOptions {
+            // A scan of a bank with parts needs more memory.
+            memory_budget_bytes: if self.two_tiers { 1 << 20 } else { 256 << 10 },
+            page_size_bytes: Some(8 << 10),
+            segment_size_bytes: Some(64 << 10),
+            device: DeviceChoice::Threads,
+            compaction: CompactionOptions { background, ..CompactionOptions::default() },
+            ..StoreOptions::default()
+        };
+        let limits = TierLimits {
+            log_bytes: 64 << 10,
+            sort_buffer_bytes: 64 << 10,
+            base_part_bytes: 300 << 10,
+            level_runs: 3,
+        };
+        Settings { options, tier: self.two_tiers.then_some(limits) }
+    }
+
+    /// Returns this kind of bank, with compaction by calls alone.
+    #[must_use]
+    pub fn in_foreground(self) -> Self {
+        Mode { background: false, ..self }
     }
 }
 
@@ -40,7 +69,9 @@ pub fn options(background: bool) -> StoreOptions {
 pub struct Script<'a> {
     recording: &'a Recording,
     plan: Option<Plan>,
-    options: StoreOptions,
+    /// The kind of bank.
+    pub mode: Mode,
+    settings: Settings,
     bank: PathBuf,
     store: Option<Store>,
     model: Model,
@@ -68,6 +99,8 @@ pub struct Script<'a> {
     pub overtaken: bool,
     /// True if a read returned wrong bytes and the store wrote them to a copy of a segment.
     pub copied_wrong: bool,
+    /// True if a call of compaction said that the disk has no room.
+    pub out_of_room: bool,
 }
 
 /// Tells the script to continue or to end.
@@ -82,11 +115,12 @@ enum Next {
 /// # Errors
 /// Returns an error in these cases: rows differ, an error names no file, no fault explains an
 /// error, or the store accepts writes that it must refuse.
-pub fn run(recording: &Recording, plan: Option<Plan>, background: bool) -> Result<Script<'_>> {
+pub fn run(recording: &Recording, plan: Option<Plan>, mode: Mode) -> Result<Script<'_>> {
     let mut script = Script {
         recording,
         plan,
-        options: options(background),
+        mode,
+        settings: mode.settings(),
         bank: recording.root().join(BANK),
         store: None,
         model: Model::new(),
@@ -102,6 +136,7 @@ pub fn run(recording: &Recording, plan: Option<Plan>, background: bool) -> Resul
         stopped: false,
         overtaken: false,
         copied_wrong: false,
+        out_of_room: false,
     };
     recording.plan(plan);
     script.live()?;
@@ -154,10 +189,17 @@ impl Script<'_> {
             ("salvage", Self::salvage),
             ("scan", Self::scan),
         ];
-        for (name, act) in steps {
-            if self.step(name, act)? == Next::Stop {
-                self.stopped = true;
-                break;
+        let compact: (&'static str, Act<'_>) = ("compact", Self::compact);
+        let mut checkpoints = 0;
+        for step in steps {
+            checkpoints += u64::from(step.0 == "checkpoint");
+            let follows = self.mode.two_tiers && step.0 == "checkpoint" && checkpoints % 2 == 1;
+            let follows = follows.then_some(compact);
+            for (name, act) in [step].into_iter().chain(follows) {
+                if self.step(name, act)? == Next::Stop {
+                    self.stopped = true;
+                    return Ok(());
+                }
             }
         }
         Ok(())
@@ -240,7 +282,7 @@ impl Script<'_> {
             && matches!(
                 (site.call, site.file),
                 (Call::Write | Call::Create | Call::Sync, "segment")
-                    | (Call::Sync, "log directory")
+                    | (Call::Sync, "log directory" | "part")
             )
     }
 
@@ -286,7 +328,7 @@ impl Script<'_> {
     fn open(&mut self) -> Result<()> {
         self.close();
         self.overtaken |= std::mem::take(&mut self.closed_for_good);
-        let store = open(&self.bank, &self.options)?;
+        let store = self.settings.open(&self.bank)?;
         self.take(store)
     }
 
@@ -370,11 +412,7 @@ impl Script<'_> {
     }
 
     fn checkpoint(&mut self) -> Result<()> {
-        let state = State {
-            serial: self.states.len() as u64,
-            model: Arc::new(self.model.clone()),
-            ..State::empty()
-        };
+        let state = State { serial: self.states.len() as u64, model: Arc::new(self.model.clone()) };
         let (serial, blob) = (state.serial, state.blob());
         self.states.push(state);
         // A failed checkpoint may still have its final name, because the rename may come before the
@@ -387,14 +425,15 @@ impl Script<'_> {
     }
 
     fn compact(&mut self) -> Result<()> {
-        self.store()?.compact()?;
+        let done = self.store()?.compact()?;
+        self.out_of_room |= done.out_of_room;
         Ok(())
     }
 
     /// Exchanges the bank's directory for another one, and back. In between, a checkpoint must fail
     /// and write nothing to the other directory.
     fn exchange(&mut self) -> Result<()> {
-        if self.options.compaction.background {
+        if self.settings.options.compaction.background {
             // Background compaction may begin a new segment during the exchange. That fails, and
             // the store then refuses writes for good.
             return Ok(());
@@ -454,7 +493,7 @@ impl Script<'_> {
 
     /// Reads the bank through a read-only store while its writer is open.
     fn read_only(&mut self) -> Result<()> {
-        let reader = Store::open_read_only(&self.bank, &self.options, None)?;
+        let reader = Store::open_read_only(&self.bank, &self.settings.options, None)?;
         rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)?;
         reader.refresh()?;
         Ok(())
@@ -475,7 +514,7 @@ impl Script<'_> {
         }
         // `copy_checkpoint` accepts the remains of an earlier try that failed.
         let copied = Store::copy_checkpoint(&self.bank, None, &copy)?;
-        let reader = Store::open_read_only(&copy, &self.options, None)?;
+        let reader = Store::open_read_only(&copy, &self.settings.options, None)?;
         rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)?;
         Ok(copied.checkpoint)
     }
@@ -523,7 +562,7 @@ impl Script<'_> {
             ensure!(self.recording.has_struck(), what);
             return Err(Error::Damaged { path: self.bank.clone(), offset: 0, what }.into());
         }
-        let reader = Store::open_read_only(&salvaged, &self.options, None)?;
+        let reader = Store::open_read_only(&salvaged, &self.settings.options, None)?;
         rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)
     }
 }

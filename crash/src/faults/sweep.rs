@@ -11,7 +11,7 @@ use fastrand::Rng;
 
 use super::judge::{Outcome, judge};
 use super::script;
-use super::{Fault, Plan, Site};
+use super::{Fault, Mode, Plan, Site};
 use crate::recorder::Recording;
 
 /// Longest time of a run of the script, in seconds. A run takes about 0.1 s. If a run takes longer
@@ -25,10 +25,10 @@ pub type Tally = BTreeMap<(Site, Fault), BTreeMap<Outcome, u64>>;
 ///
 /// # Errors
 /// Fails if the script fails.
-pub fn count(dir: &Path, background: bool) -> Result<BTreeMap<Site, u64>> {
+pub fn count(dir: &Path, mode: Mode) -> Result<BTreeMap<Site, u64>> {
     let home = tempfile::tempdir_in(dir)?;
     let recording = Recording::start(home.path())?;
-    let script = script::run(&recording, None, background).context("without a fault")?;
+    let script = script::run(&recording, None, mode).context("without a fault")?;
     ensure!(script.errors.is_empty(), "without a fault: {:?}", script.errors);
     Ok(recording.calls())
 }
@@ -58,7 +58,7 @@ pub fn plans(calls: &BTreeMap<Site, u64>, count: usize, random: &mut Rng) -> Vec
 ///
 /// # Errors
 /// Fails with a description of what is wrong.
-pub fn check(dir: &Path, plan: Plan, background: bool) -> Result<Outcome> {
+pub fn check(dir: &Path, plan: Plan, mode: Mode) -> Result<Outcome> {
     static PANICS: AtomicU64 = AtomicU64::new(0);
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
@@ -84,7 +84,7 @@ pub fn check(dir: &Path, plan: Plan, background: bool) -> Result<Outcome> {
     let home = tempfile::tempdir_in(dir)?;
     let checked = {
         let recording = Recording::start(home.path())?;
-        script::run(&recording, Some(plan), background)
+        script::run(&recording, Some(plan), mode)
             .and_then(|script| judge(&recording, &script, plan))
     };
     drop(done);

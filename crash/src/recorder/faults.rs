@@ -9,6 +9,8 @@ use std::fmt;
 
 use libc::c_int;
 
+use crate::parts::is_part;
+
 /// The effect of a call, whichever C function makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "each is the call that it is named for")]
@@ -66,7 +68,7 @@ impl fmt::Display for Site {
 /// Returns the kind of file at a path from the recorded directory.
 fn kind_of(path: &str) -> &'static str {
     let last = path.rsplit('/').next().unwrap_or_default();
-    let kinds: [(bool, &'static str); 15] = [
+    let kinds: [(bool, &'static str); 17] = [
         (path.is_empty(), "parent directory"),
         // The store writes a delta under a hidden name. It gives the file its own name at the end.
         (last.contains(".delta") || last.starts_with(".embank-"), "delta"),
@@ -75,11 +77,13 @@ fn kind_of(path: &str) -> &'static str {
         (last == "BANK", "BANK"),
         (last == "BANK.new", "BANK.new"),
         (last == "log", "log directory"),
+        (is_part(last), "part"),
         (last.ends_with(".seg"), "segment"),
         (last.ends_with(".new"), "segment's copy"),
         (last.starts_with("probe-"), "probe"),
         (last == "checkpoints", "checkpoints directory"),
         (last.starts_with("index."), "index image"),
+        (last.starts_with("cold."), "list of parts"),
         (last == "blob", "blob"),
         (last == "manifest", "manifest"),
         (path.contains("/checkpoints/"), "checkpoint's directory"),

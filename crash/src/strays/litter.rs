@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use fastrand::Rng;
 
 use super::link_all;
-use crate::workload::SEGMENT_BYTES;
+use crate::settings::SEGMENT_BYTES;
 
 /// Identifies a file. The time of its creation tells it from a later file with the same inode.
 #[derive(Debug)]

@@ -29,8 +29,9 @@ use fastrand::Rng;
 use crate::content::content;
 use crate::images::work_on;
 use crate::rows::{self, Model};
+use crate::settings::Settings;
 use crate::strangers::files;
-use crate::workload::{KEYS_END, open, options};
+use crate::workload::KEYS_END;
 use litter::{Litter, Sources};
 
 /// Steps of a round.
@@ -101,6 +102,7 @@ struct State {
 }
 
 struct Life {
+    settings: Settings,
     bank: PathBuf,
     copy: PathBuf,
     linked: PathBuf,
@@ -124,6 +126,7 @@ impl Life {
     fn begin(dir: &Path, seed: u64) -> Result<Self> {
         let path = |name: &str| dir.join(name);
         let mut life = Life {
+            settings: Settings::one_tier(false),
             bank: path("bank"),
             copy: path("copy"),
             linked: path("linked"),
@@ -139,7 +142,7 @@ impl Life {
             blobs: 0,
             tally: Tally::default(),
         };
-        life.store = Some(open(&life.bank, &options(false))?);
+        life.store = Some(life.settings.open(&life.bank)?);
         for _ in 0..life.random.u64(1..=5) {
             life.work()?;
             life.checkpoint()?;
@@ -220,7 +223,7 @@ impl Life {
                 copy.display(),
                 report.damage
             );
-            let store = open(copy, &options(false)).context("opening a copy")?;
+            let store = self.settings.open(copy).context("opening a copy")?;
             ensure!(
                 store.recovered().is_some_and(|found| found.blob == self.copied.blob),
                 "a copy"
@@ -277,7 +280,7 @@ impl Life {
         link_all(&self.bank, &copy).context("copying by hard links")?;
         self.work()?;
         self.checkpoint()?;
-        let store = open(&copy, &options(false)).context("opening a copy of hard links")?;
+        let store = self.settings.open(&copy).context("opening a copy of hard links")?;
         ensure!(store.recovered().is_some_and(|found| found.blob == blob), "a copy of hard links");
         rows::check(&store, &model, KEYS_END)?;
         let model = work_on(&store, &model, KEYS_END, &mut self.random)?;
@@ -301,7 +304,7 @@ impl Life {
     fn try_to_open(&mut self) -> Result<bool> {
         let report = verify(&self.bank, &VerifyOptions::default(), &mut |_| {});
         let is_clean = report.as_ref().is_ok_and(|report| report.is_clean());
-        match open(&self.bank, &options(false)) {
+        match self.settings.open(&self.bank) {
             Ok(store) => {
                 self.tally.opened += 1;
                 self.is_at_newest(store)?;
@@ -344,7 +347,7 @@ impl Life {
     }
 
     fn open_clean(&mut self) -> Result<()> {
-        let store = open(&self.bank, &options(false)).context("opening without strays")?;
+        let store = self.settings.open(&self.bank).context("opening without strays")?;
         self.is_at_newest(store).context("opening without strays")
     }
 
@@ -376,7 +379,7 @@ impl Life {
                 self.tally.failed += 1;
                 self.is_about_the_bank(&error.into())?;
                 self.litter.take_back()?;
-                let store = open(&self.bank, &options(false)).context("after a roll back")?;
+                let store = self.settings.open(&self.bank).context("after a roll back")?;
                 let at = store.recovered().map_or(0, |found| found.checkpoint);
                 ensure!(at >= number, "a failed roll back to {number} led to {at}");
                 self.acknowledged.split_off(&(at + 1));

@@ -94,7 +94,7 @@ impl Script<'_> {
     /// state's serial number.
     fn check_follower(&self) -> Result<u64> {
         let follower = self.follower.as_ref().context("no follower")?;
-        let reader = Store::open_read_only(&follower.bank, &self.options, None)?;
+        let reader = Store::open_read_only(&follower.bank, &self.settings.options, None)?;
         let read = reader.reading().context("no checkpoint is read")?;
         let state = self.admitted_of(follower, &read.blob)?;
         rows::check(&reader, &state.model, KEYS_END)?;
