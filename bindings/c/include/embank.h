@@ -1184,6 +1184,16 @@ enum embank_status embank_table_put(const struct embank_table *table,
                                     const float *rows,
                                     size_t rows_len);
 
+// Replaces or inserts rows as embank_table_put does, without a look at the old rows (a blind
+// write). In a bank with two tiers, a row that is on disk is then not read. The table's number of
+// rows, and that of a scan, may be wrong until the bank has compacted (embank_bank_compact).
+// Returns EMBANK_STATUS_INVALID_ARGUMENT for a table with optimizer state, admission or tracking.
+enum embank_status embank_table_put_blind(const struct embank_table *table,
+                                          const uint64_t *keys,
+                                          size_t key_count,
+                                          const float *rows,
+                                          size_t rows_len);
+
 // Applies gradients with the table's optimizer, without a lease. Sums the gradients of equal keys
 // first. Inserts missing rows with their initial values before the step. Changes no staleness
 // clock.
@@ -1454,8 +1464,8 @@ enum embank_status embank_scan_next(const struct embank_scan *scan,
                                     size_t *count);
 
 // `checkpoint` gets the number of the checkpoint, `rows` the number of the table's rows in that
-// checkpoint, and `remaining` the number of rows that the scan has not returned yet. Each of the
-// three may be NULL.
+// checkpoint, and `remaining` the number of rows that the scan has not returned yet. After blind
+// puts, the two numbers may be too large. Each of the three may be NULL.
 enum embank_status embank_scan_progress(const struct embank_scan *scan,
                                         uint64_t *checkpoint,
                                         uint64_t *rows,

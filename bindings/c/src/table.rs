@@ -218,6 +218,28 @@ pub unsafe extern "C" fn embank_table_put(
     })
 }
 
+/// Replaces or inserts rows as embank_table_put does, without a look at the old rows (a blind
+/// write). In a bank with two tiers, a row that is on disk is then not read. The table's number of
+/// rows, and that of a scan, may be wrong until the bank has compacted (embank_bank_compact).
+/// Returns EMBANK_STATUS_INVALID_ARGUMENT for a table with optimizer state, admission or tracking.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embank_table_put_blind(
+    table: *const embank_table,
+    keys: *const u64,
+    key_count: usize,
+    rows: *const f32,
+    rows_len: usize,
+) -> embank_status {
+    // SAFETY: by the rules of embank.h, `table` is null or a live handle, and `keys` and `rows` are
+    // each null or valid until the call returns.
+    call(|| unsafe {
+        let table = table_of(table)?;
+        let keys = Lent::new("keys", keys, key_count)?.read();
+        let rows = Lent::new("rows", rows, rows_len)?.read();
+        Ok(table.put_blind(keys, rows)?)
+    })
+}
+
 /// Applies gradients with the table's optimizer, without a lease. Sums the gradients of equal keys
 /// first. Inserts missing rows with their initial values before the step. Changes no staleness
 /// clock.

@@ -30,6 +30,21 @@ def test_put_then_peek_gives_the_rows_back(table: embank.Table) -> None:
     np.testing.assert_array_equal(table.peek([1, 2, 3]), rows[[1, 2, 0]])
 
 
+def test_a_blind_put_writes_rows_as_a_put_does(table: embank.Table) -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    table.put([3, 1], ones(2))
+    table.put([3, 1, 2], rows, blind=True)
+    np.testing.assert_array_equal(table.peek([1, 2, 3]), rows[[1, 2, 0]])
+    assert len(table) == 3
+
+
+def test_a_blind_put_refuses_what_it_would_lose(bank: embank.Bank) -> None:
+    table = bank.table("state", dim=4, optimizer=embank.Adagrad(lr=0.5))
+    with pytest.raises(ValueError, match="without optimizer state"):
+        table.put([1], ones(1), blind=True)
+    assert len(table) == 0
+
+
 def test_of_equal_keys_the_last_row_is_kept(table: embank.Table) -> None:
     table.put([3, 3], np.stack([ones(1)[0], 2 * ones(1)[0]]))
     assert (table.peek([3]) == 2.0).all()

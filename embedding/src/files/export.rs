@@ -85,6 +85,15 @@ enum Writer {
     Parquet(Box<crate::files::parquet::ParquetWriter>),
 }
 
+/// A scan, and the sizes of what it is written to.
+struct SizedScan {
+    scan: Scan,
+    /// Number of rows that the scan returns.
+    rows: u64,
+    /// Number of rows of a dense file. `None` if the file has keys.
+    dense_rows: Option<u64>,
+}
+
 impl Table {
     /// Writes the table's rows in the newest checkpoint to a file. The file has keys and vectors.
     /// With `options.state` it also has the optimizer's state and the rows' uses. The file does not
@@ -212,16 +221,17 @@ impl Table {
             let problem = "must be safetensors or npy here, as Parquet has no dense tables; or export with keys";
             return Err(Error::option("format", problem));
         }
-        let (mut scan, dense_rows) = self.scan_for(options.dense, progress)?;
+        let SizedScan { scan, rows: table_rows, dense_rows } =
+            self.scan_for(options.dense, progress)?;
         let parts = parts_of(self.shared.layout(), format, options.state);
-        let rows = dense_rows.unwrap_or(scan.rows());
+        let rows = dense_rows.unwrap_or(table_rows);
         let with_keys = dense_rows.is_none();
-        let missing = rows - scan.rows().min(rows);
+        let missing = rows - table_rows.min(rows);
         if missing > 0 && !options.dense.is_some_and(|dense| dense.fill_missing) {
             return Err(self.not_dense(format!(
                 "has {} rows, so {missing} of the keys 0 to {} have none; export it with keys, or fill missing rows with \
                  their initial values",
-                scan.rows(),
+                table_rows,
                 rows - 1
             )));
         }
@@ -236,49 +246,57 @@ impl Table {
         );
         let mut writer = Writer::begin(place, format, rows, parts.clone(), with_keys, pairs)?;
         if missing > 0 {
-            self.fill_dense(&mut writer, &parts, rows, scan.rows(), progress)?;
+            self.fill_dense(&mut writer, &parts, rows, table_rows, progress)?;
         }
-        self.write_rows(&mut scan, &mut writer, &parts, dense_rows, progress)?;
+        let mut sized = SizedScan { scan, rows: table_rows, dense_rows };
+        self.write_rows(&mut sized, &mut writer, &parts, progress)?;
         let (files, bytes) = writer.commit()?;
         Ok(Exported {
-            checkpoint: scan.checkpoint(),
-            rows: scan.rows(),
+            checkpoint: sized.scan.checkpoint(),
+            rows: table_rows,
             filled_rows: missing,
             bytes,
             files,
         })
     }
 
-    /// Returns a scan of the newest checkpoint, and the number of rows if the file is dense.
+    /// Returns a scan of the newest checkpoint, its number of rows, and the number of rows of the
+    /// file if it is dense. Reads all keys first if one of the numbers is not known.
     fn scan_for(
         &self,
         dense: Option<DenseRows>,
         progress: &mut OnProgress<'_>,
-    ) -> Result<(Scan, Option<u64>)> {
-        match dense {
-            None => Ok((self.scan()?, None)),
-            Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
-            // The loop ends when no checkpoint was taken between the starts of the two scans, so
-            // that both read one checkpoint.
-            Some(DenseRows { rows: None, .. }) => loop {
-                let mut first = self.scan()?;
-                let scan = self.scan()?;
-                if first.checkpoint() != scan.checkpoint() {
-                    continue;
+    ) -> Result<SizedScan> {
+        let is_dense = dense.is_some();
+        let asked_rows = dense.and_then(|dense| dense.rows);
+        // The loop ends when no checkpoint was taken between the starts of the two scans, so that
+        // both read one checkpoint.
+        loop {
+            let mut first = self.scan()?;
+            if first.has_exact_rows() && (!is_dense || asked_rows.is_some()) {
+                return Ok(SizedScan { rows: first.rows(), scan: first, dense_rows: asked_rows });
+            }
+            let scan = self.scan()?;
+            if first.checkpoint() != scan.checkpoint() {
+                continue;
+            }
+            let mut rows = 0;
+            let mut end = 0;
+            while let Some((key, _)) = first.next_value()? {
+                let beyond = || {
+                    let why = "which is too large for a dense table; export it with keys";
+                    self.not_dense(format!("has a row of key {key}, {why}"))
+                };
+                rows += 1;
+                if is_dense {
+                    end = end.max(key.checked_add(1).ok_or_else(beyond)?);
                 }
-                let mut rows = 0;
-                while let Some((key, _)) = first.next_value()? {
-                    let beyond = || {
-                        let why = "which is too large for a dense table; export it with keys";
-                        self.not_dense(format!("has a row of key {key}, {why}"))
-                    };
-                    rows = rows.max(key.checked_add(1).ok_or_else(beyond)?);
-                    if first.remaining().is_multiple_of(KEYS_PER_REPORT) {
-                        report(progress, 0, scan.rows())?;
-                    }
+                if first.remaining().is_multiple_of(KEYS_PER_REPORT) {
+                    report(progress, 0, scan.rows())?;
                 }
-                return Ok((scan, Some(rows)));
-            },
+            }
+            let dense_rows = is_dense.then(|| asked_rows.unwrap_or(end));
+            return Ok(SizedScan { scan, rows, dense_rows });
         }
     }
 
@@ -339,14 +357,14 @@ impl Table {
 
     fn write_rows(
         &self,
-        scan: &mut Scan,
+        sized: &mut SizedScan,
         writer: &mut Writer,
         parts: &[Part],
-        dense_rows: Option<u64>,
         progress: &mut OnProgress<'_>,
     ) -> Result<()> {
         let layout = self.shared.layout();
-        let total = scan.rows();
+        let SizedScan { scan, rows: total, dense_rows } = sized;
+        let (total, dense_rows) = (*total, *dense_rows);
         let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
         let batch_rows = rows_per_batch(row_bytes);
         let mut batch = RowBatch::new(parts);

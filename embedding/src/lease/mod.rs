@@ -23,6 +23,7 @@ use crate::registry::turnstile::Entered;
 use crate::registry::{LeaseEntry, LeasedRows, Taker};
 use crate::table::Table;
 use crate::table::gradients::{BatchGradients, Occurrences};
+use crate::table::updates::Blind;
 
 /// A lease on the rows of a Get. The Get has raised the staleness clock of each distinct key's row
 /// by one, and the end of the lease lowers these clocks again.
@@ -337,7 +338,9 @@ impl Lease {
         let of_part = held.part().map(sources_of);
         let keys = held.keys();
         let sources = of_part.as_deref().or(sources);
-        let put = self.table.execute_put(keys, rows, sources, Clock::Release, held.hints());
+        // Rows with outstanding gets are in the log, so there is nothing to gain by a blind put.
+        let hints = held.hints();
+        let put = self.table.execute_put(keys, rows, sources, Clock::Release, hints, Blind::No);
         put.map_err(|(error, reached)| {
             self.table.release_unreached(keys, &reached, &entered);
             error
@@ -351,6 +354,7 @@ impl Lease {
             Some(&sources_of(deleted)),
             Clock::Keep,
             None,
+            Blind::No,
         );
         put.map_err(|(error, _)| error)
     }

@@ -142,7 +142,8 @@ impl Table {
 
     /// Number of rows. The store counts them, so no scan is needed. The number is exact while no
     /// other thread inserts or deletes rows of the table. In a read-only bank it is the number of
-    /// rows in the checkpoint.
+    /// rows in the checkpoint. After [blind puts](Self::put_blind) it may be wrong until the bank
+    /// has compacted.
     ///
     /// # Errors
     /// [`TableDropped`](crate::Error::TableDropped) if the table was dropped.

@@ -347,12 +347,13 @@ impl<'a> PutRows<'a> {
 /// Replaces vectors. With `WHOLE`, a row is only a vector, so its old value is not needed. The
 /// store still reads a row on disk, because only its record shows its key and its clock.
 /// Without `WHOLE`, a row also has optimizer state, which must stay. The operation then reads the
-/// old value.
+/// old value. With `WHOLE` and `BLIND`, the store reads no row whose key the log does not have.
 #[derive(Debug)]
-pub(crate) struct Put<'a, const WHOLE: bool>(pub(crate) PutRows<'a>);
+pub(crate) struct Put<'a, const WHOLE: bool, const BLIND: bool>(pub(crate) PutRows<'a>);
 
-impl<const WHOLE: bool> Operation for Put<'_, WHOLE> {
+impl<const WHOLE: bool, const BLIND: bool> Operation for Put<'_, WHOLE, BLIND> {
     const ACCESS: Access = if WHOLE { Access::Put } else { Access::Update };
+    const BLIND: bool = BLIND;
 
     /// A put may stop halfway if the disk is full, because the caller can repeat the put.
     fn shortage(&self) -> Shortage {
@@ -383,18 +384,18 @@ impl<const WHOLE: bool> Operation for Put<'_, WHOLE> {
     }
 }
 
-impl<const WHOLE: bool> Divisible for Put<'_, WHOLE> {
+impl<const WHOLE: bool, const BLIND: bool> Divisible for Put<'_, WHOLE, BLIND> {
     type Part<'p>
-        = Put<'p, WHOLE>
+        = Put<'p, WHOLE, BLIND>
     where
         Self: 'p;
     type Found = Reached;
 
-    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<Put<'_, WHOLE>> {
+    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<Put<'_, WHOLE, BLIND>> {
         self.0.divide(ranges).into_iter().map(Put).collect()
     }
 
-    fn found(part: Put<'_, WHOLE>) -> Reached {
+    fn found(part: Put<'_, WHOLE, BLIND>) -> Reached {
         part.0.reached
     }
 

@@ -52,13 +52,22 @@ impl Scan {
         self.rows.checkpoint()
     }
 
-    /// Total number of rows that the scan returns.
+    /// Total number of rows that the scan returns. An upper bound if
+    /// [`has_exact_rows`](Self::has_exact_rows) is false.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows.rows()
     }
 
-    /// Number of rows that the scan has not returned yet.
+    /// False if the checkpoint does not know the number of rows, because of
+    /// [blind puts](Table::put_blind).
+    #[must_use]
+    pub fn has_exact_rows(&self) -> bool {
+        self.rows.has_exact_rows()
+    }
+
+    /// Number of rows that the scan has not returned yet; an upper bound if
+    /// [`has_exact_rows`](Self::has_exact_rows) is false. 0 after the last row.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.remaining
@@ -70,7 +79,10 @@ impl Scan {
     /// A part of the checkpoint can't be read, or its checksum is wrong. All rows returned before
     /// are correct.
     pub fn next_row(&mut self) -> Result<Option<ScannedRow<'_>>> {
-        let Some(row) = self.rows.next_row()? else { return Ok(None) };
+        let Some(row) = self.rows.next_row()? else {
+            self.remaining = 0;
+            return Ok(None);
+        };
         self.remaining = self.remaining.saturating_sub(1);
         let vector = self.table.shared.layout().vector(row.value, &mut self.room);
         Ok(Some(ScannedRow { key: row.key, vector }))
@@ -78,7 +90,10 @@ impl Scan {
 
     /// Returns the next row in its stored encoding.
     pub(crate) fn next_value(&mut self) -> Result<Option<(u64, &[u8])>> {
-        let Some(row) = self.rows.next_row()? else { return Ok(None) };
+        let Some(row) = self.rows.next_row()? else {
+            self.remaining = 0;
+            return Ok(None);
+        };
         self.remaining = self.remaining.saturating_sub(1);
         Ok(Some((row.key, row.value)))
     }

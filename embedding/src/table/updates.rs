@@ -14,6 +14,13 @@ use crate::table::bags::Bags;
 use crate::table::gradients::{BatchGradients, Magnitudes, RowGradients, largest_magnitude};
 use crate::table::operations::{ApplyGradients, Put, PutRows, Reached, RewriteVectors};
 
+/// Whether a put leaves rows on disk unread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blind {
+    Yes,
+    No,
+}
+
 impl Table {
     /// Replaces or inserts rows without a lease. `rows` holds keys * dim values. If a key repeats,
     /// its last row wins. An existing row keeps its optimizer state, and a new row starts with a
@@ -28,12 +35,61 @@ impl Table {
         self.put_unchecked(keys, rows)
     }
 
+    /// Replaces or inserts rows as [`put`](Self::put) does, without a look at the old rows (a blind
+    /// write). In a bank with two tiers, a row that is on disk is then not read. In a bank with one
+    /// tier, and for rows in memory, the call does what `put` does.
+    ///
+    /// The table's number of rows ([`rows`](Self::rows)) and that of a [scan](Self::scan) may be
+    /// wrong until the bank has merged the new rows or [`Bank::compact`](crate::Bank::compact) has
+    /// returned: they lack new rows, or have rows that were deleted since. Everything else is
+    /// exact.
+    ///
+    /// # Errors
+    /// Those of `put`. [`InvalidOption`](crate::StoreError::InvalidOption) if a row has more than its
+    /// vector, which a put must keep: a table with an optimizer that has state, with admission or
+    /// with tracking.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("features", TableConfig::new(2))?;
+    /// table.put_blind(&[7, 8], &[0.5; 4])?;
+    /// table.put_blind(&[8], &[1.5; 2])?;
+    /// assert_eq!(table.peek(&[7, 8])?, [0.5, 0.5, 1.5, 1.5]);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn put_blind(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
+        let layout = self.shared.layout();
+        let problem = if layout.has_state() {
+            "needs a table without optimizer state"
+        } else if self.shared.gate.is_some() {
+            "needs a table without admission"
+        } else if layout.tracker().is_some() {
+            "needs a table without tracking"
+        } else {
+            self.check_shape("rows", keys.len(), rows.len())?;
+            self.check_rows(rows, |row| keys[row])?;
+            return self.put_last(keys, rows, Blind::Yes);
+        };
+        let problem = format!("{problem}, and {:?} is not one; put rows without it", self.name());
+        Err(Error::option("blind", problem))
+    }
+
     /// Puts rows like [`put`](Self::put), but also accepts NaN and infinite values.
     pub(crate) fn put_unchecked(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
+        self.put_last(keys, rows, Blind::No)
+    }
+
+    /// Puts rows. The last row of a repeated key wins.
+    fn put_last(&self, keys: &[u64], rows: &[f32], blind: Blind) -> Result<()> {
         let unique = self.unique_keys(keys)?;
         self.check_ids(unique.keys())?;
         let last_places = (!unique.all_distinct()).then(|| unique.last_places());
-        self.execute_put(unique.keys(), rows, last_places.as_deref(), Clock::Keep, None)
+        let sources = last_places.as_deref();
+        self.execute_put(unique.keys(), rows, sources, Clock::Keep, None, blind)
             .map_err(|(error, _)| error)
     }
 
@@ -191,6 +247,7 @@ impl Table {
         sources: Option<&[u32]>,
         clock: Clock,
         hints: Option<Hints<'_>>,
+        blind: Blind,
     ) -> std::result::Result<(), (Error, Reached)> {
         let layout = self.shared.layout();
         // A put through a lease counts as an update, so the vector is rounded like an update
@@ -198,12 +255,19 @@ impl Table {
         let updates = clock == Clock::Release;
         let reached = Reached::none_of(keys.len());
         let put = PutRows { layout, keys, updates, rows, sources, hints, reached };
-        let (outcome, put) = if layout.has_state() {
-            let mut put = Put::<false>(put);
-            (self.execute_in_parts(keys, clock, &mut put), put.0)
-        } else {
-            let mut put = Put::<true>(put);
-            (self.execute_in_parts(keys, clock, &mut put), put.0)
+        let (outcome, put) = match blind {
+            Blind::Yes => {
+                let mut put = Put::<true, true>(put);
+                (self.execute_in_parts(keys, clock, &mut put), put.0)
+            }
+            Blind::No if layout.has_state() => {
+                let mut put = Put::<false, false>(put);
+                (self.execute_in_parts(keys, clock, &mut put), put.0)
+            }
+            Blind::No => {
+                let mut put = Put::<true, false>(put);
+                (self.execute_in_parts(keys, clock, &mut put), put.0)
+            }
         };
         let outcome = outcome.map_err(|error| (error, put.reached))?;
         let counters = &self.shared.counters;

@@ -144,6 +144,7 @@ static void rows_and_leases(void) {
     uint8_t present[3];
     uint64_t deleted;
     float initial[2];
+    GOOD(embank_table_put_blind(table, &other, 1, row, 2));
     GOOD(embank_table_put(table, &other, 1, row, 2));
     GOOD(embank_table_apply_gradients(table, &other, 1, ones, 2));
     GOOD(embank_table_peek(table, &other, 1, rows, 2, EMBANK_MISSING_SKIP, present));

@@ -7,7 +7,8 @@ use super::PyTable;
 #[pymethods]
 impl PyTable {
     /// The number of rows. The store counts them, so this scans nothing. Exact while no other
-    /// thread makes or deletes rows.
+    /// thread makes or deletes rows. After blind puts it may be wrong until `Bank.compact` has
+    /// returned.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let rows = self.with(py, embank::Table::rows)?;
         // The number fits, because each row has a record in the log, and the log has 64-bit

@@ -15,8 +15,9 @@ const BATCH_SIZE_DEFAULT: usize = 4096;
 /// The rows of a table as a checkpoint holds them, in batches. Made by `Table.scan`.
 ///
 /// An iterator of `(keys, rows)`: fresh arrays, uint64 `(n,)` and float32 `(n, dim)`. `len` is the
-/// number of all rows. The scan closes itself after its last batch, at the end of a `with` block,
-/// and with its bank. Threads may share a scan: each batch goes to one thread.
+/// number of all rows; after blind puts it may be too large. The scan closes itself after its last
+/// batch, at the end of a `with` block, and with its bank. Threads may share a scan: each batch
+/// goes to one thread.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("scan.bank", memory_budget="16MiB")

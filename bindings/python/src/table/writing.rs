@@ -43,16 +43,24 @@ impl PyTable {
     /// Args:
     ///     keys: Integers `(n,)`.
     ///     rows: float32 `(n, dim)`. If a key occurs more than once, its last row is kept.
+    ///     blind: Write the rows without a look at the old ones. In a bank with two tiers, rows on
+    ///         disk are then not read. `len(table)` may be wrong until `Bank.compact` has returned,
+    ///         and the length of a scan may be too large.
     ///
     /// Raises:
+    ///     ValueError: `blind` is True, and the table has optimizer state, admission or tracking;
+    ///         no row changes.
     ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no row changes.
+    #[pyo3(signature = (keys, rows, *, blind = false))]
     fn put(
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
         rows: &Bound<'_, PyAny>,
+        blind: bool,
     ) -> PyResult<()> {
-        self.with_batch(py, keys, ("rows", rows), embank::Table::put)
+        let put = if blind { embank::Table::put_blind } else { embank::Table::put };
+        self.with_batch(py, keys, ("rows", rows), put)
     }
 
     /// Applies gradients with the table's optimizer, without a lease.
