@@ -35,6 +35,7 @@ struct Embank {
     table: TableId,
     value_bytes: usize,
     how: Use,
+    puts_look_up: bool,
 }
 
 /// Opens a store with one table.
@@ -61,7 +62,8 @@ pub(super) fn open(settings: &Settings, how: Use) -> Result<Box<dyn Engine>> {
         None if settings.reopen => bail!("{} holds no rows", settings.directory.display()),
         None => store.create_table(TABLE, value_bytes, b"")?,
     };
-    Ok(Box::new(Embank { store, table, value_bytes: settings.value_bytes, how }))
+    let Settings { value_bytes, puts_look_up, .. } = *settings;
+    Ok(Box::new(Embank { store, table, value_bytes, how, puts_look_up }))
 }
 
 impl Engine for Embank {
@@ -75,9 +77,11 @@ impl Engine for Embank {
                  acquires, then put that releases"
             }
         };
+        let puts = if self.puts_look_up { "look up the row" } else { "are blind" };
         vec![
             ("store".into(), format!("embank-kv {}", env!("CARGO_PKG_VERSION"))),
             ("operations".into(), how.into()),
+            ("updates and inserts".into(), puts.into()),
             ("device".into(), device(&stats)),
             ("memory_budget_bytes".into(), stats.memory_budget_bytes.to_string()),
             ("page_size_bytes".into(), stats.page_size_bytes.to_string()),
@@ -152,6 +156,14 @@ impl EmbankSession<'_> {
         self.execute(keys, clock, &mut put).map(|_| ())
     }
 
+    /// Puts rows, and does not look for the rows that they replace. So a missing row is no error.
+    #[inline]
+    fn put_blind(&self, keys: &[u64], values: &[u8]) -> Result<()> {
+        let clock = if self.0.how == Use::Clock { Clock::Release } else { Clock::Keep };
+        let put = PutRows { values, value_bytes: self.0.value_bytes, inserts: true };
+        self.execute(keys, clock, &mut PutBlind(put)).map(|_| ())
+    }
+
     #[inline]
     fn get(&self, keys: &[u64], values: &mut [u8]) -> Result<()> {
         let clock = if self.0.how == Use::Clock { ACQUIRE } else { Clock::Keep };
@@ -176,11 +188,17 @@ impl Session for EmbankSession<'_> {
     }
 
     fn update(&mut self, keys: &[u64], values: &[u8]) -> Result<()> {
-        self.put(keys, values, false)
+        match self.0.puts_look_up {
+            true => self.put(keys, values, false),
+            false => self.put_blind(keys, values),
+        }
     }
 
     fn insert(&mut self, keys: &[u64], values: &[u8]) -> Result<()> {
-        self.put(keys, values, true)
+        match self.0.puts_look_up {
+            true => self.put(keys, values, true),
+            false => self.put_blind(keys, values),
+        }
     }
 
     fn read_modify_write(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()> {
@@ -243,6 +261,24 @@ impl Operation for PutRows<'_> {
             self.update(i, value);
         }
         self.inserts
+    }
+}
+
+/// Puts rows as [`PutRows`] does, blindly.
+struct PutBlind<'a>(PutRows<'a>);
+
+impl Operation for PutBlind<'_> {
+    const ACCESS: Access = Access::Put;
+    const BLIND: bool = true;
+
+    #[inline]
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        self.0.update(i, value);
+    }
+
+    #[inline]
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.0.insert(i, value)
     }
 }
 

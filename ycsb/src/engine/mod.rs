@@ -49,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) reopen: bool,
     /// True if a store whose account of its own writes costs time must keep it (RocksDB).
     pub(crate) counts_writes: bool,
+    /// True if a put of Embank looks up the row that it replaces.
+    pub(crate) puts_look_up: bool,
 }
 
 /// A store that all threads share.
