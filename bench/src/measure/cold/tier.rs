@@ -4,12 +4,13 @@
 //! uniformly. It reports the memory of fences and filters for each row, the reads of the drive and
 //! the processor time for each row that was not in memory, the bytes that the kernel has written
 //! for each changed row, the size of the files over that of the rows, and the time to open the
-//! bank. Rows have a number that each change raises; the program keeps the number of some keys, and
-//! compares it at the end and after a reopening.
+//! bank. It also puts whole rows, with and without looking them up. Rows have a number that each
+//! change raises; the program keeps the number of some keys, and compares it at the end and after a
+//! reopening.
 //!
 //! Estimate, from the design, written before measuring, for rows of 64 bytes at 10 times the
 //! budget: 0.6 bytes of memory, 1.05 reads, 365 bytes written for each changed row, 1.5 times the
-//! rows.
+//! rows. A put that looks its row up reads as often as a change; a blind put reads nothing.
 
 use std::collections::HashMap;
 use std::fs;
@@ -93,6 +94,22 @@ impl Operation for Insert<'_> {
     }
 }
 
+/// Puts whole rows with this number.
+struct Write<const BLIND: bool>(u64);
+
+impl<const BLIND: bool> Operation for Write<BLIND> {
+    const ACCESS: Access = Access::Put;
+    const BLIND: bool = BLIND;
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        value.fill(i as u8);
+        write_number(value, self.0);
+    }
+    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
+        self.update(i, value);
+        true
+    }
+}
+
 /// Reads the numbers of rows. `u64::MAX` stands for a missing row.
 struct Numbers(Vec<u64>);
 
@@ -156,6 +173,20 @@ impl Case<'_> {
         let name = format!("{}: longest wait of a batch for merges", self.label);
         figures.push(Row::count(name, "ms", store.stats().compaction_waits_us_max as f64 / 1e3));
         self.note(figures, self.read(&store, table, &mut random, &expected)?);
+        for (name, put) in [("looked up", false), ("blind", true)] {
+            let found = match put {
+                false => self.put::<false>(&store, table, changes, &mut random, &mut expected)?,
+                true => self.put::<true>(&store, table, changes, &mut random, &mut expected)?,
+            };
+            for (what, unit, value) in found {
+                self.figure(
+                    figures,
+                    &format!("{name} puts of half of the rows: {what}"),
+                    unit,
+                    value,
+                );
+            }
+        }
         self.note(figures, self.sizes(&cold_tier(&store)));
         let begun = Instant::now();
         store.checkpoint(b"")?;
@@ -268,6 +299,44 @@ impl Case<'_> {
             ("reads", "rows/s", read as f64 / begun.elapsed().as_secs_f64()),
             ("rows from disk", "rows/row", from_disk / read as f64),
             ("processor time per row", "us/row", ran * 1e6 / read as f64),
+        ])
+    }
+
+    /// Reads rows and puts whole rows, in turns.
+    fn put<const BLIND: bool>(
+        &self,
+        store: &Store,
+        table: TableId,
+        changes: u64,
+        random: &mut fastrand::Rng,
+        expected: &mut HashMap<u64, u64>,
+    ) -> Result<Vec<(&'static str, &'static str, f64)>> {
+        let (mut reads, mut ran, mut done) = (0, Duration::ZERO, 0);
+        let (begun, all_ran) = (Instant::now(), processor_time());
+        while done < changes / 2 {
+            let mut draw = || (0..BATCH).map(|_| random.u64(0..self.rows)).collect::<Vec<u64>>();
+            let read = draw();
+            self.compare(store, table, &read, expected)?;
+            let mut keys = draw();
+            keys.sort_unstable();
+            keys.dedup();
+            random.shuffle(&mut keys);
+            let (before, ran_before) = (store.stats(), processor_time());
+            let number = 1_000_000 + done;
+            store.execute(table, &keys, Clock::Keep, &mut Write::<BLIND>(number))?;
+            ran += processor_time() - ran_before;
+            reads += store.stats().disk_reads - before.disk_reads;
+            for key in &keys {
+                expected.entry(*key).and_modify(|known| *known = number);
+            }
+            done += keys.len() as u64;
+        }
+        let all_ran = (processor_time() - all_ran).as_secs_f64();
+        Ok(vec![
+            ("reads of the drive per put", "reads/row", reads as f64 / done as f64),
+            ("processor time per put", "us/row", ran.as_secs_f64() * 1e6 / done as f64),
+            ("processor time per row", "us/row", all_ran * 1e6 / (2 * done) as f64),
+            ("rows per second", "rows/s", 2.0 * done as f64 / begun.elapsed().as_secs_f64()),
         ])
     }
 
