@@ -38,6 +38,8 @@ struct Report {
     copied_bytes: u64,
     log_disk_bytes_before: u64,
     log_disk_bytes_after: u64,
+    part_disk_bytes_before: u64,
+    part_disk_bytes_after: u64,
     log_held_bytes: u64,
     out_of_room: bool,
 }
@@ -86,6 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         copied_bytes: done.copied_bytes,
         log_disk_bytes_before: before.log_disk_bytes,
         log_disk_bytes_after: after.log_disk_bytes,
+        part_disk_bytes_before: before.part_disk_bytes,
+        part_disk_bytes_after: after.part_disk_bytes,
         log_held_bytes: held,
         out_of_room: done.out_of_room,
     };
@@ -106,6 +110,13 @@ fn text(report: &Report) -> String {
         bytes(report.copied_bytes),
         report.checkpoint
     );
+    if report.part_disk_bytes_before + report.part_disk_bytes_after > 0 {
+        text += &format!(
+            "cold tier     {} before, {} now\n",
+            bytes(report.part_disk_bytes_before),
+            bytes(report.part_disk_bytes_after)
+        );
+    }
     if report.log_held_bytes > 0 {
         text += &format!(
             "held          {} by older checkpoints; it comes back when they go (--keep 1)\n",

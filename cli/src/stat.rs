@@ -36,6 +36,8 @@ struct Report {
     page_bytes: u64,
     segments: u64,
     log_disk_bytes: u64,
+    parts: u64,
+    part_disk_bytes: u64,
     space_amplification: Option<f64>,
     table_numbers_left: u32,
     not_removed: Vec<NotRemovedJson>,
@@ -128,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
 
 fn amplification(summary: &BankSummary, newest: &CheckpointSummary) -> Option<f64> {
     let live = newest.record_bytes();
-    (live > 0).then(|| summary.log_disk_bytes as f64 / live as f64)
+    (live > 0).then(|| (summary.log_disk_bytes + summary.part_disk_bytes) as f64 / live as f64)
 }
 
 fn report(summary: &BankSummary) -> Report {
@@ -149,6 +151,8 @@ fn report(summary: &BankSummary) -> Report {
         page_bytes: newest.map_or(0, |newest| newest.page_bytes),
         segments: summary.segments,
         log_disk_bytes: summary.log_disk_bytes,
+        parts: summary.parts,
+        part_disk_bytes: summary.part_disk_bytes,
         space_amplification: newest.and_then(|newest| amplification(summary, newest)),
         table_numbers_left: summary.table_numbers_left,
         not_removed: summary
@@ -185,8 +189,9 @@ fn text(args: &Args, summary: &BankSummary) -> String {
                 count(newest.rows()),
                 bytes(newest.record_bytes())
             );
+            let of = if summary.parts > 0 { "with the cold tier " } else { "" };
             let amplification = amplification(summary, newest)
-                .map_or(String::new(), |times| format!(", {times:.2} times the rows"));
+                .map_or(String::new(), |times| format!(", {of}{times:.2} times the rows"));
             text += &format!(
                 "log           {} on disk in {} segments{amplification}; addresses {} to {}, pages of {}\n",
                 bytes(summary.log_disk_bytes),
@@ -195,6 +200,13 @@ fn text(args: &Args, summary: &BankSummary) -> String {
                 newest.log_end,
                 bytes(newest.page_bytes)
             );
+            if summary.parts > 0 {
+                text += &format!(
+                    "cold tier     {} on disk in {} parts\n",
+                    bytes(summary.part_disk_bytes),
+                    count(summary.parts)
+                );
+            }
             text += &format!(
                 "tables        {}; {} numbers are left for new ones\n",
                 count(newest.tables.len() as u64),

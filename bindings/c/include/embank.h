@@ -736,9 +736,9 @@ typedef struct embank_bank_stats {
   uint64_t inserted;
   // Read requests to the device. One request may read several rows that lie close together.
   uint64_t disk_reads;
-  // Bytes read from the device.
+  // Bytes read from the device. The reads of merges of the cold tier do not count.
   uint64_t disk_read_bytes;
-  // Bytes written to the device.
+  // Bytes written to the device: the log's pages, and the parts of the cold tier.
   uint64_t disk_write_bytes;
   // Gauge: rows in all tables.
   uint64_t live_rows;
@@ -908,6 +908,59 @@ typedef struct embank_bank_stats {
   uint64_t lookahead_depth;
   // Gauge: most bytes of memory for the queue, a part of the bank's budget.
   uint64_t lookahead_memory_bytes;
+  // Gauge: 2 if rows leave the log for the cold tier, or if the bank has a cold tier. Else
+  // 1.
+  uint64_t tiers;
+  // Gauge: row versions in the cold tier. Tombstones, and versions that a newer version
+  // supersedes, count until a merge into the base removes them.
+  uint64_t cold_versions;
+  // Gauge: parts of the cold tier. A part is a file of sorted rows.
+  uint64_t cold_parts;
+  // Gauge: runs of the cold tier. A run has the rows that left the log at one time, in one
+  // part or several. Runs are merged into the base, the oldest rows of the cold tier.
+  uint64_t cold_runs;
+  // Gauge: bytes of the parts on disk, also of those that only kept checkpoints or scans
+  // need.
+  uint64_t cold_disk_bytes;
+  // Gauge: bytes of the base of the cold tier.
+  uint64_t cold_base_bytes;
+  // Gauge: bytes of runs that are not merged into the base yet.
+  uint64_t cold_run_bytes;
+  // Gauge: bytes of runs above which merges into the base are due. 0 in a bank with one tier
+  // and in a read-only store.
+  uint64_t cold_run_limit_bytes;
+  // Gauge: length of the log, in bytes, above which rows leave it for the cold tier. 0 in a
+  // bank with one tier and in a read-only store.
+  uint64_t cold_log_limit_bytes;
+  // Gauge: the largest size of the runs as a part of the base's, in thousandths: 400 where
+  // the memory allows, at least 50. With shorter runs, merges write more.
+  uint64_t cold_run_share_per_mille;
+  // Gauge: columns of the filters of new runs, at most 9. With c columns, a lookup reads one
+  // block in 2^c for nothing, for each run that does not have its key.
+  uint64_t cold_filter_columns;
+  // Gauge: blocks of new base parts for each fence in memory. A lookup reads that number of
+  // blocks together.
+  uint64_t cold_fence_stride;
+  // Blocks of the cold tier that lookups read, one for each key and block.
+  uint64_t cold_blocks_read;
+  // Blocks of the cold tier that a lookup read although they do not have the row: a filter
+  // or a fence was wrong, or the bank does not have the row.
+  uint64_t cold_false_reads;
+  // Rows and tombstones that left the log for the cold tier.
+  uint64_t spilled_rows;
+  // Bytes of the runs that rows from the log were written to.
+  uint64_t spilled_bytes;
+  // Rows that left the log without a write, because the cold tier has an equal version.
+  uint64_t spilled_clean_rows;
+  // Rows and tombstones that merges of the cold tier have written.
+  uint64_t merged_rows;
+  // Bytes of the parts that merges of the cold tier have written.
+  uint64_t merged_bytes;
+  // Gauge: memory of the cold tier, in bytes: the fences and filters of its parts.
+  uint64_t memory_cold_bytes;
+  // Gauge: memory lent to scans, to prefetches, and to the spills and merges of the cold
+  // tier, in bytes.
+  uint64_t memory_lent_bytes;
 } embank_bank_stats;
 
 // What a table has done since its bank was opened. Rows are counted once per batch.

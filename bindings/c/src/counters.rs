@@ -31,9 +31,9 @@ pub struct embank_bank_stats {
     pub inserted: u64,
     /// Read requests to the device. One request may read several rows that lie close together.
     pub disk_reads: u64,
-    /// Bytes read from the device.
+    /// Bytes read from the device. The reads of merges of the cold tier do not count.
     pub disk_read_bytes: u64,
-    /// Bytes written to the device.
+    /// Bytes written to the device: the log's pages, and the parts of the cold tier.
     pub disk_write_bytes: u64,
     /// Gauge: rows in all tables.
     pub live_rows: u64,
@@ -203,6 +203,59 @@ pub struct embank_bank_stats {
     pub lookahead_depth: u64,
     /// Gauge: most bytes of memory for the queue, a part of the bank's budget.
     pub lookahead_memory_bytes: u64,
+    /// Gauge: 2 if rows leave the log for the cold tier, or if the bank has a cold tier. Else
+    /// 1.
+    pub tiers: u64,
+    /// Gauge: row versions in the cold tier. Tombstones, and versions that a newer version
+    /// supersedes, count until a merge into the base removes them.
+    pub cold_versions: u64,
+    /// Gauge: parts of the cold tier. A part is a file of sorted rows.
+    pub cold_parts: u64,
+    /// Gauge: runs of the cold tier. A run has the rows that left the log at one time, in one
+    /// part or several. Runs are merged into the base, the oldest rows of the cold tier.
+    pub cold_runs: u64,
+    /// Gauge: bytes of the parts on disk, also of those that only kept checkpoints or scans
+    /// need.
+    pub cold_disk_bytes: u64,
+    /// Gauge: bytes of the base of the cold tier.
+    pub cold_base_bytes: u64,
+    /// Gauge: bytes of runs that are not merged into the base yet.
+    pub cold_run_bytes: u64,
+    /// Gauge: bytes of runs above which merges into the base are due. 0 in a bank with one tier
+    /// and in a read-only store.
+    pub cold_run_limit_bytes: u64,
+    /// Gauge: length of the log, in bytes, above which rows leave it for the cold tier. 0 in a
+    /// bank with one tier and in a read-only store.
+    pub cold_log_limit_bytes: u64,
+    /// Gauge: the largest size of the runs as a part of the base's, in thousandths: 400 where
+    /// the memory allows, at least 50. With shorter runs, merges write more.
+    pub cold_run_share_per_mille: u64,
+    /// Gauge: columns of the filters of new runs, at most 9. With c columns, a lookup reads one
+    /// block in 2^c for nothing, for each run that does not have its key.
+    pub cold_filter_columns: u64,
+    /// Gauge: blocks of new base parts for each fence in memory. A lookup reads that number of
+    /// blocks together.
+    pub cold_fence_stride: u64,
+    /// Blocks of the cold tier that lookups read, one for each key and block.
+    pub cold_blocks_read: u64,
+    /// Blocks of the cold tier that a lookup read although they do not have the row: a filter
+    /// or a fence was wrong, or the bank does not have the row.
+    pub cold_false_reads: u64,
+    /// Rows and tombstones that left the log for the cold tier.
+    pub spilled_rows: u64,
+    /// Bytes of the runs that rows from the log were written to.
+    pub spilled_bytes: u64,
+    /// Rows that left the log without a write, because the cold tier has an equal version.
+    pub spilled_clean_rows: u64,
+    /// Rows and tombstones that merges of the cold tier have written.
+    pub merged_rows: u64,
+    /// Bytes of the parts that merges of the cold tier have written.
+    pub merged_bytes: u64,
+    /// Gauge: memory of the cold tier, in bytes: the fences and filters of its parts.
+    pub memory_cold_bytes: u64,
+    /// Gauge: memory lent to scans, to prefetches, and to the spills and merges of the cold
+    /// tier, in bytes.
+    pub memory_lent_bytes: u64,
 }
 
 impl embank_bank_stats {
@@ -294,6 +347,27 @@ impl embank_bank_stats {
             lookahead_reading_us: now.lookahead.reading_us,
             lookahead_depth: now.lookahead.depth,
             lookahead_memory_bytes: now.lookahead.memory_bytes,
+            tiers: now.store.tiers,
+            cold_versions: now.store.cold_versions,
+            cold_parts: now.store.cold_parts,
+            cold_runs: now.store.cold_runs,
+            cold_disk_bytes: now.store.cold_disk_bytes,
+            cold_base_bytes: now.store.cold_base_bytes,
+            cold_run_bytes: now.store.cold_run_bytes,
+            cold_run_limit_bytes: now.store.cold_run_limit_bytes,
+            cold_log_limit_bytes: now.store.cold_log_limit_bytes,
+            cold_run_share_per_mille: now.store.cold_run_share_per_mille,
+            cold_filter_columns: now.store.cold_filter_columns,
+            cold_fence_stride: now.store.cold_fence_stride,
+            cold_blocks_read: now.store.cold_blocks_read,
+            cold_false_reads: now.store.cold_false_reads,
+            spilled_rows: now.store.spilled_rows,
+            spilled_bytes: now.store.spilled_bytes,
+            spilled_clean_rows: now.store.spilled_clean_rows,
+            merged_rows: now.store.merged_rows,
+            merged_bytes: now.store.merged_bytes,
+            memory_cold_bytes: now.store.memory_cold_bytes,
+            memory_lent_bytes: now.store.memory_lent_bytes,
         }
     }
 }

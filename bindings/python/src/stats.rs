@@ -29,6 +29,7 @@ pub(crate) fn bank<'py>(
     let compaction = group(&all, "compaction")?;
     compaction.set_item("bytes_per_s", store.compaction_bytes_per_s())?;
     compaction.set_item("stopped", &store.compaction_stopped)?;
+    group(&all, "cold")?.set_item("debt", store.cold_debt())?;
     all.set_item("staleness", staleness(py, &stats.staleness)?)?;
     all.set_item("device_notes", &store.device_notes)?;
     all.set_item("not_removed", &store.not_removed)?;

@@ -266,6 +266,8 @@ impl BankStats {
             + self.store.memory_index_bytes
             + self.store.memory_cache_bytes
             + self.store.memory_buffers_bytes
+            + self.store.memory_cold_bytes
+            + self.store.memory_lent_bytes
             + self.lookahead.memory_bytes
     }
 }

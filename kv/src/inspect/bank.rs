@@ -192,6 +192,8 @@ pub fn summary(dir: &Path) -> Result<BankSummary> {
         log_file_bytes: size.file_bytes,
         log_disk_bytes: size.disk_bytes,
         segments: size.segments,
+        parts: size.parts,
+        part_disk_bytes: size.part_disk_bytes,
         table_numbers_left: table_numbers_left(&files),
         not_removed: not_removed.collect(),
         damage: files.damage,

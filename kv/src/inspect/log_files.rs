@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::manifest::Manifest;
+use crate::device::placement::is_of_part;
 use crate::device::segments::listing;
-use crate::device::segments::names::{first_offset, is_segment, segment_name};
+use crate::device::segments::names::{first_offset, segment_name};
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, Place};
 use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
@@ -29,7 +30,7 @@ const OPEN_FILES_MAX: usize = 64;
 /// records are shorter.
 const FIRST_BYTES: usize = 4096;
 
-/// Total size of the log's segment files.
+/// Total size of the log's segment files and of the cold tier's parts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogSize {
     /// Sum of the files' lengths.
@@ -38,6 +39,9 @@ pub(super) struct LogSize {
     /// a file.
     pub(super) disk_bytes: u64,
     pub(super) segments: u64,
+    pub(super) parts: u64,
+    /// Bytes of disk that the parts occupy.
+    pub(super) part_disk_bytes: u64,
 }
 
 /// The log of one bank.
@@ -75,7 +79,7 @@ pub(super) struct PageRead {
     pub(super) fault: Option<String>,
 }
 
-/// Returns the sizes of a bank's segment files.
+/// Returns the sizes of a bank's segment files and parts.
 pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
     let folder = bank.place("log");
     let mut size = LogSize::default();
@@ -85,15 +89,21 @@ pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
     };
     for name in names {
         let place = folder.join(name);
-        if !is_segment(place.name().file_name().unwrap_or_default()) {
+        let Some(first) = first_offset(place.name().file_name().unwrap_or_default()) else {
             continue;
-        }
+        };
         // The file may be gone: another process that writes the bank may have removed it after the
         // listing.
         if let Some(found) = place.stat_if_there().map_err(|e| Error::io("stat", &place, e))? {
-            size.file_bytes += found.st_size.cast_unsigned();
-            size.disk_bytes += found.st_blocks.cast_unsigned() * 512;
-            size.segments += 1;
+            let disk_bytes = found.st_blocks.cast_unsigned() * 512;
+            if is_of_part(first) {
+                size.parts += 1;
+                size.part_disk_bytes += disk_bytes;
+            } else {
+                size.segments += 1;
+                size.file_bytes += found.st_size.cast_unsigned();
+                size.disk_bytes += disk_bytes;
+            }
         }
     }
     Ok(size)

@@ -174,6 +174,10 @@ pub struct BankSummary {
     pub log_disk_bytes: u64,
     /// Number of segment files.
     pub segments: u64,
+    /// Number of parts of the cold tier. 0 if the bank has one tier.
+    pub parts: u64,
+    /// Bytes of disk that the parts occupy.
+    pub part_disk_bytes: u64,
     /// How many of the 65,535 table numbers are free for new tables. A checkpoint on disk occupies
     /// the numbers of its tables. It also occupies the number of a dropped table while the
     /// checkpoint's log has a record of that table. If a manifest can't be read, all numbers in the

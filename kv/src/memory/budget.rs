@@ -441,6 +441,11 @@ impl Budget {
         fits
     }
 
+    /// Returns the bytes that are lent now.
+    pub(crate) fn lent_bytes(&self) -> u64 {
+        self.lent_bytes.load(Ordering::Relaxed)
+    }
+
     /// Returns the bytes that fences and filters of parts have taken.
     pub(crate) fn cold_bytes(&self) -> u64 {
         self.cold_bytes.load(Ordering::Relaxed)

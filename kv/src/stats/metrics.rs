@@ -265,7 +265,11 @@ impl StoreStats {
             },
             Metric {
                 value: self.space_amplification(),
-                ..Metric::gauge("embank_space_amplification", "Log on disk over rows", 0)
+                ..Metric::gauge("embank_space_amplification", "Log and parts on disk over rows", 0)
+            },
+            Metric {
+                value: self.cold_debt(),
+                ..Metric::gauge("embank_cold_debt", "Log or runs over their limit", 0)
             },
             Metric::gauge(
                 "embank_compaction_stopped",

@@ -1,170 +1,20 @@
 //! The counters of a store, and the statistics that are made from them.
 //!
-//! A batch counts in a tally of its own and adds the tally to the store's counters once, at its
-//! end. A batch of one key is so short that even one addition to a shared counter costs too much.
-//! Two threads that add to one counter pass its cache line back and forth, and each transfer takes
-//! about 50 ns.
-//!
-//! A [`BatchCounter`] therefore has [`CELLS`] cells for one thread each, and each cell is on a
-//! cache line of its own. A thread takes a free cell when it first counts, and adds to it without a
-//! locked instruction. If no cell is free, the thread adds to one more cell, which all such threads
-//! share. A reader sums the cells.
-//!
 //! # Where to look
 //!
 //! - `mod.rs`: the counters, and the snapshot `StoreStats`.
+//! - `counting`: how threads count.
 //! - `metrics`: names, units and help texts for monitoring, and the macro `statistics!`.
 //! - `space_holder`: the checkpoints and scans that keep disk space of the log from being freed.
 
+mod counting;
 pub mod metrics;
 pub(crate) mod space_holder;
 
 use std::time::Duration;
 
 use crate::statistics;
-use crate::sync::{AtomicU32, CountingU64, Ordering, global, thread_local};
-
-/// Number of cells for one thread each. At most 32, because a mask of 32 bits records which cells
-/// are taken.
-const CELLS: usize = 16;
-
-global! {
-    /// Which of the [`CELLS`] cells are taken, one bit each. The bits are an atomic and not a value
-    /// under a lock: a lock that another thread holds during a fork stays locked in the child.
-    /// Cells of the parent's other threads stay taken in the child, although the child does not
-    /// have these threads.
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-}
-
-const _: () = assert!(CELLS <= 32);
-
-/// A thread's claim on one cell of the counters. It is dropped when the thread ends, and the cell
-/// is then free for another thread.
-struct OwnCell(usize);
-
-impl OwnCell {
-    fn take() -> Self {
-        let with_next = |taken: u32| {
-            let cell = taken.trailing_ones();
-            (cell < CELLS as u32).then(|| taken | 1 << cell)
-        };
-        // Acquire: pairs with the Release in `drop`, so that this thread adds to the count that the
-        // cell's last owner left.
-        let before = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, with_next);
-        OwnCell(before.map_or(CELLS, |taken| taken.trailing_ones() as usize))
-    }
-}
-
-impl Drop for OwnCell {
-    fn drop(&mut self) {
-        if self.0 < CELLS {
-            // Release: pairs with the Acquire in `take`. The bit is set, so the subtraction clears
-            // only this bit.
-            TAKEN.fetch_sub(1 << self.0, Ordering::Release);
-        }
-    }
-}
-
-thread_local! {
-    static OWN_CELL: OwnCell = OwnCell::take();
-}
-
-/// The number of the cell in which this thread counts, or [`CELLS`] for the shared cell.
-#[inline]
-fn own_cell() -> usize {
-    // `OWN_CELL` can already be destroyed, because the destructor of another thread local may run a
-    // batch later. The thread then counts in the shared cell.
-    OWN_CELL.try_with(|cell| cell.0).unwrap_or(CELLS)
-}
-
-/// A number alone on its cache line.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Cell(CountingU64);
-
-/// A counter that every batch adds to once.
-#[derive(Debug, Default)]
-pub(crate) struct BatchCounter([Cell; CELLS + 1]);
-
-impl BatchCounter {
-    #[inline]
-    pub(crate) fn add(&self, count: u64) {
-        if count == 0 {
-            return;
-        }
-        let place = own_cell();
-        let cell = &self.0[place].0;
-        // Relaxed for every access: a counter orders no other memory.
-        if place < CELLS {
-            // No other thread writes to this cell.
-            cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
-        } else {
-            cell.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.iter().fold(0, |sum, cell| sum.wrapping_add(cell.0.load(Ordering::Relaxed)))
-    }
-}
-
-/// A counter for rare events.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(CountingU64);
-
-impl Counter {
-    pub(crate) fn add(&self, count: u64) {
-        if count != 0 {
-            // Relaxed: counters order nothing.
-            self.0.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Sets a gauge of the largest value to `value` if `value` is larger.
-    pub(crate) fn raise(&self, value: u64) {
-        if value > self.get() {
-            self.0.fetch_max(value, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
-    }
-}
-
-/// The waits of batches for one cause: their number, their total time and the longest one.
-#[derive(Debug, Default)]
-pub(crate) struct Stalls {
-    count: CountingU64,
-    total_ns: CountingU64,
-    longest_ns: CountingU64,
-}
-
-impl Stalls {
-    pub(crate) fn note(&self, took: Duration) {
-        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        // Relaxed: counters order nothing.
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.total_ns.fetch_add(took_ns, Ordering::Relaxed);
-        self.longest_ns.fetch_max(took_ns, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn total_us(&self) -> u64 {
-        self.total_ns.load(Ordering::Relaxed) / 1_000
-    }
-
-    pub(crate) fn longest_us(&self) -> u64 {
-        self.longest_ns.load(Ordering::Relaxed).div_ceil(1_000)
-    }
-}
+pub(crate) use crate::stats::counting::{BatchCounter, Counter, Stalls};
 
 /// Counters of the batches of one key that `run_single` completed, by operation and by the region
 /// that held the row. `run_single` completes other operations than peeks only if the row is in the
@@ -226,6 +76,13 @@ pub(crate) struct Counters {
     pub(crate) disk_queue_depth_max: Counter,
     pub(crate) disk_read_bytes: BatchCounter,
     pub(crate) disk_write_bytes: Counter,
+    pub(crate) cold_blocks_read: BatchCounter,
+    pub(crate) cold_false_reads: BatchCounter,
+    pub(crate) spilled_rows: Counter,
+    pub(crate) spilled_bytes: Counter,
+    pub(crate) spilled_clean_rows: Counter,
+    pub(crate) merged_rows: Counter,
+    pub(crate) merged_bytes: Counter,
     pub(crate) retained: BatchCounter,
     pub(crate) promoted: BatchCounter,
     pub(crate) promoted_used: BatchCounter,
@@ -383,11 +240,11 @@ statistics! {
         disk_queue_depth_max: Gauge Count in disk.queue_depth_max
             as "embank_disk_queue_depth_max" "The most reads that one batch had in flight"
             from |c| c.disk_queue_depth_max.get();
-        /// Bytes read from the device.
+        /// Bytes read from the device. The reads of merges of the cold tier do not count.
         disk_read_bytes: Counter Bytes in disk.read_bytes
             as "embank_disk_read_bytes" "Bytes read"
             from |c| c.disk_read_bytes.get();
-        /// Bytes written to the device.
+        /// Bytes written to the device: the log's pages, and the parts of the cold tier.
         disk_write_bytes: Counter Bytes in disk.write_bytes
             as "embank_disk_write_bytes" "Bytes written"
             from |c| c.disk_write_bytes.get();
@@ -417,6 +274,80 @@ statistics! {
         compaction_us: Counter Microseconds in compaction.us
             as "embank_compaction_seconds" "Time that compaction worked"
             from |c| c.compaction_us.get();
+        /// Gauge: 2 if rows leave the log for the cold tier, or if the bank has a cold tier. Else
+        /// 1.
+        tiers: Gauge Count in cold.tiers
+            as "embank_tiers" "Tiers of the bank: 1, or 2 with a cold tier";
+        /// Gauge: row versions in the cold tier. Tombstones, and versions that a newer version
+        /// supersedes, count until a merge into the base removes them.
+        cold_versions: Gauge Count in cold.versions
+            as "embank_cold_versions" "Row versions in the cold tier";
+        /// Gauge: parts of the cold tier. A part is a file of sorted rows.
+        cold_parts: Gauge Count in cold.parts
+            as "embank_cold_parts" "Parts (files) of the cold tier";
+        /// Gauge: runs of the cold tier. A run has the rows that left the log at one time, in one
+        /// part or several. Runs are merged into the base, the oldest rows of the cold tier.
+        cold_runs: Gauge Count in cold.runs
+            as "embank_cold_runs" "Runs of the cold tier";
+        /// Gauge: bytes of the parts on disk, also of those that only kept checkpoints or scans
+        /// need.
+        cold_disk_bytes: Gauge Bytes in cold.disk_bytes
+            as "embank_cold_disk_bytes" "Bytes of the cold tier's parts on disk";
+        /// Gauge: bytes of the base of the cold tier.
+        cold_base_bytes: Gauge Bytes in cold.base_bytes
+            as "embank_cold_base_bytes" "Bytes of the base of the cold tier";
+        /// Gauge: bytes of runs that are not merged into the base yet.
+        cold_run_bytes: Gauge Bytes in cold.run_bytes
+            as "embank_cold_run_bytes" "Bytes of runs that the base lacks";
+        /// Gauge: bytes of runs above which merges into the base are due. 0 in a bank with one tier
+        /// and in a read-only store.
+        cold_run_limit_bytes: Gauge Bytes in cold.run_limit_bytes
+            as "embank_cold_run_limit_bytes" "Bytes of runs above which merges are due";
+        /// Gauge: length of the log, in bytes, above which rows leave it for the cold tier. 0 in a
+        /// bank with one tier and in a read-only store.
+        cold_log_limit_bytes: Gauge Bytes in cold.log_limit_bytes
+            as "embank_cold_log_limit_bytes" "Length of the log above which rows leave it";
+        /// Gauge: the largest size of the runs as a part of the base's, in thousandths: 400 where
+        /// the memory allows, at least 50. With shorter runs, merges write more.
+        cold_run_share_per_mille: Gauge Count in cold.run_share_per_mille
+            as "embank_cold_run_share_per_mille" "Largest size of the runs as a part of the base's, in thousandths";
+        /// Gauge: columns of the filters of new runs, at most 9. With c columns, a lookup reads one
+        /// block in 2^c for nothing, for each run that does not have its key.
+        cold_filter_columns: Gauge Count in cold.filter_columns
+            as "embank_cold_filter_columns" "Columns of the filters of new runs";
+        /// Gauge: blocks of new base parts for each fence in memory. A lookup reads that number of
+        /// blocks together.
+        cold_fence_stride: Gauge Count in cold.fence_stride
+            as "embank_cold_fence_stride" "Blocks of new base parts for each fence in memory";
+        /// Blocks of the cold tier that lookups read, one for each key and block.
+        cold_blocks_read: Counter Count in cold.blocks_read
+            as "embank_cold_blocks_read" "Blocks of the cold tier that lookups read"
+            from |c| c.cold_blocks_read.get();
+        /// Blocks of the cold tier that a lookup read although they do not have the row: a filter
+        /// or a fence was wrong, or the bank does not have the row.
+        cold_false_reads: Counter Count in cold.false_reads
+            as "embank_cold_false_reads" "Blocks that a lookup read and that do not have its row"
+            from |c| c.cold_false_reads.get();
+        /// Rows and tombstones that left the log for the cold tier.
+        spilled_rows: Counter Count in cold.spilled_rows
+            as "embank_spilled_rows" "Rows that left the log for the cold tier"
+            from |c| c.spilled_rows.get();
+        /// Bytes of the runs that rows from the log were written to.
+        spilled_bytes: Counter Bytes in cold.spilled_bytes
+            as "embank_spilled_bytes" "Bytes of the runs that rows from the log were written to"
+            from |c| c.spilled_bytes.get();
+        /// Rows that left the log without a write, because the cold tier has an equal version.
+        spilled_clean_rows: Counter Count in cold.spilled_clean_rows
+            as "embank_spilled_clean_rows" "Rows that left the log without a write"
+            from |c| c.spilled_clean_rows.get();
+        /// Rows and tombstones that merges of the cold tier have written.
+        merged_rows: Counter Count in cold.merged_rows
+            as "embank_merged_rows" "Rows that merges of the cold tier have written"
+            from |c| c.merged_rows.get();
+        /// Bytes of the parts that merges of the cold tier have written.
+        merged_bytes: Counter Bytes in cold.merged_bytes
+            as "embank_merged_bytes" "Bytes of parts that merges of the cold tier have written"
+            from |c| c.merged_bytes.get();
         /// Bytes of log freed on the file system.
         freed_bytes: Counter Bytes in space.freed_bytes
             as "embank_freed_bytes" "Bytes of log freed on the file system"
@@ -508,6 +439,13 @@ statistics! {
         /// Gauge: memory of the read and write buffers, in bytes.
         memory_buffers_bytes: Gauge Bytes in memory.buffers_bytes
             as "embank_memory_bytes" { part: "buffers" } "Memory in use";
+        /// Gauge: memory of the cold tier, in bytes: the fences and filters of its parts.
+        memory_cold_bytes: Gauge Bytes in memory.cold_bytes
+            as "embank_memory_bytes" { part: "cold" } "Memory in use";
+        /// Gauge: memory lent to scans, to prefetches, and to the spills and merges of the cold
+        /// tier, in bytes.
+        memory_lent_bytes: Gauge Bytes in memory.lent_bytes
+            as "embank_memory_bytes" { part: "lent" } "Memory in use";
         /// Gauge: index slots in use.
         index_entries: Gauge Count in index_entries
             as "embank_index_entries" "Index slots in use";
@@ -562,16 +500,26 @@ impl StoreStats {
         if self.changed == 0 { 0.0 } else { self.disk_write_bytes as f64 / self.changed as f64 }
     }
 
-    /// Bytes of log on disk, divided by the bytes of the records of all rows. Rows that are only in
-    /// memory count too. 0 if no log is on disk. Infinite if log is on disk and the store has no
-    /// row.
+    /// Bytes of log and of the cold tier's parts on disk, divided by the bytes of the records of
+    /// all rows. Rows that are only in memory count too. 0 if nothing is on disk. Infinite if
+    /// something is on disk and the store has no row.
     #[must_use]
     pub fn space_amplification(&self) -> f64 {
-        if self.log_disk_bytes == 0 {
-            0.0
-        } else {
-            self.log_disk_bytes as f64 / self.live_bytes as f64
+        let disk_bytes = self.log_disk_bytes + self.cold_disk_bytes;
+        if disk_bytes == 0 { 0.0 } else { disk_bytes as f64 / self.live_bytes as f64 }
+    }
+
+    /// How far spills and merges of a bank with two tiers are behind: the larger of the two ratios
+    /// of the log's length and of the runs' bytes to their limits. At 1.5 a batch that begins a
+    /// page of the log waits for a spill or a part of a merge. 0 in a bank with one tier.
+    #[must_use]
+    pub fn cold_debt(&self) -> f64 {
+        if self.cold_log_limit_bytes == 0 {
+            return 0.0;
         }
+        let of = |bytes: u64, limit_bytes: u64| bytes as f64 / limit_bytes.max(1) as f64;
+        let log = of(self.log_tail.saturating_sub(self.log_begin), self.cold_log_limit_bytes);
+        log.max(of(self.cold_run_bytes, self.cold_run_limit_bytes))
     }
 
     /// Bytes of log that compaction reads in each second of its work.
@@ -584,30 +532,6 @@ impl StoreStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn many_threads_lose_no_count() {
-        // The test has more threads than cells, so that some threads share the last cell. It starts
-        // the threads twice, so that cells get new owners.
-        let counter = BatchCounter::default();
-        for _ in 0..2 {
-            std::thread::scope(|scope| {
-                for _ in 0..2 * CELLS {
-                    scope.spawn(|| (0..1_000).for_each(|_| counter.add(3)));
-                }
-            });
-        }
-        assert_eq!(counter.get(), 2 * 2 * CELLS as u64 * 3_000);
-    }
-
-    #[test]
-    fn stalls_keep_their_number_sum_and_longest() {
-        let stalls = Stalls::default();
-        for ms in [2, 5, 3] {
-            stalls.note(Duration::from_millis(ms));
-        }
-        assert_eq!((stalls.count(), stalls.total_us(), stalls.longest_us()), (3, 10_000, 5_000));
-    }
 
     #[test]
     fn a_store_that_changed_nothing_has_written_nothing_a_row() {

@@ -56,6 +56,8 @@ fn gauge(core: &Core, stats: &mut StoreStats) {
     stats.memory_index_bytes = core.budget.index_bytes();
     stats.memory_cache_bytes = core.cache.bytes();
     stats.memory_buffers_bytes = core.budget.buffer_bytes();
+    stats.memory_cold_bytes = core.budget.cold_bytes();
+    stats.memory_lent_bytes = core.budget.lent_bytes();
     stats.index_entries = core.index.entry_count();
     let live = core.tables.live(core.log.page_bytes());
     stats.live_rows = live.rows;
@@ -68,9 +70,32 @@ fn gauge(core: &Core, stats: &mut StoreStats) {
     stats.log_disk_bytes = core.space.disk_bytes(&core.log);
     stats.log_held_bytes = view.begin.saturating_sub(core.space.freed());
     stats.page_size_bytes = core.log.page_bytes();
+    gauge_cold(core, stats);
     stats.log_address_left_bytes = core.log.address_left_bytes();
     stats.log_address_warning = core.log.address_warning();
     stats.compaction_stopped = core.space.stopped();
     stats.not_removed = core.space.not_removed(&core.log);
     stats.not_removed.extend(core.cold.not_removed());
+}
+
+/// Fills in the sizes and limits of the cold tier.
+fn gauge_cold(core: &Core, stats: &mut StoreStats) {
+    let view = core.cold.view();
+    stats.cold_versions = view.rows();
+    stats.cold_parts = view.part_count() as u64;
+    stats.cold_runs = view.runs().count() as u64;
+    stats.cold_base_bytes = view.base().iter().map(|part| part.file_bytes()).sum();
+    stats.cold_disk_bytes = core.cold.disk_bytes();
+    drop(view);
+    let plan = core.cold.memory_plan();
+    stats.cold_run_share_per_mille = (plan.run_share * 1000.0).round() as u64;
+    stats.cold_filter_columns = u64::from(plan.columns);
+    stats.cold_fence_stride = 1 << plan.stride_bits;
+    let (tiers, debt) = core.headroom().tiers();
+    stats.tiers = tiers;
+    if let Some(debt) = debt {
+        stats.cold_log_limit_bytes = debt.log_limit_bytes;
+        stats.cold_run_limit_bytes = debt.run_limit_bytes;
+        stats.cold_run_bytes = debt.run_bytes;
+    }
 }

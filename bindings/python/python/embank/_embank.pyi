@@ -35,6 +35,8 @@ class _MemoryStats(TypedDict):
     buffers_bytes: int
     lookahead_bytes: int
     used_bytes: int
+    cold_bytes: int
+    lent_bytes: int
 
 class _HitStats(TypedDict):
     mutable: int
@@ -118,6 +120,28 @@ class _CompactionStats(TypedDict):
     bytes_per_s: float
     stopped: Optional[str]
 
+class _ColdStats(TypedDict):
+    tiers: int
+    versions: int
+    parts: int
+    runs: int
+    disk_bytes: int
+    base_bytes: int
+    run_bytes: int
+    run_limit_bytes: int
+    log_limit_bytes: int
+    run_share_per_mille: int
+    filter_columns: int
+    fence_stride: int
+    blocks_read: int
+    false_reads: int
+    spilled_rows: int
+    spilled_bytes: int
+    spilled_clean_rows: int
+    merged_rows: int
+    merged_bytes: int
+    debt: float
+
 class _Exported(TypedDict):
     checkpoint: int
     rows: int
@@ -155,6 +179,7 @@ class _BankStats(TypedDict):
     stalls: _StallStats
     space: _SpaceStats
     compaction: _CompactionStats
+    cold: _ColdStats
     memory: _MemoryStats
     hits: _HitStats
     inserted: int

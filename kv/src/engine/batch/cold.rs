@@ -436,7 +436,10 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> ColdReading<'s, 'a, W, VARIABLE> {
         let number = batch.keys[key.i as usize];
         let locate = || device.locate(place.address);
         let found = part.find(place, block, key.hash, batch.table.number, number, locate);
-        match found.map_err(|error| batch.of_table(error))? {
+        let found = found.map_err(|error| batch.of_table(error))?;
+        batch.tally.cold_blocks_read += 1;
+        batch.tally.cold_false_reads += u64::from(!matches!(found, Found::Row(_)));
+        match found {
             Found::Row(row) => {
                 batch.use_cold_row(key, &row, demand)?;
                 key.done = true;

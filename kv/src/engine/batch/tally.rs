@@ -31,6 +31,9 @@ pub(crate) struct Tally {
     pub(crate) disk_reads_joined: u64,
     pub(crate) disk_queue_depth_max: u64,
     pub(crate) disk_read_bytes: u64,
+    pub(crate) cold_blocks_read: u64,
+    /// Blocks of the cold tier that did not have the row for which they were read.
+    pub(crate) cold_false_reads: u64,
     pub(crate) promoted: u64,
     /// Rows that a job copied to the tail, from disk or from the read-only region.
     pub(crate) moved: u64,
@@ -94,6 +97,8 @@ impl Tally {
         counters.disk_reads_joined.add(self.disk_reads_joined);
         counters.disk_queue_depth_max.raise(self.disk_queue_depth_max);
         counters.disk_read_bytes.add(self.disk_read_bytes);
+        counters.cold_blocks_read.add(self.cold_blocks_read);
+        counters.cold_false_reads.add(self.cold_false_reads);
         counters.promoted.add(self.promoted);
         counters.promoted_used.add(self.promoted_used);
         counters.overtaken.add(self.overtaken);

@@ -141,7 +141,7 @@ impl ColdView {
     /// Bytes of memory of all parts.
     #[cfg_attr(
         not(any(test, feature = "bench")),
-        expect(dead_code, reason = "the statistics will show it")
+        expect(dead_code, reason = "a measurement shows it")
     )]
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory_bytes
@@ -150,6 +150,11 @@ impl ColdView {
     /// Bytes of the files of all parts.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.file_bytes
+    }
+
+    /// Number of parts.
+    pub(crate) fn part_count(&self) -> usize {
+        self.parts().count()
     }
 
     /// Returns all parts: the base by hash, then the runs, newest first.

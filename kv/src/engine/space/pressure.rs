@@ -101,13 +101,13 @@ const DEBT_OF_WAITS: f64 = 1.5;
 
 /// What a bank in two tiers has in its log and in its runs, and the limits of both.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Debt {
+pub(crate) struct Debt {
     /// Bytes from the log's beginning to its tail.
-    pub(super) log_bytes: u64,
-    pub(super) log_limit_bytes: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) log_limit_bytes: u64,
     /// Bytes of the runs that are not merged into the base.
-    pub(super) run_bytes: u64,
-    pub(super) run_limit_bytes: u64,
+    pub(crate) run_bytes: u64,
+    pub(crate) run_limit_bytes: u64,
 }
 
 impl Debt {

@@ -86,6 +86,17 @@ impl Headroom<'_> {
         memory
     }
 
+    /// Returns the number of tiers, and what a bank in two tiers has in its log and runs. `None` in
+    /// a bank in one tier and in a read-only store, which neither spills nor merges.
+    pub(crate) fn tiers(&self) -> (u64, Option<Debt>) {
+        let is_writer = self.space.checkpoints.is_some();
+        match self.has_two_tiers() {
+            true if is_writer => (2, Some(self.debt(&mut self.space.signal.state.lock()))),
+            true => (2, None),
+            false => (1, None),
+        }
+    }
+
     /// Returns the size of the sort buffer in bytes.
     pub(super) fn sort_buffer_bytes(&self) -> u64 {
         self.tier_memory().sort_buffer_bytes

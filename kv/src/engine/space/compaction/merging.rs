@@ -125,7 +125,12 @@ impl Compaction<'_> {
         }
         let merged = merge.finish();
         begun.splice(.., merge.begun().iter().copied());
-        Ok(merged?)
+        let merged = merged?;
+        let written_bytes = merged.parts.iter().map(|part| part.file_bytes()).sum();
+        core.counters.merged_rows.add(merged.rows_written);
+        core.counters.merged_bytes.add(written_bytes);
+        core.counters.disk_write_bytes.add(written_bytes);
+        Ok(merged)
     }
 }
 

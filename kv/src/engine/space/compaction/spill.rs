@@ -156,7 +156,7 @@ impl Compaction<'_> {
         rows: &mut SortBuffer,
         copied: &mut u64,
     ) -> std::result::Result<(), PageFull> {
-        let Core { log, index, tables, gate, retention, .. } = self.core;
+        let Core { log, index, tables, gate, retention, counters, .. } = self.core;
         let pass = &mut *self.pass;
         // Uses age with the log. Their age is that at the page's end, which is nearly that at the
         // end of the spill.
@@ -192,7 +192,10 @@ impl Compaction<'_> {
                         chained.0.push(image.key());
                         chained.1.push(address);
                     }
-                    _ if word.is_clean() => pass.dead.push(row.hash),
+                    _ if word.is_clean() => {
+                        pass.dead.push(row.hash);
+                        counters.spilled_clean_rows.add(1);
+                    }
                     Verdict::Current(_) | Verdict::Chained => {
                         let uses = retention.inherited_uses(word, address, aged_to);
                         rows.push(row.hash, image, uses);
@@ -209,7 +212,7 @@ impl Compaction<'_> {
 
     /// Writes the rows as a run of level 0. `log` has the addresses from which they come.
     fn write_run(&self, rows: &SortBuffer, log: Range<u64>) -> Result<Arc<Part>> {
-        let Core { cold, tables, .. } = self.core;
+        let Core { cold, tables, counters, .. } = self.core;
         let run = cold.next_run();
         // The part gets its number before the tables of its rows are looked up: see
         // `engine::tables::numbers`.
@@ -236,16 +239,21 @@ impl Compaction<'_> {
             }
             writer.finish_within(cold)
         };
-        written().map(Arc::new).inspect_err(|_| self.remove_part(number))
+        let run = written().map(Arc::new).inspect_err(|_| self.remove_part(number))?;
+        counters.disk_write_bytes.add(run.file_bytes());
+        Ok(run)
     }
 
     /// Shows `run` to searches, and moves the log's beginning to `end`.
     fn publish_run(&self, run: Option<Arc<Part>>, end: u64) -> Result<()> {
-        let Core { log, cold, gate, .. } = self.core;
+        let Core { log, cold, gate, counters, .. } = self.core;
         let guard = gate.enter();
         if let Some(run) = run {
+            let (rows, file_bytes) = (run.rows(), run.file_bytes());
             let next = cold.view().changed(vec![run], &[]);
             cold.publish(next);
+            counters.spilled_rows.add(rows);
+            counters.spilled_bytes.add(file_bytes);
         }
         if log.begin() < end {
             log.set_begin(end);
