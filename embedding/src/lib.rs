@@ -104,9 +104,9 @@ pub use embank_kv::inspect::{CheckpointSummary, TableSummary};
 #[doc(hidden)]
 pub use embank_kv::suspended;
 pub use embank_kv::{
-    Compacted, CompactionOptions, Copied, Delta, DeviceChoice, LockHolder, LockHolders, Recovered,
-    SpaceHolder, StateId, StoreStats, TableId, check_while_waiting, default_memory_budget_bytes,
-    memory_budget_warning,
+    ColdTier, Compacted, CompactionOptions, Copied, Delta, DeviceChoice, LockHolder, LockHolders,
+    Recovered, SpaceHolder, StateId, StoreStats, TableId, check_while_waiting,
+    default_memory_budget_bytes, memory_budget_warning,
 };
 #[doc(hidden)]
 pub use embank_kv::{Home, RunningTime, THREADS_ADVICE, check_batch, locks};

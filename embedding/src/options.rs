@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::pool::default_threads;
-use embank_kv::{CompactionOptions, DeviceChoice, default_memory_budget_bytes};
+use embank_kv::{ColdTier, CompactionOptions, DeviceChoice, default_memory_budget_bytes};
 
 /// Default limit on a Get's wait for rows above the staleness bound. [`BankOptions::wait_timeout`]
 /// and the bindings use it.
@@ -57,6 +57,12 @@ pub struct BankOptions {
     /// at half speed. Turn `background` on for runs whose log would outgrow the disk. A
     /// `space_amplification_target` of 3 then costs training little (docs/memory.md, "Compaction").
     pub compaction: CompactionOptions,
+    /// When rows move to the *cold tier*: files of sorted rows, which take about 1 byte of memory
+    /// for each row, where a row of the log takes 15 bytes of index. With [`ColdTier::Auto`], they
+    /// do if the index would take more than a quarter of the budget, and `background` compaction is
+    /// then on by itself. Default: [`ColdTier::Never`]. Programs older than format 7 can't open a
+    /// bank with a cold tier (docs/memory.md, "One tier or two").
+    pub cold_tier: ColdTier,
     /// Largest size of the log on disk, in bytes; at least 16 of the bank's pages. At the quota,
     /// calls that write wait while compaction can make room. If it can't, they fail with
     /// [`QuotaExceeded`](crate::StoreError::QuotaExceeded). Peeks, deletions, drops and checkpoints
@@ -84,6 +90,7 @@ impl Default for BankOptions {
             wait_timeout: WAIT_TIMEOUT_DEFAULT,
             lease_timeout: None,
             compaction: CompactionOptions::default(),
+            cold_tier: ColdTier::default(),
             disk_quota_bytes: None,
             threads: default_threads(),
         }

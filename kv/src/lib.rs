@@ -79,7 +79,7 @@ pub use device::DeviceChoice;
 #[doc(hidden)]
 pub use engine::space::TierLimits;
 pub use engine::space::compactor::Compacted;
-pub use engine::space::options::CompactionOptions;
+pub use engine::space::options::{ColdTier, CompactionOptions};
 pub use engine::tables::{NewTable, TableInfo};
 pub use engine::waiters::ReleaseTicket;
 #[doc(hidden)]

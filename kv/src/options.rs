@@ -1,7 +1,7 @@
 //! The settings with which a program opens a store.
 
 use crate::device::DeviceChoice;
-use crate::engine::space::options::CompactionOptions;
+use crate::engine::space::options::{ColdTier, CompactionOptions};
 use crate::memory::control_group::default_memory_budget_bytes;
 
 /// The settings with which a store is opened.
@@ -35,6 +35,8 @@ pub struct StoreOptions {
     /// limit. It stays below 1.5 times the size of the rows' records, plus the log that kept
     /// checkpoints hold.
     pub compaction: CompactionOptions,
+    /// When rows leave the log for the cold tier. Default: [`ColdTier::Never`].
+    pub cold_tier: ColdTier,
     /// Largest size of the log on disk in bytes. `None` sets no limit. Default: `None`. At the
     /// quota, calls that write wait while compaction can free space. If compaction can't free
     /// space, these calls fail with `QuotaExceeded`. Deletions and peeks still work. Calls that end
@@ -52,6 +54,7 @@ impl Default for StoreOptions {
             segment_size_bytes: None,
             create: true,
             compaction: CompactionOptions::default(),
+            cold_tier: ColdTier::default(),
             disk_quota_bytes: None,
         }
     }

@@ -5,7 +5,7 @@ brings several of them. A design orders rows at rest by hash instead, which need
 each row, and loses that. This program replays the keys of models in the order of training. A step
 gets the rows of a batch, and then updates them:
 
-- on the store as it is: a bank whose budget is a share of the tables' bytes
+- on the store in one tier: a bank whose budget is a share of the tables' bytes
 - in a simulator (`layouts.py`) of the same layout and the same memory. Its reads are checked
   against the store's where the index has an entry for each row (else chains cost further reads)
 - in the simulator with rows at rest in hash order, and the memory that this leaves the log

@@ -271,6 +271,21 @@ typedef enum embank_device {
   EMBANK_DEVICE_THREADS = 2,
 } embank_device;
 
+// When rows move to the cold tier: files of sorted rows, which take about 1 byte of memory for each
+// row, where a row of the log takes 15 bytes of index. A bank with a cold tier keeps it, and
+// programs older than format 7 can't open it.
+typedef enum embank_cold_tier {
+  // If the index would take more than a quarter of the memory budget. A thread of the bank then
+  // moves rows, also with background_compaction = 0.
+  EMBANK_COLD_TIER_AUTO = 0,
+  // As EMBANK_COLD_TIER_AUTO, but with background_compaction = 0 rows move only in
+  // embank_bank_compact.
+  EMBANK_COLD_TIER_ON_COMPACT = 1,
+  // Never. For a bank that has a cold tier already, this is the same as
+  // EMBANK_COLD_TIER_ON_COMPACT.
+  EMBANK_COLD_TIER_NEVER = 2,
+} embank_cold_tier;
+
 // How a peek treats a key that has no row.
 typedef enum embank_missing {
   // The key gets the row's initial values, which a get would return.
@@ -409,7 +424,8 @@ typedef struct embank_bank_options {
   // One of embank_device. Default: EMBANK_DEVICE_AUTO.
   uint32_t device;
   // 0 or 1: with 1, a thread frees disk space in the background. With 0, only
-  // embank_bank_compact frees space.
+  // embank_bank_compact frees space, except with EMBANK_COLD_TIER_AUTO (see cold_tier).
+  // Default: 0.
   uint32_t background_compaction;
   // 0 or 1: with 1, opening creates the bank if there is none. With 0, opening returns
   // EMBANK_STATUS_INVALID_ARGUMENT for a path without a bank, such as a mistyped path or a file
@@ -419,6 +435,10 @@ typedef struct embank_bank_options {
   // no batch is shared. The results have the same bits with any number of threads. 0 means one
   // thread for each processor that the process may use, at most 16. Default: 0.
   uint32_t threads;
+  // One of embank_cold_tier. Default: EMBANK_COLD_TIER_NEVER.
+  uint32_t cold_tier;
+  // Must be 0.
+  uint32_t reserved;
 } embank_bank_options;
 
 // An optimizer: its kind and its numbers. Fields that the kind does not use must be 0. Make one

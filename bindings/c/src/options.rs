@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
-use embank::{BankOptions, CompactionOptions, DeviceChoice};
+use embank::{BankOptions, ColdTier, CompactionOptions, DeviceChoice};
 
 use crate::sized::{self, Growing, flag};
 use crate::status::{Failure, call, embank_status};
@@ -18,6 +18,23 @@ pub enum embank_device {
     IoUring = 1,
     /// A pool of threads.
     Threads = 2,
+}
+
+/// When rows move to the cold tier: files of sorted rows, which take about 1 byte of memory for
+/// each row, where a row of the log takes 15 bytes of index. A bank with a cold tier keeps it, and
+/// programs older than format 7 can't open it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub enum embank_cold_tier {
+    /// If the index would take more than a quarter of the memory budget. A thread of the bank then
+    /// moves rows, also with background_compaction = 0.
+    Auto = 0,
+    /// As EMBANK_COLD_TIER_AUTO, but with background_compaction = 0 rows move only in
+    /// embank_bank_compact.
+    OnCompact = 1,
+    /// Never. For a bank that has a cold tier already, this is the same as
+    /// EMBANK_COLD_TIER_ON_COMPACT.
+    Never = 2,
 }
 
 /// The options of opening a bank. Call embank_bank_options_init, then change fields.
@@ -53,7 +70,8 @@ pub struct embank_bank_options {
     /// One of embank_device. Default: EMBANK_DEVICE_AUTO.
     pub device: u32,
     /// 0 or 1: with 1, a thread frees disk space in the background. With 0, only
-    /// embank_bank_compact frees space.
+    /// embank_bank_compact frees space, except with EMBANK_COLD_TIER_AUTO (see cold_tier).
+    /// Default: 0.
     pub background_compaction: u32,
     /// 0 or 1: with 1, opening creates the bank if there is none. With 0, opening returns
     /// EMBANK_STATUS_INVALID_ARGUMENT for a path without a bank, such as a mistyped path or a file
@@ -63,6 +81,10 @@ pub struct embank_bank_options {
     /// no batch is shared. The results have the same bits with any number of threads. 0 means one
     /// thread for each processor that the process may use, at most 16. Default: 0.
     pub threads: u32,
+    /// One of embank_cold_tier. Default: EMBANK_COLD_TIER_NEVER.
+    pub cold_tier: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 // SAFETY: the struct is `repr(C)` and its first field is `size`. It is `Pod`, so it has no padding,
@@ -82,6 +104,7 @@ unsafe impl Growing for embank_bank_options {
             wait_timeout,
             lease_timeout: _,
             compaction,
+            cold_tier: _,
             disk_quota_bytes: _,
             threads: _,
         } = BankOptions::default();
@@ -99,6 +122,8 @@ unsafe impl Growing for embank_bank_options {
             background_compaction: u32::from(compaction.background),
             create: u32::from(create),
             threads: 0,
+            cold_tier: embank_cold_tier::Never as u32,
+            reserved: 0,
         }
     }
 }
@@ -108,6 +133,12 @@ impl embank_bank_options {
         const AUTO: u32 = embank_device::Auto as u32;
         const IO_URING: u32 = embank_device::IoUring as u32;
         const THREADS: u32 = embank_device::Threads as u32;
+        const COLD_AUTO: u32 = embank_cold_tier::Auto as u32;
+        const COLD_ON_COMPACT: u32 = embank_cold_tier::OnCompact as u32;
+        const COLD_NEVER: u32 = embank_cold_tier::Never as u32;
+        if self.reserved != 0 {
+            return Err(Failure::invalid("reserved must be 0".to_owned()));
+        }
         let some_unless_0 = |value: u64| (value != 0).then_some(value);
         Ok(BankOptions {
             memory_budget_bytes: self.memory_budget_bytes,
@@ -128,6 +159,14 @@ impl embank_bank_options {
                 background: flag("background_compaction", self.background_compaction)?,
                 space_amplification_target: self.space_amplification_target,
                 throttle_bytes_per_s: some_unless_0(self.compaction_throttle_bytes_per_s),
+            },
+            cold_tier: match self.cold_tier {
+                COLD_AUTO => ColdTier::Auto,
+                COLD_ON_COMPACT => ColdTier::OnCompact,
+                COLD_NEVER => ColdTier::Never,
+                other => {
+                    return Err(Failure::invalid(format!("there is no embank_cold_tier {other}")));
+                }
             },
             disk_quota_bytes: some_unless_0(self.disk_quota_bytes),
             threads: match self.threads {

@@ -273,3 +273,40 @@ def test_one_text_has_the_numbers_of_several_banks(tmp_path: Path, bank: embank.
         embank.prometheus({"b": bank, "a": other})
     with pytest.raises(TypeError):
         embank.prometheus({"b": bank, "a": None})  # type: ignore[dict-item]
+
+
+def fill(bank: embank.Bank) -> embank.Table:
+    """Returns a table whose index needs three times a quarter of a budget of 2 MiB."""
+    table = bank.table("short", dim=2, optimizer=None)
+    keys = np.arange(100_000, dtype=np.uint64)
+    for some in np.array_split(keys, 100):
+        table.put(some, rows_of(some, dim=2))
+    return table
+
+
+def test_a_bank_with_a_large_index_gets_a_second_tier_by_itself(tmp_path: Path) -> None:
+    keys = np.arange(100_000, dtype=np.uint64)
+    with embank.Bank(tmp_path / "auto", memory_budget="2MiB", cold_tier="auto") as bank:
+        table = fill(bank)
+        cold = bank.stats()["cold"]
+        assert cold["tiers"] == 2 and cold["parts"] > 0 and cold["debt"] > 0, cold
+        np.testing.assert_array_equal(table.peek(keys), rows_of(keys, dim=2))
+        bank.checkpoint()
+        assert sum(len(some) for some, _ in table.scan()) == len(keys)
+    with embank.Bank(tmp_path / "auto", memory_budget="64MiB") as bank:
+        assert bank.stats()["cold"]["tiers"] == 2, "it keeps its cold tier"
+    with embank.Bank(tmp_path / "never", memory_budget="2MiB") as bank:
+        fill(bank)
+        cold = bank.stats()["cold"]
+        assert (cold["tiers"], cold["parts"], cold["debt"]) == (1, 0, 0.0)
+    by_hand = embank.Bank(
+        tmp_path / "by hand", memory_budget="2MiB", cold_tier="auto", compaction=False
+    )
+    with by_hand as bank:
+        table = fill(bank)
+        assert bank.stats()["cold"]["parts"] == 0, "the program wants no thread"
+        bank.compact()
+        assert bank.stats()["cold"]["parts"] > 0
+        np.testing.assert_array_equal(table.peek(keys), rows_of(keys, dim=2))
+    with pytest.raises(ValueError, match="cold_tier"):
+        embank.Bank(tmp_path / "wrong", cold_tier="always")  # type: ignore[arg-type]

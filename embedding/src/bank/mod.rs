@@ -191,6 +191,7 @@ impl Bank {
             device: options.device,
             checkpoints_kept: options.checkpoints_kept,
             compaction: options.compaction.clone(),
+            cold_tier: options.cold_tier,
             disk_quota_bytes: options.disk_quota_bytes,
             ..StoreOptions::default()
         };

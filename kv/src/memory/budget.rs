@@ -51,6 +51,10 @@ const TIER_PART: u64 = 8;
 /// In a bank with two tiers, a scan borrows about the budget divided by this number for the parts:
 /// see `store::scan::cold`.
 const COLD_SCAN_PART: u64 = 10;
+/// The index of a bank that has or may get a cold tier grows to at most this number of eighths of
+/// the budget. The bank gets its cold tier when its rows need more. With the shortest rows, of 40
+/// bytes, the index of the log then takes at most a quarter of the budget.
+const INDEX_EIGHTHS_BESIDE_PARTS: u64 = 2;
 /// Number of pages that a scan borrows: one page to read into, and one for bits that mark the rows
 /// of the page.
 pub(crate) const SCAN_PAGES: u64 = 2;
@@ -86,6 +90,9 @@ pub(crate) struct Budget {
     frames: AtomicU64,
     /// Bytes that the index has taken. The number changes only under the lock `taking`.
     index_bytes: AtomicU64,
+    /// Largest size in bytes to which the index may grow. A loaded index may be larger. `u64::MAX`
+    /// if only [`index_bytes_max`](Self::index_bytes_max) limits it.
+    index_growth_max: AtomicU64,
     /// Bytes that fences and filters of parts have taken. The number grows only under the lock
     /// `taking`.
     cold_bytes: AtomicU64,
@@ -168,6 +175,7 @@ impl Budget {
             slack_bytes: Self::slack_bytes_for(total_bytes, page_bytes),
             frames: AtomicU64::new(0),
             index_bytes: AtomicU64::new(0),
+            index_growth_max: AtomicU64::new(u64::MAX),
             cold_bytes: AtomicU64::new(0),
             cache_bytes: AtomicU64::new(0),
             lent_bytes: AtomicU64::new(0),
@@ -434,11 +442,21 @@ impl Budget {
         let alone = if self.tier_bytes() > 0 { most / 2 } else { most };
         let fits = index_bytes + cold <= most
             && index_bytes <= alone
+            && index_bytes <= self.index_growth_max.load(Ordering::Relaxed)
             && index_bytes + others <= self.total_bytes - self.buffer_bytes;
         if fits {
             self.index_bytes.store(index_bytes, Ordering::Relaxed);
         }
         fits
+    }
+
+    /// Keeps the index from growing beyond a part of the budget, because the bank has a cold tier
+    /// or may get one. Its index then needs entries only for the rows of the log, and an index that
+    /// took all memory would leave the parts without any. Called before batches run.
+    pub(crate) fn limit_index_beside_parts(&self) {
+        let most = self.total_bytes / 8 * INDEX_EIGHTHS_BESIDE_PARTS;
+        // Relaxed: no other thread uses the budget yet.
+        self.index_growth_max.store(most, Ordering::Relaxed);
     }
 
     /// Returns the bytes that are lent now.

@@ -79,7 +79,6 @@ pub struct Store {
     serving: Serving,
     waiters: Arc<Waiters>,
     writer: Option<JoinHandle<()>>,
-    compactor: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
     /// Held while a checkpoint is taken, so that only one thread takes a checkpoint.
     newest: Mutex<Newest>,
@@ -265,12 +264,13 @@ impl Store {
         self.core().headroom().may_await_space()
     }
 
-    /// True if a part of the log is only on disk, so that a batch may have to read rows from there.
+    /// True if a part of the log is only on disk, or if the bank has a cold tier, so that a batch
+    /// may have to read rows from there.
     #[must_use]
     pub fn has_rows_on_disk(&self) -> bool {
         let core = self.core();
         let view = core.log.view();
-        view.head > view.begin
+        view.head > view.begin || core.cold.has_rows()
     }
 
     /// Returns the number of outstanding gets of a row. `None` if the row does not exist. Reads the
@@ -313,16 +313,13 @@ impl Drop for Store {
         let Serving::Writing(core) = &self.serving else { return };
         if !core.home.is_here() {
             // A thread of the parent may have held a lock of the log at the fork. The copies of the
-            // threads' references keep the core from being dropped.
-            std::mem::forget((self.compactor.take(), self.writer.take()));
+            // threads' references keep the core, and the handle of its compaction thread, from
+            // being dropped.
+            std::mem::forget(self.writer.take());
             return;
         }
         // The compaction thread is stopped first, because it may be waiting for the writer thread.
         core.space.shut_down();
-        if let Some(compactor) = self.compactor.take() {
-            // If the compaction thread has panicked, this is a bug, and the drop cannot report it.
-            let _ = compactor.join();
-        }
         core.log.shut_down();
         if let Some(writer) = self.writer.take() {
             // If the writer thread has panicked, this is a bug, and the drop cannot report it.

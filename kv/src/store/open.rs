@@ -21,7 +21,8 @@ use crate::device::{self, Device, DeviceOptions};
 use crate::engine::cold::Cold;
 use crate::engine::core::Core;
 use crate::engine::space::tier_memory::reserve_before_loading;
-use crate::engine::space::{Space, compactor, quota_reserve_bytes};
+use crate::engine::space::tiers::may_get_cold_tier;
+use crate::engine::space::{Space, quota_reserve_bytes, thread};
 use crate::engine::tables::named;
 use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
@@ -159,6 +160,9 @@ impl Store {
         // checkpoint needs these bytes.
         device.truncate(manifest.log_end)?;
         cold.keep_only(part_lists(&checkpoints)?, &*device)?;
+        if cold.has_rows() || may_get_cold_tier(options.cold_tier, &budget) {
+            budget.limit_index_beside_parts();
+        }
         let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
         let counters = Arc::new(Counters::default());
         let space =
@@ -182,7 +186,7 @@ impl Store {
         // checkpoint released.
         core.space.free(&core.log, 0)?;
         let core = Arc::new(core);
-        let (writer, compactor) = start_threads(&core, dir.path())?;
+        let writer = start_threads(&core, dir.path())?;
         if let Some(made) = made {
             made.done();
         }
@@ -190,7 +194,6 @@ impl Store {
             serving: Serving::Writing(core),
             waiters,
             writer: Some(writer),
-            compactor,
             checkpoints,
             newest: Mutex::new(Newest::opened(newest, manifest.images)),
             checkpoints_kept: options.checkpoints_kept,
@@ -207,26 +210,18 @@ impl Store {
 
 /// Starts the log's writer thread, and the compaction thread if the options ask for one. After an
 /// error, no thread runs.
-fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option<JoinHandle<()>>)> {
-    let refused =
-        |thread| move |source| Error::ThreadRefused { thread, path: dir.to_owned(), source };
+fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<JoinHandle<()>> {
+    let refused = |source| Error::ThreadRefused { thread: "writer", path: dir.to_owned(), source };
     let writing = Arc::clone(core);
     let write = move || writing.log.run_writer(|| writing.cache.give_way(&writing.log));
-    let writer = thread_start::start("embank-writer".into(), write).map_err(refused("writer"))?;
-    if !core.space.background() {
-        return Ok((writer, None));
+    let writer = thread_start::start("embank-writer".into(), write).map_err(refused)?;
+    if let Err(error) = thread::begin(core, dir) {
+        core.log.shut_down();
+        // The writer thread has nothing to write, so it ends at once.
+        let _ = writer.join();
+        return Err(error);
     }
-    let compacting = Arc::clone(core);
-    let compact = move || compactor::run(&compacting);
-    match thread_start::start("embank-compactor".into(), compact) {
-        Ok(compactor) => Ok((writer, Some(compactor))),
-        Err(source) => {
-            core.log.shut_down();
-            // The writer thread has nothing to write, so it ends at once.
-            let _ = writer.join();
-            Err(refused("compactor")(source))
-        }
-    }
+    Ok(writer)
 }
 
 /// A bank with its newest checkpoint, and the lock on the bank.

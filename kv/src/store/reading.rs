@@ -133,7 +133,6 @@ impl Store {
             serving: Serving::Reading(Box::new(reading)),
             waiters,
             writer: None,
-            compactor: None,
             checkpoints,
             newest: Mutex::new(Newest { number, noted: true, is_retry: false, images: Vec::new() }),
             checkpoints_kept: options.checkpoints_kept,

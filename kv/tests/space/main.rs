@@ -7,3 +7,4 @@ mod compaction;
 mod failures;
 mod quota;
 mod races;
+mod tiers;

@@ -1007,6 +1007,13 @@ static void bad_arguments(void) {
     options.background_compaction = 2;
     BAD(invalid, "background_compaction", embank_bank_open(in_folder("x"), &options, &other));
     options.background_compaction = 0;
+    options.cold_tier = 3;
+    BAD(invalid, "embank_cold_tier 3", embank_bank_open(in_folder("x"), &options, &other));
+    options.cold_tier = EMBANK_COLD_TIER_AUTO;
+    options.reserved = 1;
+    BAD(invalid, "reserved", embank_bank_open(in_folder("x"), &options, &other));
+    options.reserved = 0;
+    options.cold_tier = EMBANK_COLD_TIER_NEVER;
     options.create = 0;
     BAD(invalid, "no such directory", embank_bank_open(in_folder("typo"), &options, &other));
     options.create = 2;

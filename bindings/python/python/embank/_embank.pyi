@@ -744,6 +744,7 @@ class Bank:
         checkpoint: Optional[int] = None,
         create: bool = True,
         threads: Optional[int] = None,
+        cold_tier: Literal["auto", "never"] = "never",
     ) -> Self: ...
     @property
     def path(self) -> Path: ...

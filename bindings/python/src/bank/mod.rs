@@ -46,9 +46,9 @@ mod vocabularies;
 ///         Default: None, a lease never expires. With a staleness bound, a lease that is never
 ///         ended then blocks its rows.
 ///     compaction: Whether the bank frees space on disk in the background. Without it only
-///         `compact` frees space. Default: True with a `disk_quota`, otherwise False, because the
-///         rows that compaction copies push looked-ahead rows out of memory. Switch it on for runs
-///         whose log would outgrow the disk.
+///         `compact` frees space. Default: True with a `disk_quota` or `cold_tier="auto"`,
+///         otherwise False, because the rows that compaction copies push looked-ahead rows out of
+///         memory. Switch it on for runs whose log would outgrow the disk.
 ///     space_amplification_target: Background compaction starts when the log is longer than its
 ///         rows by this factor, 1.1 to 10. A lower target saves space and writes more: with a
 ///         quarter of the rows in memory, training wrote 7 to 17 times as many bytes at 1.4, and
@@ -68,6 +68,12 @@ mod vocabularies;
 ///     threads: The number of threads that share a large batch (2,048 keys or more), the calling
 ///         thread included. Results are those of one thread, bit for bit. Default: the processors
 ///         that the process may use, at most 16.
+///     cold_tier: With "auto", rows that no call has used for long move from the log to sorted
+///         files, if the index would take more than a quarter of the budget. Such a row takes about
+///         1 byte of memory, where a row of the log takes 15 bytes of index. A thread of the bank
+///         moves rows and merges the files; with `compaction=False` only `compact` does. A bank
+///         that has a cold tier keeps it, and programs older than format 7 can't open it. With
+///         "never", a bank without a cold tier stays as it is. Default: "never".
 ///
 /// Raises:
 ///     BudgetTooSmall: The budget is smaller than the bank needs. `needed_bytes` is the smallest

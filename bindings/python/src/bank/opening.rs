@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use embank::locks::Mutex;
-use embank::{BankOptions, CompactionOptions, DeviceChoice};
+use embank::{BankOptions, ColdTier, CompactionOptions, DeviceChoice};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -23,7 +23,8 @@ impl PyBank {
     #[pyo3(signature = (
         path, *, memory_budget = None, device = "auto", checkpoints_kept = None, wait_timeout = 60.0,
         lease_timeout = None, compaction = None, space_amplification_target = 1.4, compaction_throttle = None,
-        disk_quota = None, read_only = false, checkpoint = None, create = true, threads = None
+        disk_quota = None, read_only = false, checkpoint = None, create = true, threads = None,
+        cold_tier = "never"
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -42,6 +43,7 @@ impl PyBank {
         checkpoint: Option<&Bound<'_, PyAny>>,
         create: bool,
         threads: Option<&Bound<'_, PyAny>>,
+        cold_tier: &str,
     ) -> PyResult<Self> {
         let mut options = BankOptions { create, ..BankOptions::default() };
         if let Some(budget) = memory_budget {
@@ -65,6 +67,7 @@ impl PyBank {
             space_amplification_target,
             throttle_bytes_per_s: compaction_throttle.map(throttle).transpose()?,
         };
+        options.cold_tier = cold_tier_choice(cold_tier, compaction)?;
         options.disk_quota_bytes =
             disk_quota.map(|quota| scalars::size_bytes("disk_quota", quota)).transpose()?;
         let number = checkpoint
@@ -118,6 +121,19 @@ fn throttle(value: &Bound<'_, PyAny>) -> PyResult<u64> {
             "compaction_throttle must be 1 byte a second or more; compaction=False turns it off",
         )),
         bytes_per_s => Ok(bytes_per_s),
+    }
+}
+
+/// Returns when rows move to the cold tier. A program that asks for no compaction gets no thread
+/// for it.
+fn cold_tier_choice(name: &str, compaction: Option<bool>) -> PyResult<ColdTier> {
+    match name {
+        "auto" if compaction == Some(false) => Ok(ColdTier::OnCompact),
+        "auto" => Ok(ColdTier::Auto),
+        "never" => Ok(ColdTier::Never),
+        _ => Err(PyValueError::new_err(format!(
+            "cold_tier must be \"auto\" or \"never\", not {name:?}"
+        ))),
     }
 }
 

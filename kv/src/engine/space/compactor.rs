@@ -191,8 +191,12 @@ fn make_memory(core: &Core, compaction: &mut Compaction<'_>) -> Result<()> {
 fn compact_next(core: &Core) -> Result<u64> {
     let copied = {
         let mut compaction = Compaction::begin(core);
-        // Another thread may have compacted these pages while this thread waited for the lock.
-        if core.headroom().has_cold_page() { compaction.compact_page()? } else { 0 }
+        // Another thread may have compacted these pages while this thread waited for the lock. Or
+        // it may have moved rows to the cold tier, where rows lie that the page's tombstones hide:
+        // compaction would drop these tombstones.
+        let headroom = core.headroom();
+        let is_due = headroom.has_cold_page() && !headroom.has_two_tiers();
+        if is_due { compaction.compact_page()? } else { 0 }
     };
     free_in_strides(core)?;
     Ok(copied)

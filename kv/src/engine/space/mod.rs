@@ -9,8 +9,8 @@
 //! - `waiting`: when there is work for compaction, and what a writer does that lacks room or is too
 //!   far ahead of compaction.
 //! - `pins`: the checkpoints and scans that keep old space, and how other space is given back.
-//! - `compactor`: the compaction thread, and the call `Store::compact`. `signal`: wakes this thread
-//!   and the writers that wait for it.
+//! - `compactor`: the work of the compaction thread, and the call `Store::compact`. `thread`:
+//!   starts and ends this thread. `signal`: wakes this thread and the writers that wait for it.
 //! - `compaction`: copies the current rows of the log's oldest page to the tail. In a bank with two
 //!   tiers, moves the rows of the oldest pages to the cold tier, and merges there.
 //!
@@ -24,8 +24,9 @@ pub(crate) mod pins;
 mod pressure;
 mod room;
 mod signal;
+pub(crate) mod thread;
 pub(crate) mod tier_memory;
-mod tiers;
+pub(crate) mod tiers;
 mod waiting;
 
 use std::sync::{Arc, OnceLock};
@@ -37,11 +38,12 @@ use crate::options::StoreOptions;
 use crate::stats::Counters;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use compaction::Pass;
-use options::CompactionOptions;
+use options::{ColdTier, CompactionOptions};
 use pins::Pins;
 pub(crate) use room::{Headroom, quota_reserve_bytes};
 pub(crate) use signal::Signal;
 use signal::Until;
+use thread::CompactorThread;
 pub use tiers::TierLimits;
 
 /// The state of a store's disk space.
@@ -49,9 +51,13 @@ pub use tiers::TierLimits;
 pub(crate) struct Space {
     options: CompactionOptions,
     quota_bytes: Option<u64>,
+    cold_tier: ColdTier,
+    /// True once the bank should have a second tier. Never becomes false again.
+    second_tier: AtomicBool,
     /// What tests have set for the second tier.
     tier_limits: OnceLock<TierLimits>,
     signal: Arc<Signal>,
+    thread: CompactorThread,
     /// The thread that compacts holds this lock while it compacts a page.
     pass: Mutex<Pass>,
     pins: Mutex<Pins>,
@@ -87,6 +93,7 @@ impl Space {
         Space {
             options: options.compaction.clone(),
             quota_bytes: options.disk_quota_bytes,
+            cold_tier: options.cold_tier,
             pins: Mutex::new(Pins { checkpoints: kept, ..Pins::default() }),
             checkpoints: Some(checkpoints),
             ..Space::with_begin(0, budget, counters)
@@ -110,8 +117,11 @@ impl Space {
         Space {
             options: CompactionOptions::default(),
             quota_bytes: None,
+            cold_tier: ColdTier::default(),
+            second_tier: AtomicBool::new(false),
             tier_limits: OnceLock::new(),
             signal: Arc::default(),
+            thread: CompactorThread::default(),
             pass: Mutex::default(),
             pins: Mutex::default(),
             checkpoints: None,
@@ -123,11 +133,6 @@ impl Space {
             budget: Arc::clone(budget),
             counters: Arc::clone(counters),
         }
-    }
-
-    /// True if the store has a compaction thread.
-    pub(crate) fn background(&self) -> bool {
-        self.options.background
     }
 
     pub(crate) fn signal(&self) -> &Arc<Signal> {
@@ -165,8 +170,10 @@ impl Space {
         self.signal.state.lock().go_on_after(Until::InPlace);
     }
 
+    /// Ends the compaction thread. No batch may run, and none may follow.
     pub(crate) fn shut_down(&self) {
         self.signal.state.lock().shutdown = true;
         self.signal.raise();
+        self.thread.join();
     }
 }

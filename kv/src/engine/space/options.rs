@@ -16,19 +16,47 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompactionOptions {
     /// True if a thread compacts in the background. Default: false. Then only
-    /// [`Store::compact`](crate::Store::compact) compacts.
+    /// [`Store::compact`](crate::Store::compact) compacts, except in a bank with two tiers
+    /// ([`ColdTier::Auto`]).
     pub background: bool,
     /// Length of the log, divided by the size of its rows, at which the thread starts to compact.
     /// From 1.1 to 10, default 1.4. A lower target saves space and writes more. If rewrites are
     /// spread evenly, a target of 1.4 makes compaction write about one byte for each byte that
     /// callers write. A target of 1.2 makes it write two. Skewed rewrites with a part of the rows
     /// in memory make it write more: the log's length includes the rows in memory, so little of
-    /// the log on disk may be superseded.
+    /// the log on disk may be superseded. In a bank with two tiers, the target has no effect.
     pub space_amplification_target: f64,
     /// Largest number of bytes that the thread reads and writes in a second. Default: `None`, no
     /// limit. With a throttle and without a quota, writers never wait for compaction, so the log
     /// may exceed the target.
     pub throttle_bytes_per_s: Option<u64>,
+}
+
+/// When rows leave the log for the *cold tier*: files of sorted rows, which need no index entry.
+///
+/// A bank begins with one tier, the log. Its index takes 14 to 15 bytes of memory for each row,
+/// wherever the row lies. In a bank with two tiers, rows that no batch has used for long lie in the
+/// cold tier, which takes about 1 byte of memory for each row. A bank with a cold tier keeps it,
+/// and programs older than format 7 can't open it.
+///
+/// ```
+/// use embank_kv::{ColdTier, StoreOptions};
+/// assert_eq!(StoreOptions::default().cold_tier, ColdTier::Never);
+/// ```
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum ColdTier {
+    /// The bank gets its cold tier when three things meet: the index has or needs more than a
+    /// quarter of the memory budget, a part of the log is only on disk, and the budget is at least
+    /// 1 MiB. From then on, a thread moves rows there and merges its files, also without
+    /// [`background`](CompactionOptions::background) compaction.
+    Auto,
+    /// The bank gets its cold tier as with `Auto`. Without `background` compaction, rows move and
+    /// files merge only in [`Store::compact`](crate::Store::compact), and the bank starts no
+    /// thread for it.
+    OnCompact,
+    /// The bank gets no cold tier. If it has one already, this is the same as `OnCompact`.
+    #[default]
+    Never,
 }
 
 impl Default for CompactionOptions {

@@ -2,6 +2,7 @@
 //! which keep the runs few.
 
 use super::Space;
+use super::options::ColdTier;
 use super::pressure::{Debt, log_limit_bytes, run_limit_bytes};
 use super::room::Headroom;
 use super::signal::CompactorState;
@@ -10,7 +11,18 @@ use crate::device::placement::part_span_bytes;
 use crate::engine::cold::dues::{Due, Dues};
 use crate::engine::cold::memory_plan::block_bits_max;
 use crate::engine::cold::sort_buffer::SortBuffer;
+use crate::memory::budget::Budget;
+use crate::sync::Ordering;
 
+/// A bank gets a second tier if its index has or needs more than the memory budget divided by this
+/// number. Below that, rows are read in the order of their use, which takes fewer reads than the
+/// order of hashes (`docs/cold-tier.md`).
+const INDEX_PART: u64 = 4;
+/// Bytes of index that a row needs at the index's usual load.
+const INDEX_BYTES_PER_ROW: u64 = 15;
+/// A bank with a smaller memory budget in bytes gets no second tier: the sort buffer and the parts
+/// would take most of its memory.
+const BUDGET_BYTES_MIN: u64 = 1 << 20;
 /// Bytes of a block with one row beside the row.
 const BLOCK_BYTES_BESIDE_ROW: u64 = 36;
 /// A part of the base has the bytes of at most this number of sort buffers.
@@ -42,9 +54,11 @@ pub(super) enum Work {
 }
 
 impl Space {
-    /// True if the bank should get a second tier. Only tests ask for one so far.
+    /// True if the bank should have a second tier.
     fn wants_second_tier(&self) -> bool {
-        self.tier_limits.get().is_some()
+        // Relaxed: the flag orders no other memory. A thread that sees it late works in one tier
+        // for as long.
+        self.second_tier.load(Ordering::Relaxed) || self.tier_limits.get().is_some()
     }
 
     /// Gives the bank a second tier with these limits. Only the first call has an effect.
@@ -53,6 +67,11 @@ impl Space {
         let _ = self.tier_limits.set(limits);
         self.signal.raise();
     }
+}
+
+/// True if a bank that is opened with this option and this budget may get a cold tier by itself.
+pub(crate) fn may_get_cold_tier(option: ColdTier, budget: &Budget) -> bool {
+    option != ColdTier::Never && budget.total_bytes() >= BUDGET_BYTES_MIN
 }
 
 /// True if parts that a test has made by hand give the banks of this process no second tier.
@@ -84,6 +103,46 @@ impl Headroom<'_> {
             memory.sort_buffer_bytes = limits.sort_buffer_bytes.max(page);
         }
         memory
+    }
+
+    /// Decides whether the bank gets a second tier, and starts the compaction thread if the bank
+    /// has one and works without being asked. A batch calls this when the log needs another page.
+    /// The decision for a second tier is never taken back.
+    pub(super) fn decide_tiers(&self) {
+        if !self.has_two_tiers() {
+            if !self.should_get_second_tier() {
+                return;
+            }
+            self.space.second_tier.store(true, Ordering::Relaxed);
+        }
+        let is_stopped = || self.space.signal.state.lock().stopped.is_some();
+        if !self.works_in_background() || is_stopped() {
+            return;
+        }
+        if let Err(refused) = self.space.thread.start() {
+            // The next checkpoint ends the stop, and a later page tries again.
+            self.space.signal.stop_tiers(&refused);
+        }
+    }
+
+    /// True if the index is too large for a bank in one tier: see [`ColdTier::Auto`].
+    fn should_get_second_tier(&self) -> bool {
+        let budget = &self.space.budget;
+        let limit_bytes = budget.total_bytes() / INDEX_PART;
+        let view = self.log.view();
+        may_get_cold_tier(self.space.cold_tier, budget)
+            && view.head > view.begin
+            // The budget may have refused memory to the index, so what its rows need counts, too.
+            && (budget.index_bytes() > limit_bytes
+                || self.tables.live(self.log.page_bytes()).rows * INDEX_BYTES_PER_ROW > limit_bytes)
+    }
+
+    /// True if compaction, or spills and merges, happen without a call of the program.
+    pub(super) fn works_in_background(&self) -> bool {
+        let Space { options, cold_tier, tier_limits, .. } = self.space;
+        // A test with limits of its own says by `background` whether it wants the thread.
+        let by_itself = *cold_tier == ColdTier::Auto && tier_limits.get().is_none();
+        options.background || by_itself && self.has_two_tiers()
     }
 
     /// Returns the number of tiers, and what a bank in two tiers has in its log and runs. `None` in

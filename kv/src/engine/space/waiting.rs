@@ -25,6 +25,7 @@ enum Awaited {
 impl Headroom<'_> {
     /// True if `await_space` would wait or fail.
     pub(crate) fn must_await_space(&self) -> bool {
+        self.decide_tiers();
         self.is_short() || self.is_behind(&mut self.space.signal.state.lock())
     }
 
@@ -44,6 +45,7 @@ impl Headroom<'_> {
     #[cold]
     pub(crate) fn await_space(&self) -> Result<()> {
         self.log.check_poison()?;
+        self.decide_tiers();
         let signal = &self.space.signal;
         let mut state = signal.state.lock();
         let mut waiting: Option<(Instant, Awaited)> = None;
@@ -154,7 +156,7 @@ impl Headroom<'_> {
     /// raise the signal: the end of a checkpoint, or the write of a page. Otherwise the
     /// waiting writer would sleep although no room comes.
     fn can_make_room(&self, state: &mut CompactorState) -> bool {
-        self.space.options.background
+        self.works_in_background()
             && state.stopped.is_none()
             && !state.shutdown
             && !self.log.is_poisoned()
@@ -179,9 +181,8 @@ impl Headroom<'_> {
 
     /// True if writers are so far ahead of compaction that they should wait.
     fn is_behind(&self, state: &mut CompactorState) -> bool {
-        let options = &self.space.options;
-        options.background
-            && options.throttle_bytes_per_s.is_none()
+        self.works_in_background()
+            && self.space.options.throttle_bytes_per_s.is_none()
             && !state.shutdown
             && self.next_work(state).is_some()
             && match self.has_two_tiers() {
