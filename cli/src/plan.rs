@@ -1,13 +1,14 @@
 //! `embank plan`: estimates the memory, disk space and drive life of a table, or of the shards of a
 //! fleet.
 //!
-//! - `estimate`: the formulas.
+//! - `estimate`: the formulas. `two_tiers`: those of a bank in two tiers.
 //! - `table`: the option `--table`, and the names of dtypes and optimizers.
 //! - `shards`: the sums over the tables of each shard.
 
 mod estimate;
 mod shards;
 mod table;
+mod two_tiers;
 
 use anyhow::{Result, ensure};
 use embank::fleet::BUCKETS;
@@ -53,6 +54,10 @@ pub(crate) struct Args {
     /// The memory budget of the bank, in place of --in-memory; of a fleet, that of each shard
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled, conflicts_with = "in_memory")]
     memory_budget: Option<u64>,
+    /// Plans for a bank that is opened with cold_tier="auto": it has two tiers if its index would
+    /// take more than a quarter of its budget
+    #[arg(long)]
+    cold_tier: bool,
     /// Terabytes that may be written to the drive in its life (its TBW), to estimate how long it
     /// lasts
     #[arg(long, value_name = "TB")]
@@ -93,6 +98,7 @@ impl Args {
             checkpoints: self.checkpoints_kept.saturating_add(1),
             checkpoint_every: self.checkpoint_every,
             drive_tbw: self.drive_tbw,
+            one_tier: !self.cold_tier,
         }
     }
 }
@@ -154,6 +160,17 @@ fn percent(part: f64) -> String {
     }
 }
 
+/// Returns the line that says how many tiers the bank has.
+fn tiers_line(bank: &Estimate) -> (&'static str, String, String) {
+    let why = match bank.tiers {
+        1 => "each row has an index entry in memory",
+        _ => {
+            "the index would take more than a quarter of the budget, so rows at rest have no entry"
+        }
+    };
+    ("tiers", bank.tiers.to_string(), why.into())
+}
+
 fn text(args: &Args, table: &PlannedTable, plan: &Plan) -> String {
     let mut lines = vec![
         (
@@ -162,10 +179,14 @@ fn text(args: &Args, table: &PlannedTable, plan: &Plan) -> String {
             "32 and the row with its state, in whole 8 bytes".into(),
         ),
         ("rows", bytes(plan.bank.rows_bytes), format!("{} of them", count(plan.rows))),
+        tiers_line(&plan.bank),
         (
             "index in memory",
             bytes(plan.bank.index_bytes),
-            "15.1 a row; measured: `footprint`, 10 and 100 million rows".into(),
+            match plan.bank.tiers {
+                1 => "15.1 a row; measured: `footprint`, 10 and 100 million rows".into(),
+                _ => "15.1 a row of the log, which is 1.25 times the rows in memory".into(),
+            },
         ),
         (
             "memory budget, all rows",
@@ -180,12 +201,19 @@ fn text(args: &Args, table: &PlannedTable, plan: &Plan) -> String {
             bytes(plan.bank.memory_budget_part_bytes),
             format!("{} of the rows in memory", percent(plan.bank.in_memory)),
         ),
-        (
-            "log on disk",
-            bytes(plan.bank.log_disk_bytes),
-            "1.5 times the rows, with compaction in the background, beside what checkpoints hold"
-                .into(),
-        ),
+        match plan.bank.tiers {
+            1 => (
+                "log on disk",
+                bytes(plan.bank.log_disk_bytes),
+                "1.5 times the rows, with compaction in the background, beside what checkpoints hold"
+                    .into(),
+            ),
+            _ => (
+                "log and parts on disk",
+                bytes(plan.bank.log_disk_bytes),
+                "the log and the cold tier, beside what checkpoints hold".into(),
+            ),
+        },
         (
             "a checkpoint",
             bytes(plan.bank.checkpoint_bytes),
@@ -200,14 +228,21 @@ fn text(args: &Args, table: &PlannedTable, plan: &Plan) -> String {
             ),
         ),
     ];
+    if plan.bank.tiers > 1 {
+        lines.push((
+            "fences and filters",
+            bytes(plan.bank.cold_memory_bytes),
+            "memory of the cold tier, at most half of the budget".into(),
+        ));
+    }
     if plan.bank.rows_per_index_entry > 1.0 {
-        let enough = Running { memory: Memory::Part(0.0), ..args.running() };
+        let enough = Running { memory: Memory::Part(0.0), one_tier: true, ..args.running() };
         let enough = estimate(&Load::of(&table.config, table.rows, 0.0), &enough);
         lines.push((
             "rows an index entry",
             format!("{:.1}", plan.bank.rows_per_index_entry),
             format!(
-                "the index does not fit, so a row takes several reads; a budget of {} holds it",
+                "the index does not fit, so a row takes several reads; a budget of {} holds it; or plan with --cold-tier",
                 bytes(enough.memory_budget_part_bytes)
             ),
         ));
@@ -236,9 +271,13 @@ fn text(args: &Args, table: &PlannedTable, plan: &Plan) -> String {
                 "a record for each row that is not in mutable memory".into(),
             ),
             (
-                "  compaction",
+                if plan.bank.tiers == 1 { "  compaction" } else { "  spills and merges" },
                 bytes(written.compaction_bytes),
-                "0.9 times that, at a log of 1.4 times its rows; measured: 0.77 to 0.90".into(),
+                match plan.bank.tiers {
+                    1 => "0.9 times that, at a log of 1.4 times its rows; measured: 0.77 to 0.90",
+                    _ => "rows leave the log in sorted runs, which are merged; skewed updates write less",
+                }
+                .into(),
             ),
             (
                 "  checkpoints",
@@ -277,6 +316,7 @@ mod tests {
             in_memory: 0.25,
             memory_budget: None,
             drive_tbw: Some(600.0),
+            cold_tier: false,
             shards: None,
             tables: Vec::new(),
             json: false,
@@ -293,13 +333,19 @@ mod tests {
         assert_eq!(planned.bank.reads_per_day, Some(648_000_000));
         assert!(text(&args, table, &planned).contains("the drive lasts"));
         // Without memory, 10,000 records of 160 bytes a second are 138 GB a day (README).
-        let little = Running { memory: Memory::Part(0.0), ..args.running() };
+        let little = Running { memory: Memory::Part(0.0), one_tier: true, ..args.running() };
         let planned = plan(table, &little);
         assert_eq!(planned.bank.written_per_day.unwrap().updates_bytes / 1_000_000_000, 138);
 
         let small = Args { memory_budget: Some(8 << 20), ..args };
         let planned = plan(table, &small.running());
-        let text = text(&small, table, &planned);
-        assert!(text.contains("the index does not fit") && text.contains("22.15 MiB"), "{text}");
+        assert_eq!(planned.bank.tiers, 1);
+        let shown = text(&small, table, &planned);
+        assert!(shown.contains("the index does not fit") && shown.contains("22.15 MiB"), "{shown}");
+        let two_tiers = Args { cold_tier: true, ..small };
+        let planned = plan(table, &two_tiers.running());
+        assert_eq!(planned.bank.tiers, 2);
+        let shown = text(&two_tiers, table, &planned);
+        assert!(shown.contains("rows at rest have no entry"), "{shown}");
     }
 }

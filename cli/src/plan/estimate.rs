@@ -4,15 +4,16 @@
 //! (records). If a number was measured and not derived, the output says so. The test
 //! `measured_banks_are_within_the_stated_error` has the measurements.
 //!
-//! All formulas are those of a bank in one tier, in which each row has an index entry in memory. A
-//! second tier would change three of them: [`Memory::held`] (rows at rest have no entry),
-//! [`reads_per_row`], and [`written`] (merges in place of compaction).
+//! A bank whose index would take more than a quarter of its budget has two tiers: rows at rest have
+//! no index entry, and merges take the place of compaction. `two_tiers` has what differs then.
 
 use embank::TableConfig;
 use serde::Serialize;
 
+use super::two_tiers::{self, TwoTiers};
+
 /// Bytes of index memory for each row.
-const INDEX_BYTES_PER_ROW: f64 = 15.1;
+pub(super) const INDEX_BYTES_PER_ROW: f64 = 15.1;
 /// Bytes that a row takes in a checkpoint's image of the whole index, a file on disk.
 const IMAGE_BYTES_PER_ROW: f64 = 9.6;
 /// A checkpoint writes an image of the whole index, or an image of the changes since the last
@@ -23,7 +24,7 @@ const CHANGE_IMAGES_MAX: f64 = 64.0;
 /// Average number of rows in an index bucket.
 const ROWS_PER_BUCKET: f64 = 5.0;
 /// Bytes of the header that each record has.
-const RECORD_HEADER_BYTES: u64 = 32;
+pub(super) const RECORD_HEADER_BYTES: u64 = 32;
 /// The size of the log divided by the size of its rows, with background compaction.
 const SPACE_AMPLIFICATION: f64 = 1.5;
 /// Bytes that compaction, at its default target, writes for each byte that updates write. Measured:
@@ -87,20 +88,48 @@ struct Held {
     budget_bytes: u64,
     /// The part of the rows that is in memory, from 0 to 1.
     part: f64,
+    /// Bytes that the index takes, if it has an entry for each of its rows.
+    index_bytes: u64,
     /// Number of rows that share an index entry, at least 1.
     rows_per_entry: f64,
+    /// `None` if the bank has one tier.
+    two_tiers: Option<TwoTiers>,
+}
+
+impl Held {
+    fn of_two(bank: TwoTiers) -> Self {
+        Held {
+            budget_bytes: bank.budget_bytes.round() as u64,
+            part: bank.part,
+            index_bytes: (bank.log_rows * INDEX_BYTES_PER_ROW).round() as u64,
+            rows_per_entry: 1.0,
+            two_tiers: Some(bank),
+        }
+    }
 }
 
 impl Memory {
+    /// Returns what the memory holds, in the number of tiers that a bank gets by itself.
     fn held(self, load: &Load) -> Held {
+        let one = self.held_in_one_tier(load);
+        if !two_tiers::has_two(load, one.budget_bytes as f64) {
+            return one;
+        }
+        Held::of_two(match self {
+            Memory::Part(part) => TwoTiers::with_part(load, part),
+            Memory::Budget(budget_bytes) => TwoTiers::with_budget(load, budget_bytes as f64),
+        })
+    }
+
+    fn held_in_one_tier(self, load: &Load) -> Held {
         let index_bytes = scaled(load.rows, INDEX_BYTES_PER_ROW);
-        match self {
+        let (budget_bytes, part, rows_per_entry) = match self {
             Memory::Part(part) => {
                 let kept = scaled(load.rows_bytes, part) + index_bytes;
                 let budget = scaled(kept, 1.0 / FRAMES_PART);
                 let budget_bytes =
                     budget.max(scaled(index_bytes, 1.0 / INDEX_PART_MAX)).max(1 << 20);
-                Held { budget_bytes, part, rows_per_entry: 1.0 }
+                (budget_bytes, part, 1.0)
             }
             Memory::Budget(budget_bytes) => {
                 let room = budget_bytes as f64 * INDEX_PART_MAX;
@@ -108,9 +137,10 @@ impl Memory {
                 let frames = budget_bytes as f64 * FRAMES_PART - index;
                 let part = (frames / load.rows_bytes.max(1) as f64).clamp(0.0, 1.0);
                 let rows_per_entry = (index_bytes as f64 / room.max(1.0)).max(1.0);
-                Held { budget_bytes, part, rows_per_entry }
+                (budget_bytes, part, rows_per_entry)
             }
-        }
+        };
+        Held { budget_bytes, part, index_bytes, rows_per_entry, two_tiers: None }
     }
 }
 
@@ -124,18 +154,25 @@ pub(super) struct Running {
     pub(super) checkpoint_every: u64,
     /// Terabytes that may be written to the drive in its life.
     pub(super) drive_tbw: Option<f64>,
+    /// True if the bank stays in one tier.
+    pub(super) one_tier: bool,
 }
 
 /// What a bank needs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Estimate {
     pub(super) rows_bytes: u64,
+    /// 1, or 2 if rows at rest lie in the cold tier.
+    pub(super) tiers: u32,
     pub(super) index_bytes: u64,
+    /// Bytes of memory for the fences and filters of the cold tier.
+    pub(super) cold_memory_bytes: u64,
     pub(super) memory_budget_all_bytes: u64,
     pub(super) memory_budget_part_bytes: u64,
     pub(super) in_memory: f64,
     /// Number of rows that share an index entry, at least 1.
     pub(super) rows_per_index_entry: f64,
+    /// Bytes of the log, and of the parts of the cold tier.
     pub(super) log_disk_bytes: u64,
     pub(super) checkpoint_bytes: u64,
     pub(super) disk_bytes: u64,
@@ -148,6 +185,7 @@ pub(super) struct Estimate {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Written {
     pub(super) updates_bytes: u64,
+    /// Bytes that compaction writes; in two tiers, spills and merges.
     pub(super) compaction_bytes: u64,
     pub(super) checkpoints_bytes: u64,
     pub(super) total_bytes: u64,
@@ -156,14 +194,23 @@ pub(super) struct Written {
 
 /// Estimates what a bank with this load needs.
 pub(super) fn estimate(load: &Load, running: &Running) -> Estimate {
-    let held = running.memory.held(load);
-    let checkpoint_bytes = scaled(load.rows, IMAGE_BYTES_PER_ROW);
-    let log_disk_bytes = scaled(load.rows_bytes, SPACE_AMPLIFICATION);
+    let held = match running.one_tier {
+        true => running.memory.held_in_one_tier(load),
+        false => running.memory.held(load),
+    };
+    let indexed = held.two_tiers.map_or(load.rows, |bank| bank.log_rows.round() as u64);
+    let checkpoint_bytes = scaled(indexed, IMAGE_BYTES_PER_ROW);
+    let log_disk_bytes = match &held.two_tiers {
+        None => scaled(load.rows_bytes, SPACE_AMPLIFICATION),
+        Some(bank) => bank.disk_bytes().round() as u64,
+    };
     let is_updated = load.updates_per_second > 0.0;
     Estimate {
         rows_bytes: load.rows_bytes,
-        index_bytes: scaled(load.rows, INDEX_BYTES_PER_ROW),
-        memory_budget_all_bytes: Memory::Part(1.0).held(load).budget_bytes,
+        tiers: if held.two_tiers.is_some() { 2 } else { 1 },
+        index_bytes: held.index_bytes,
+        cold_memory_bytes: held.two_tiers.map_or(0, |bank| bank.cold_memory_bytes.round() as u64),
+        memory_budget_all_bytes: Memory::Part(1.0).held_in_one_tier(load).budget_bytes,
         memory_budget_part_bytes: held.budget_bytes,
         in_memory: held.part,
         rows_per_index_entry: held.rows_per_entry,
@@ -175,9 +222,13 @@ pub(super) fn estimate(load: &Load, running: &Running) -> Estimate {
         )),
         reads_per_day: is_updated.then(|| {
             let updates = load.updates_per_second * DAY as f64;
-            (updates * (1.0 - held.part) * reads_per_row(held.rows_per_entry)).round() as u64
+            let reads = match held.two_tiers {
+                None => reads_per_row(held.rows_per_entry),
+                Some(_) => two_tiers::READS_PER_ROW,
+            };
+            (updates * (1.0 - held.part) * reads).round() as u64
         }),
-        written_per_day: is_updated.then(|| written(load, running, held.part, checkpoint_bytes)),
+        written_per_day: is_updated.then(|| written(load, running, &held, checkpoint_bytes)),
     }
 }
 
@@ -196,14 +247,21 @@ fn reads_per_row(rows_per_entry: f64) -> f64 {
 
 /// Returns the bytes that a day writes. The updates are spread evenly: skewed ones meet more rows
 /// in mutable memory, and write less.
-fn written(load: &Load, running: &Running, in_memory: f64, checkpoint_bytes: u64) -> Written {
+fn written(load: &Load, running: &Running, held: &Held, checkpoint_bytes: u64) -> Written {
     let every = running.checkpoint_every;
     let updates = load.updates_per_second * every as f64;
     let changed = updates / load.rows as f64;
-    let records = new_records(changed, in_memory) / changed;
+    let records = new_records(changed, held.part) / changed;
     let updates_bytes = (load.updated_bytes_per_second * DAY as f64 * records).round() as u64;
-    let compaction_bytes = scaled(updates_bytes, COMPACTION_WRITES);
-    let checkpoints_bytes = scaled((DAY / every) * checkpoint_bytes, image_part(changed));
+    let (compaction_bytes, image_part) = match held.two_tiers {
+        None => (scaled(updates_bytes, COMPACTION_WRITES), image_part(changed)),
+        Some(bank) => {
+            let updates = load.updates_per_second * DAY as f64;
+            // The index has only the rows of the log, and most of its entries are new.
+            ((updates * bank.merged_bytes_per_update()).round() as u64, 1.0)
+        }
+    };
+    let checkpoints_bytes = scaled((DAY / every) * checkpoint_bytes, image_part);
     let total_bytes = updates_bytes + compaction_bytes + checkpoints_bytes;
     let drive_days = running.drive_tbw.map(|terabytes| terabytes * 1e12 / total_bytes as f64);
     Written { updates_bytes, compaction_bytes, checkpoints_bytes, total_bytes, drive_days }
@@ -266,6 +324,7 @@ mod tests {
                 checkpoints: 1,
                 checkpoint_every: DAY,
                 drive_tbw: None,
+                one_tier: true,
             };
             let found = estimate(&load, &running);
             let updates = load.updates_per_second * DAY as f64;
@@ -283,7 +342,7 @@ mod tests {
     fn measured_chains_cost_at_most_what_is_estimated() {
         for (rows, budget, reads) in [(1_048_576, 16 << 20, 1.18), (1_310_720, 8 << 20, 7.5)] {
             let load = Load { rows, rows_bytes: rows * 96, ..Load::default() };
-            let held = Memory::Budget(budget).held(&load);
+            let held = Memory::Budget(budget).held_in_one_tier(&load);
             let ratio = (1.0 - held.part) * reads_per_row(held.rows_per_entry) / reads;
             assert!((1.0..1.5).contains(&ratio), "{rows} rows: {ratio}");
         }
@@ -292,11 +351,11 @@ mod tests {
     #[test]
     fn a_budget_that_holds_a_part_is_the_one_of_that_part() {
         let load = Load { rows: 1_000_000, rows_bytes: 160_000_000, ..Load::default() };
-        let part = Memory::Part(0.25).held(&load);
-        let same = Memory::Budget(part.budget_bytes).held(&load);
+        let part = Memory::Part(0.25).held_in_one_tier(&load);
+        let same = Memory::Budget(part.budget_bytes).held_in_one_tier(&load);
         assert!((same.part - 0.25).abs() < 1e-6 && same.rows_per_entry == 1.0, "{same:?}");
         // The index needs 15.1 MB, and has 65% of 5 MB.
-        let small = Memory::Budget(5_000_000).held(&load);
+        let small = Memory::Budget(5_000_000).held_in_one_tier(&load);
         assert!((small.rows_per_entry - 15.1 / 3.25).abs() < 1e-6, "{small:?}");
         assert!((small.part - (0.85 - 0.65) * 5.0 / 160.0).abs() < 1e-6, "{small:?}");
     }

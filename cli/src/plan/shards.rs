@@ -139,6 +139,7 @@ mod tests {
         checkpoints: 4,
         checkpoint_every: 600,
         drive_tbw: Some(600.0),
+        one_tier: true,
     };
 
     fn fleet(tables: &[&str], shards: u32) -> Result<Fleet> {
