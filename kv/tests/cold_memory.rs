@@ -32,9 +32,7 @@ impl Plain {
     fn put(&mut self, keys: std::ops::Range<u64>, version: u64) {
         let keys: Vec<u64> = keys.collect();
         for keys in keys.chunks(500) {
-            let values: Vec<_> = keys.iter().map(|&key| value(key, version, Self::BYTES)).collect();
-            let outcome = self.store.execute(self.table, keys, Clock::Keep, &mut PutAll(&values));
-            outcome.unwrap();
+            put(&self.store, self.table, keys, version, Self::BYTES);
             self.versions.extend(keys.iter().map(|&key| (key, version)));
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cold::head::{Kind, PartHead, PartSite};
+use crate::cold::keep::KeepSome;
 use crate::cold::part::Part;
 use crate::cold::row::{ColdRow, RowFlags};
 use crate::cold::writer::PartWriter;
@@ -148,7 +149,7 @@ impl Bank {
             };
             writer.push(&row).unwrap();
         }
-        Arc::new(writer.finish_within(&core.cold).unwrap())
+        Arc::new(writer.finish_within(&KeepSome).unwrap())
     }
 
     pub(crate) fn publish(&self, parts: Vec<Arc<Part>>) {

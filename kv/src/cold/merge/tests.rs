@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::cold::keep::KeepAll;
+use crate::cold::keep::KeepSome;
 use crate::cold::tests::{Content, Rows, content, device, head, look_up, read_all, row, site};
 
 const DROPPED: TableNumber = TableNumber(3);
@@ -12,7 +12,7 @@ const KEYS: u64 = 14;
 /// Parts of about 8 rows.
 const TARGET: Target<'static> = Target {
     bank: 0xB0_0B5E,
-    memory: &KeepAll,
+    memory: &KeepSome,
     // A block for each of several sources, or some.
     cursors_bytes: 64 << 10,
     writer_bytes: 8 << 10,
@@ -125,7 +125,7 @@ impl History {
         for (order, content) in &self.hot {
             writer.push(&row(order, content)).unwrap();
         }
-        self.runs.insert(0, vec![Arc::new(writer.finish().unwrap())]);
+        self.runs.insert(0, vec![Arc::new(writer.finish_within(&KeepSome).unwrap())]);
         // Some records stay, as copies of records that a spill takes for current do.
         let stays = |_: &RowOrder, _: &mut Content| self.random.u8(..4) == 0;
         self.hot.retain(stays);

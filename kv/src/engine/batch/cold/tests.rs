@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::cold::head::{Kind, PartHead, PartSite};
+use crate::cold::keep::{KeepSome, PartMemory};
 use crate::cold::row::RowFlags;
 use crate::cold::writer::PartWriter;
 use crate::engine::core::Core;
@@ -55,7 +56,9 @@ fn write_part(core: &Core, table: TableId, kind: Kind, run: u64, versions: &Vers
         };
         writer.push(&row).unwrap();
     }
-    Arc::new(writer.finish_within(&core.cold).unwrap())
+    // Without filters, a search would read blocks of runs for nothing.
+    let memory: &dyn PartMemory = if kind == Kind::Base { &KeepSome } else { &core.cold };
+    Arc::new(writer.finish_within(memory).unwrap())
 }
 
 /// Gives a table rows in a base part and two runs. Returns the rows.
