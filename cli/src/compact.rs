@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use embank::fleet::refuse_shard;
 use embank_kv::inspect::summary;
-use embank_kv::{ColdTier, CompactionOptions, Error, Store, StoreOptions};
+use embank_kv::{CompactionOptions, Error, Store, StoreOptions};
 use serde::Serialize;
 
 use crate::Ending;
@@ -137,7 +137,6 @@ fn open(dir: &Path, memory_budget: Option<u64>, keep: usize) -> Result<Store> {
         checkpoints_kept: keep,
         create: false,
         compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
-        cold_tier: ColdTier::OnCompact,
         ..StoreOptions::default()
     };
     let store = match Store::open(dir, &options) {

@@ -46,10 +46,10 @@ pub(crate) struct Data {
     /// Measure Embank with its staleness clocks: the name `embank` then means `embank-clock`
     #[arg(long)]
     pub(crate) embank_clock: bool,
-    /// Let Embank look up the row that an update or insert replaces. Without this, it puts blindly,
-    /// as RocksDB does
+    /// Let Embank move rows at rest to its cold tier, and put blindly in updates and inserts, as
+    /// RocksDB does. An update of a missing row is then not noticed
     #[arg(long)]
-    embank_lookup: bool,
+    embank_cold_tier: bool,
 }
 
 impl Data {
@@ -82,7 +82,7 @@ impl Data {
             memory_budget_bytes: self.memory_budget.unwrap_or_else(default_memory_budget_bytes),
             reopen: false,
             counts_writes: false,
-            puts_look_up: self.embank_lookup,
+            cold_tier: self.embank_cold_tier,
         })
     }
 
@@ -121,7 +121,7 @@ impl Data {
             memory_budget_bytes: budget.unwrap_or_else(default_memory_budget_bytes),
             reopen: true,
             counts_writes: false,
-            puts_look_up: self.embank_lookup,
+            cold_tier: self.embank_cold_tier,
         })
     }
 

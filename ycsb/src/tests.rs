@@ -26,7 +26,7 @@ fn settings(directory: &Path, rows: u64, value_bytes: usize, budget: u64) -> Set
         memory_budget_bytes: budget,
         reopen: false,
         counts_writes: false,
-        puts_look_up: false,
+        cold_tier: false,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::table::bags::Bags;
 use crate::table::gradients::{BatchGradients, Magnitudes, RowGradients, largest_magnitude};
 use crate::table::operations::{ApplyGradients, Put, PutRows, Reached, RewriteVectors};
 
-/// Whether a put leaves rows on disk unread.
+/// Whether a put leaves old rows of the cold tier unread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blind {
     Yes,
@@ -35,14 +35,16 @@ impl Table {
         self.put_unchecked(keys, rows)
     }
 
-    /// Replaces or inserts rows as [`put`](Self::put) does, without a look at the old rows (a blind
-    /// write). In a bank with two tiers, a row that is on disk is then not read. In a bank with one
-    /// tier, and for rows in memory, the call does what `put` does.
+    /// Replaces or inserts rows as [`put`](Self::put) does, but reads fewer old rows (a blind
+    /// write). In a bank with two tiers, the call does not read old rows of the cold tier. It still
+    /// reads a row that the log has only on disk. In a bank with one tier, it does what `put` does.
     ///
-    /// The table's number of rows ([`rows`](Self::rows)) and that of a [scan](Self::scan) may be
-    /// wrong until the bank has merged the new rows or [`Bank::compact`](crate::Bank::compact) has
-    /// returned: they lack new rows, or have rows that were deleted since. Everything else is
-    /// exact.
+    /// After blind puts in a bank with two tiers, [`rows`](Self::rows) may be wrong: it lacks new
+    /// rows, or has rows that were deleted since. The number of rows of a [scan](Self::scan) is an
+    /// upper bound. Merges in the background correct the numbers in time.
+    /// [`Bank::compact`](crate::Bank::compact) corrects them at once, with the conditions and the
+    /// cost that it names. Statistics that follow from the number of rows are off by the same rows.
+    /// Values, scans and exports are exact.
     ///
     /// # Errors
     /// Those of `put`. [`InvalidOption`](crate::StoreError::InvalidOption) if a row has more than its
@@ -52,13 +54,15 @@ impl Table {
     /// # Examples
     /// ```
     /// # let dir = tempfile::tempdir().unwrap();
-    /// use embank::{Bank, BankOptions, TableConfig};
+    /// use embank::{Bank, BankOptions, Missing, TableConfig};
     ///
     /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
     /// let table = bank.table("features", TableConfig::new(2))?;
     /// table.put_blind(&[7, 8], &[0.5; 4])?;
     /// table.put_blind(&[8], &[1.5; 2])?;
-    /// assert_eq!(table.peek(&[7, 8])?, [0.5, 0.5, 1.5, 1.5]);
+    /// let mut rows = [0.0; 4];
+    /// table.peek(&[7, 8], &mut rows, Missing::Error)?;
+    /// assert_eq!(rows, [0.5, 0.5, 1.5, 1.5]);
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn put_blind(&self, keys: &[u64], rows: &[f32]) -> Result<()> {

@@ -6,6 +6,7 @@ mod common;
 mod admission;
 mod bags;
 mod batch_limit;
+mod blind_puts;
 mod counts;
 mod dropping;
 mod dtypes;

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::{
-    Access, Clock, CompactionOptions, Operation, Outcome, Store, StoreOptions, StoreStats, TableId,
-    memory_budget_warning,
+    Access, Clock, ColdTier, CompactionOptions, Operation, Outcome, Store, StoreOptions,
+    StoreStats, TableId, memory_budget_warning,
 };
 
 use super::map::missing;
@@ -35,7 +35,8 @@ struct Embank {
     table: TableId,
     value_bytes: usize,
     how: Use,
-    puts_look_up: bool,
+    /// True if updates and inserts are blind puts.
+    puts_blindly: bool,
 }
 
 /// Opens a store with one table.
@@ -46,6 +47,7 @@ pub(super) fn open(settings: &Settings, how: Use) -> Result<Box<dyn Engine>> {
     let options = StoreOptions {
         memory_budget_bytes: settings.memory_budget_bytes,
         compaction: CompactionOptions { background: true, ..CompactionOptions::default() },
+        cold_tier: if settings.cold_tier { ColdTier::Auto } else { ColdTier::Never },
         ..StoreOptions::default()
     };
     if let Some(warning) = memory_budget_warning(options.memory_budget_bytes) {
@@ -62,8 +64,8 @@ pub(super) fn open(settings: &Settings, how: Use) -> Result<Box<dyn Engine>> {
         None if settings.reopen => bail!("{} holds no rows", settings.directory.display()),
         None => store.create_table(TABLE, value_bytes, b"")?,
     };
-    let Settings { value_bytes, puts_look_up, .. } = *settings;
-    Ok(Box::new(Embank { store, table, value_bytes, how, puts_look_up }))
+    let Settings { value_bytes, cold_tier, .. } = *settings;
+    Ok(Box::new(Embank { store, table, value_bytes, how, puts_blindly: cold_tier }))
 }
 
 impl Engine for Embank {
@@ -77,11 +79,12 @@ impl Engine for Embank {
                  acquires, then put that releases"
             }
         };
-        let puts = if self.puts_look_up { "look up the row" } else { "are blind" };
+        let puts = if self.puts_blindly { "are blind" } else { "look up the row" };
         vec![
             ("store".into(), format!("embank-kv {}", env!("CARGO_PKG_VERSION"))),
             ("operations".into(), how.into()),
             ("updates and inserts".into(), puts.into()),
+            ("tiers".into(), stats.tiers.to_string()),
             ("device".into(), device(&stats)),
             ("memory_budget_bytes".into(), stats.memory_budget_bytes.to_string()),
             ("page_size_bytes".into(), stats.page_size_bytes.to_string()),
@@ -188,16 +191,16 @@ impl Session for EmbankSession<'_> {
     }
 
     fn update(&mut self, keys: &[u64], values: &[u8]) -> Result<()> {
-        match self.0.puts_look_up {
-            true => self.put(keys, values, false),
-            false => self.put_blind(keys, values),
+        match self.0.puts_blindly {
+            true => self.put_blind(keys, values),
+            false => self.put(keys, values, false),
         }
     }
 
     fn insert(&mut self, keys: &[u64], values: &[u8]) -> Result<()> {
-        match self.0.puts_look_up {
-            true => self.put(keys, values, true),
-            false => self.put_blind(keys, values),
+        match self.0.puts_blindly {
+            true => self.put_blind(keys, values),
+            false => self.put(keys, values, true),
         }
     }
 

@@ -49,8 +49,8 @@ pub(crate) struct Settings {
     pub(crate) reopen: bool,
     /// True if a store whose account of its own writes costs time must keep it (RocksDB).
     pub(crate) counts_writes: bool,
-    /// True if a put of Embank looks up the row that it replaces.
-    pub(crate) puts_look_up: bool,
+    /// True if Embank moves rows at rest to its cold tier, and puts blindly.
+    pub(crate) cold_tier: bool,
 }
 
 /// A store that all threads share.

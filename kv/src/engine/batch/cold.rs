@@ -10,7 +10,7 @@
 //! then equals the version in the part; the record is *clean* until an operation changes it.
 //!
 //! A blind put (`Operation::BLIND`) gives a key that the log does not have a record at once, and
-//! reads nothing (`beyond_log`). Runs, the log and the base have an order, so the record is the
+//! reads no part (`beyond_log`). Runs, the log and the base have an order, so the record is the
 //! newest version wherever the older ones lie. In one tier this would not do: compaction judges by
 //! the index alone which record of a key is current.
 //!

@@ -78,6 +78,9 @@ pub(crate) struct Cold {
     has_rows: AtomicBool,
     /// True if the present view has a base. Once a bank has a base, it keeps one.
     has_base: AtomicBool,
+    /// The hash at which the next base merge begins. Not in `state`: a thread with the lock of the
+    /// compactor's signal reads it, and a scan may hold the lock of `state` while it loads parts.
+    cursor: AtomicU64,
     state: Mutex<State>,
     /// The thread that removes files holds this lock. It takes `state` after it.
     removing: Mutex<()>,
@@ -90,7 +93,6 @@ pub(crate) struct Cold {
 struct State {
     next_part: u64,
     next_run: u64,
-    cursor: u64,
     /// The parts that each checkpoint names, in ascending order. `None` if its list can't be read:
     /// then it may name any part.
     checkpoints: Vec<(u64, Option<Vec<u64>>)>,
@@ -148,10 +150,10 @@ impl Cold {
             has_base: AtomicBool::new(!view.base().is_empty()),
             disk_bytes: AtomicU64::new(view.file_bytes()),
             view: Mutex::new(Arc::new(view)),
+            cursor: AtomicU64::new(list.cursor),
             state: Mutex::new(State {
                 next_part: list.next_part,
                 next_run: list.next_run,
-                cursor: list.cursor,
                 checkpoints: Vec::new(),
                 retired: BTreeMap::new(),
                 not_removed: Vec::new(),
@@ -251,11 +253,13 @@ impl Cold {
 
     /// Returns the hash at which the next base merge begins.
     pub(crate) fn cursor(&self) -> u64 {
-        self.state.lock().cursor
+        // Acquire: pairs with the Release in `set_cursor`.
+        self.cursor.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_cursor(&self, hash: u64) {
-        self.state.lock().cursor = hash;
+        // Release: pairs with the Acquire in `cursor`.
+        self.cursor.store(hash, Ordering::Release);
     }
 
     /// True if there is memory for the fewest fences of a run with `data_bytes` bytes of rows.
@@ -297,7 +301,7 @@ impl Cold {
         let list = PartList {
             next_part: state.next_part,
             next_run: state.next_run,
-            cursor: state.cursor,
+            cursor: self.cursor(),
             clean_from: self.clean_from,
             parts: view.parts().map(listed).collect(),
         };

@@ -44,6 +44,7 @@ pub(crate) fn compact_all(core: &Core, marked: Option<&Marked>) -> Result<Compac
     let end = log.flushed();
     let freed = space.freed();
     let mut done = Compacted::default();
+    core.headroom().decide_tiers();
     let mut compaction = Compaction::begin(core);
     space.signal.state.lock().stopped = None;
     let has_two_tiers = core.headroom().has_two_tiers();
@@ -57,7 +58,9 @@ pub(crate) fn compact_all(core: &Core, marked: Option<&Marked>) -> Result<Compac
         }
         let begin = log.begin();
         let worked = match has_two_tiers {
-            true => make_memory(core, &mut compaction).and_then(|()| compaction.spill()),
+            true => make_memory(core, &mut compaction)
+                .and_then(|()| or_base_merge(core, &mut compaction, false, Compaction::spill))
+                .map(Option::unwrap_or_default),
             false => compaction.compact_page(),
         };
         let stop = |error: &Error| match has_two_tiers {
@@ -82,7 +85,12 @@ pub(crate) fn compact_all(core: &Core, marked: Option<&Marked>) -> Result<Compac
         && has_two_tiers
         && !done.out_of_room
     {
-        count_marked(core, &mut compaction, marked)?;
+        // First, so that the merges find the space that the spills have left.
+        space.free(log, 0)?;
+        match count_marked(core, &mut compaction, marked) {
+            Err(Error::DiskFull { .. }) => done.out_of_room = true,
+            counted => counted?,
+        }
     }
     drop(compaction);
     space.free(log, 0)?;
@@ -157,8 +165,12 @@ fn work_on_tiers(core: &Core) -> Result<u64> {
     let next = core.headroom().next_work(&mut core.space.signal.state.lock());
     let begin = core.log.begin();
     match next {
-        Some(Work::Spill) => _ = compaction.spill()?,
-        Some(Work::Merge(merge)) => compaction.merge(&merge, true)?,
+        Some(Work::Spill) => _ = or_base_merge(core, &mut compaction, true, Compaction::spill)?,
+        Some(Work::Merge(merge)) => {
+            _ = or_base_merge(core, &mut compaction, true, |compaction| {
+                compaction.merge(&merge, true)
+            })?;
+        }
         Some(Work::Free | Work::Page) | None => {}
     }
     drop(compaction);
@@ -170,8 +182,30 @@ fn work_on_tiers(core: &Core) -> Result<u64> {
 fn merge_next(core: &Core, compaction: &mut Compaction<'_>) -> Result<bool> {
     let next = core.headroom().merge_work(&mut core.space.signal.state.lock(), false);
     let Some(merge) = next else { return Ok(false) };
-    compaction.merge(&merge, false).inspect_err(|error| core.space.signal.stop_tiers(error))?;
+    or_base_merge(core, compaction, false, |compaction| compaction.merge(&merge, false))
+        .inspect_err(|error| core.space.signal.stop_tiers(error))?;
     Ok(!core.space.signal.state.lock().shutdown)
+}
+
+/// Does `work`. If the budget has no memory for a part that `work` writes, makes a base merge in
+/// its place, which frees the memory of runs, and returns `None`. The caller then tries again; that
+/// ends, because each base merge leaves fewer runs to merge.
+///
+/// # Errors
+/// Those of `work`; `BudgetTooSmall` only if no runs are left to merge.
+fn or_base_merge<'c, R>(
+    core: &Core,
+    compaction: &mut Compaction<'c>,
+    rests: bool,
+    work: impl FnOnce(&mut Compaction<'c>) -> Result<R>,
+) -> Result<Option<R>> {
+    let too_small = match work(compaction) {
+        Err(error @ Error::BudgetTooSmall { .. }) => error,
+        done => return done.map(Some),
+    };
+    let due = core.headroom().base_merge(&mut core.space.signal.state.lock());
+    compaction.merge(&due.ok_or(too_small)?, rests)?;
+    Ok(None)
 }
 
 /// Makes the merges without which there is no memory for another run.

@@ -39,6 +39,11 @@ pub struct CompactionOptions {
 /// cold tier, which takes about 1 byte of memory for each row. A bank with a cold tier keeps it,
 /// and programs older than format 7 can't open it.
 ///
+/// A bank with a cold tier that is opened without `Auto` and without
+/// [`background`](CompactionOptions::background) compaction has no thread that moves rows: its log
+/// grows until [`Store::compact`](crate::Store::compact). So a program that opens the bank again
+/// must give the option again.
+///
 /// ```
 /// use embank_kv::{ColdTier, StoreOptions};
 /// assert_eq!(StoreOptions::default().cold_tier, ColdTier::Never);

@@ -18,6 +18,9 @@ use crate::sync::Ordering;
 /// number. Below that, rows are read in the order of their use, which takes fewer reads than the
 /// order of hashes (`docs/cold-tier.md`).
 const INDEX_PART: u64 = 4;
+/// A bank whose index was loaded with more than this number of eighths of the memory budget stays
+/// in one tier. Beside it there is no memory for parts, so no row could leave the log.
+const INDEX_EIGHTHS_MAX: u64 = 3;
 /// Bytes of index that a row needs at the index's usual load.
 const INDEX_BYTES_PER_ROW: u64 = 15;
 /// A bank with a smaller memory budget in bytes gets no second tier: the sort buffer and the parts
@@ -115,12 +118,13 @@ impl Headroom<'_> {
             }
             self.space.second_tier.store(true, Ordering::Relaxed);
         }
-        let is_stopped = || self.space.signal.state.lock().stopped.is_some();
-        if !self.works_in_background() || is_stopped() {
+        if !self.works_in_background() {
             return;
         }
+        // Also while work is stopped: a writer waits as soon as a checkpoint has ended the stop,
+        // and only this function starts the thread that it waits for.
         if let Err(refused) = self.space.thread.start() {
-            // The next checkpoint ends the stop, and a later page tries again.
+            // The next page tries again, and the next checkpoint ends the stop.
             self.space.signal.stop_tiers(&refused);
         }
     }
@@ -132,6 +136,7 @@ impl Headroom<'_> {
         let view = self.log.view();
         may_get_cold_tier(self.space.cold_tier, budget)
             && view.head > view.begin
+            && budget.index_bytes() <= budget.total_bytes() / 8 * INDEX_EIGHTHS_MAX
             // The budget may have refused memory to the index, so what its rows need counts, too.
             && (budget.index_bytes() > limit_bytes
                 || self.tables.live(self.log.page_bytes()).rows * INDEX_BYTES_PER_ROW > limit_bytes)

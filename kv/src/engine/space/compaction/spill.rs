@@ -100,12 +100,14 @@ impl Compaction<'_> {
             core.log.set_begin(end);
         }
         let run = if rows.is_empty() { None } else { Some(self.write_run(rows, start..end)?) };
-        self.publish_run(run, end)?;
+        self.publish_run(run, end);
         let dead = std::mem::take(&mut self.pass.dead);
         self.clear_entries(rows.hashes().chain(dead.iter().copied()), end);
         self.pass.dead = dead;
         self.sweep_index(end, start..end);
         self.core.space.signal.note_unit();
+        // After the index has lost the run's entries, because this may fail.
+        self.core.give_way()?;
         Ok(copied)
     }
 
@@ -245,7 +247,7 @@ impl Compaction<'_> {
     }
 
     /// Shows `run` to searches, and moves the log's beginning to `end`.
-    fn publish_run(&self, run: Option<Arc<Part>>, end: u64) -> Result<()> {
+    fn publish_run(&self, run: Option<Arc<Part>>, end: u64) {
         let Core { log, cold, gate, counters, .. } = self.core;
         let guard = gate.enter();
         if let Some(run) = run {
@@ -259,7 +261,6 @@ impl Compaction<'_> {
             log.set_begin(end);
         }
         drop(guard);
-        self.core.give_way()
     }
 
     /// Removes the file of a part that no view has. If that fails, the next opening removes the
