@@ -59,15 +59,18 @@ pub struct BankOptions {
     pub compaction: CompactionOptions,
     /// When rows move to the *cold tier*: files of sorted rows, which take about 1 byte of memory
     /// for each row, where a row of the log takes 15 bytes of index. With [`ColdTier::Auto`], they
-    /// do if the index would take more than a quarter of the budget, and `background` compaction is
-    /// then on by itself. Default: [`ColdTier::Never`]. Programs older than format 7 can't open a
-    /// bank with a cold tier (docs/memory.md, "One tier or two").
+    /// do if the index would take more than a quarter of the budget. A thread then moves rows and
+    /// merges files, also without `background` compaction. A bank with a cold tier that is opened
+    /// without `Auto` and without `background` compaction has no such thread: its log grows until
+    /// [`Bank::compact`](crate::Bank::compact). So a resumed run needs `Auto` again. Default:
+    /// [`ColdTier::Never`]. Programs older than format 7 can't open a bank with a cold tier
+    /// (docs/memory.md, "One tier or two").
     pub cold_tier: ColdTier,
-    /// Largest size of the log on disk, in bytes; at least 16 of the bank's pages. At the quota,
-    /// calls that write wait while compaction can make room. If it can't, they fail with
-    /// [`QuotaExceeded`](crate::StoreError::QuotaExceeded). Peeks, deletions, drops and checkpoints
-    /// still work. Leases can still be applied, put or dropped, beyond the quota if necessary.
-    /// Default: `None`, no quota.
+    /// Largest size on disk of the log and of the cold tier's files together, in bytes; at least 16
+    /// of the bank's pages. At the quota, calls that write wait while compaction can make room. If
+    /// it can't, they fail with [`QuotaExceeded`](crate::StoreError::QuotaExceeded). Peeks,
+    /// deletions, drops and checkpoints still work. Leases can still be applied, put or dropped,
+    /// beyond the quota if necessary. Default: `None`, no quota.
     pub disk_quota_bytes: Option<u64>,
     /// Number of threads that share a large batch of a Get, a put, a peek, gradients or bags,
     /// including the calling thread. Batches of 2,048 keys or more are shared. Smaller batches stay

@@ -174,7 +174,7 @@ pub enum Error {
         /// The system's own error.
         source: io::Error,
     },
-    /// The log has reached its quota, and compaction can't free space.
+    /// The log and the cold tier's files have reached the quota, and compaction can't free space.
     #[error(
         "the disk quota of {quota_bytes} bytes is used up: the log takes {log_bytes} bytes, its rows {live_bytes} of \
          them; the log is held{}",
@@ -183,7 +183,7 @@ pub enum Error {
     QuotaExceeded {
         /// The quota, in bytes.
         quota_bytes: u64,
-        /// Bytes that the log takes.
+        /// Bytes that the log and the cold tier's files take.
         log_bytes: u64,
         /// Bytes that the current rows take in the log.
         live_bytes: u64,

@@ -50,7 +50,7 @@ mod cache;
 mod checkpoint;
 #[cfg_attr(
     not(any(test, feature = "bench")),
-    expect(dead_code, reason = "the cold tier is being built: nothing calls some of it yet")
+    expect(dead_code, reason = "only tests and benchmarks call some of it")
 )]
 mod cold;
 pub mod device;

@@ -126,13 +126,14 @@ pub trait Operation {
     /// never counts as a change.
     const CHANGES: bool = true;
 
-    /// True if a `Put` does not look for the row on disk where that is not needed. A put of a whole
-    /// value needs no old one, so in a bank with two tiers it then reads nothing for a key that the
-    /// log does not have. The store calls [`insert`](Self::insert) for such a key, although the row
-    /// may exist, and the outcome does not say whether it did. The table's number of rows stays as
-    /// it is until merges have found out ([`Store::rows`](crate::Store::rows)). If `insert` returns
-    /// false, the store looks the row up. Has an effect only for a `Put` of fixed width with
-    /// [`Clock::Keep`] or [`Clock::Release`]. Default: false.
+    /// True if a `Put` does not look for old rows in the cold tier where that is not needed. A put
+    /// of a whole value needs no old one. So in a bank with two tiers, it reads no row of the cold
+    /// tier for a key that the log does not have. It still reads a record that the log has only on
+    /// disk. The store calls [`insert`](Self::insert) for a key that the log does not have,
+    /// although the row may exist, and the outcome does not say whether it did. The table's number
+    /// of rows stays as it is until merges have found out ([`Store::rows`](crate::Store::rows)). If
+    /// `insert` returns false, the store looks the row up. Has an effect only for a `Put` of fixed
+    /// width with [`Clock::Keep`] or [`Clock::Release`]. Default: false.
     const BLIND: bool = false;
 
     /// What the store does with the batch if the disk, or the quota, has no room for its records.

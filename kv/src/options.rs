@@ -37,10 +37,11 @@ pub struct StoreOptions {
     pub compaction: CompactionOptions,
     /// When rows leave the log for the cold tier. Default: [`ColdTier::Never`].
     pub cold_tier: ColdTier,
-    /// Largest size of the log on disk in bytes. `None` sets no limit. Default: `None`. At the
-    /// quota, calls that write wait while compaction can free space. If compaction can't free
-    /// space, these calls fail with `QuotaExceeded`. Deletions and peeks still work. Calls that end
-    /// leases also work, and may exceed the quota. Index images of checkpoints do not count.
+    /// Largest size on disk of the log and of the cold tier's files together, in bytes. `None` sets
+    /// no limit. Default: `None`. At the quota, calls that write wait while compaction can free
+    /// space. If compaction can't free space, these calls fail with `QuotaExceeded`. Deletions and
+    /// peeks still work. Calls that end leases also work, and may exceed the quota. Index images of
+    /// checkpoints do not count.
     pub disk_quota_bytes: Option<u64>,
 }
 

@@ -271,9 +271,11 @@ typedef enum embank_device {
   EMBANK_DEVICE_THREADS = 2,
 } embank_device;
 
-// When rows move to the cold tier: files of sorted rows, which take about 1 byte of memory for each
-// row, where a row of the log takes 15 bytes of index. A bank with a cold tier keeps it, and
-// programs older than format 7 can't open it.
+// When rows move to the cold tier: files of sorted rows, which take about 1 byte of memory for
+// each row, where a row of the log takes 15 bytes of index. A bank with a cold tier keeps it, and
+// programs older than format 7 can't open it. A bank with a cold tier that is opened without
+// EMBANK_COLD_TIER_AUTO and with background_compaction = 0 has no thread that moves rows: its log
+// grows until embank_bank_compact. So a resumed run needs EMBANK_COLD_TIER_AUTO again.
 typedef enum embank_cold_tier {
   // If the index would take more than a quarter of the memory budget. A thread of the bank then
   // moves rows, also with background_compaction = 0.
@@ -413,7 +415,8 @@ typedef struct embank_bank_options {
   // The largest number of keys in the lookahead queue. 0 turns lookahead off; a negative number
   // means the keys that fit 1/32 of the memory budget. Default: -1.
   int64_t lookahead_queue_keys;
-  // The largest length of the log on disk, in bytes. 0 means no quota. Default: 0.
+  // The largest size on disk of the log and of the cold tier's files together, in bytes. 0 means
+  // no quota. Default: 0.
   uint64_t disk_quota_bytes;
   // The largest number of bytes that background compaction reads and writes in a second. 0 means
   // no limit. Default: 0.
@@ -1186,7 +1189,12 @@ enum embank_status embank_bank_recovered(const struct embank_bank *bank,
 enum embank_status embank_bank_refresh(const struct embank_bank *bank, uint64_t *number);
 
 // Compacts the log: frees the disk space of old records, except space that a kept checkpoint or a
-// scan still needs. Other threads may use the bank meanwhile.
+// scan still needs. Other threads may use the bank meanwhile. In a bank with two tiers, rows go to
+// the cold tier instead, and files that are due are merged. The disk needs room for the new files
+// beside those that kept checkpoints hold. After blind puts, the call moves all rows of the log to
+// the cold tier, those in memory too, and rewrites the cold tier once. The number of rows is then
+// exact, unless rows have outstanding gets, other threads write meanwhile, files are damaged or
+// the disk has no room.
 enum embank_status embank_bank_compact(const struct embank_bank *bank);
 
 // Removes from the lookahead queue all keys that are not being read yet. `cancelled` gets the
@@ -1257,10 +1265,13 @@ enum embank_status embank_table_put(const struct embank_table *table,
                                     const float *rows,
                                     size_t rows_len);
 
-// Replaces or inserts rows as embank_table_put does, without a look at the old rows (a blind
-// write). In a bank with two tiers, a row that is on disk is then not read. The table's number of
-// rows, and that of a scan, may be wrong until the bank has compacted (embank_bank_compact).
-// Returns EMBANK_STATUS_INVALID_ARGUMENT for a table with optimizer state, admission or tracking.
+// Replaces or inserts rows as embank_table_put does, but reads fewer old rows (a blind write). In
+// a bank with two tiers, the call does not read old rows of the cold tier. It still reads a row
+// that the log has only on disk. In a bank with one tier, it does what embank_table_put does.
+// After blind puts in a bank with two tiers, the table's number of rows may be wrong, and that of
+// a scan is an upper bound, until embank_bank_compact has counted the rows. Values, scans and
+// exports are exact. Returns EMBANK_STATUS_INVALID_ARGUMENT for a table with optimizer state,
+// admission or tracking.
 enum embank_status embank_table_put_blind(const struct embank_table *table,
                                           const uint64_t *keys,
                                           size_t key_count,
@@ -1538,7 +1549,7 @@ enum embank_status embank_scan_next(const struct embank_scan *scan,
 
 // `checkpoint` gets the number of the checkpoint, `rows` the number of the table's rows in that
 // checkpoint, and `remaining` the number of rows that the scan has not returned yet. After blind
-// puts, the two numbers may be too large. Each of the three may be NULL.
+// puts, the two numbers are upper bounds. Each of the three may be NULL.
 enum embank_status embank_scan_progress(const struct embank_scan *scan,
                                         uint64_t *checkpoint,
                                         uint64_t *rows,

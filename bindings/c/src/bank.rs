@@ -333,7 +333,12 @@ pub unsafe extern "C" fn embank_bank_refresh(
 }
 
 /// Compacts the log: frees the disk space of old records, except space that a kept checkpoint or a
-/// scan still needs. Other threads may use the bank meanwhile.
+/// scan still needs. Other threads may use the bank meanwhile. In a bank with two tiers, rows go to
+/// the cold tier instead, and files that are due are merged. The disk needs room for the new files
+/// beside those that kept checkpoints hold. After blind puts, the call moves all rows of the log to
+/// the cold tier, those in memory too, and rewrites the cold tier once. The number of rows is then
+/// exact, unless rows have outstanding gets, other threads write meanwhile, files are damaged or
+/// the disk has no room.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_compact(bank: *const embank_bank) -> embank_status {
     // SAFETY: by the rules of embank.h, `bank` is null or a live handle.

@@ -22,7 +22,9 @@ pub enum embank_device {
 
 /// When rows move to the cold tier: files of sorted rows, which take about 1 byte of memory for
 /// each row, where a row of the log takes 15 bytes of index. A bank with a cold tier keeps it, and
-/// programs older than format 7 can't open it.
+/// programs older than format 7 can't open it. A bank with a cold tier that is opened without
+/// EMBANK_COLD_TIER_AUTO and with background_compaction = 0 has no thread that moves rows: its log
+/// grows until embank_bank_compact. So a resumed run needs EMBANK_COLD_TIER_AUTO again.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_cold_tier {
@@ -59,7 +61,8 @@ pub struct embank_bank_options {
     /// The largest number of keys in the lookahead queue. 0 turns lookahead off; a negative number
     /// means the keys that fit 1/32 of the memory budget. Default: -1.
     pub lookahead_queue_keys: i64,
-    /// The largest length of the log on disk, in bytes. 0 means no quota. Default: 0.
+    /// The largest size on disk of the log and of the cold tier's files together, in bytes. 0 means
+    /// no quota. Default: 0.
     pub disk_quota_bytes: u64,
     /// The largest number of bytes that background compaction reads and writes in a second. 0 means
     /// no limit. Default: 0.

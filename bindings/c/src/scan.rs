@@ -56,7 +56,7 @@ pub unsafe extern "C" fn embank_scan_next(
 
 /// `checkpoint` gets the number of the checkpoint, `rows` the number of the table's rows in that
 /// checkpoint, and `remaining` the number of rows that the scan has not returned yet. After blind
-/// puts, the two numbers may be too large. Each of the three may be NULL.
+/// puts, the two numbers are upper bounds. Each of the three may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_scan_progress(
     scan: *const embank_scan,

@@ -218,10 +218,13 @@ pub unsafe extern "C" fn embank_table_put(
     })
 }
 
-/// Replaces or inserts rows as embank_table_put does, without a look at the old rows (a blind
-/// write). In a bank with two tiers, a row that is on disk is then not read. The table's number of
-/// rows, and that of a scan, may be wrong until the bank has compacted (embank_bank_compact).
-/// Returns EMBANK_STATUS_INVALID_ARGUMENT for a table with optimizer state, admission or tracking.
+/// Replaces or inserts rows as embank_table_put does, but reads fewer old rows (a blind write). In
+/// a bank with two tiers, the call does not read old rows of the cold tier. It still reads a row
+/// that the log has only on disk. In a bank with one tier, it does what embank_table_put does.
+/// After blind puts in a bank with two tiers, the table's number of rows may be wrong, and that of
+/// a scan is an upper bound, until embank_bank_compact has counted the rows. Values, scans and
+/// exports are exact. Returns EMBANK_STATUS_INVALID_ARGUMENT for a table with optimizer state,
+/// admission or tracking.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_put_blind(
     table: *const embank_table,

@@ -321,6 +321,13 @@ impl Bank {
     /// Other threads may use the bank meanwhile. The call also restarts background compaction that
     /// has stopped after an error ([`compaction_stopped`](crate::StoreStats::compaction_stopped)).
     ///
+    /// In a bank with two tiers, rows go to the cold tier instead, and files that are due are
+    /// merged. The disk needs room for the new files beside those that kept checkpoints hold. After
+    /// [blind puts](crate::Table::put_blind), the call moves all rows of the log to the cold tier,
+    /// those in memory too, and rewrites the cold tier once. The number of rows is then exact,
+    /// unless rows have outstanding gets, other threads write meanwhile, files are damaged or the
+    /// disk has no room.
+    ///
     /// # Errors
     /// A failure of the store, such as a page that can't be read. A row that could be read before
     /// is never lost.

@@ -142,8 +142,9 @@ impl Table {
 
     /// Number of rows. The store counts them, so no scan is needed. The number is exact while no
     /// other thread inserts or deletes rows of the table. In a read-only bank it is the number of
-    /// rows in the checkpoint. After [blind puts](Self::put_blind) it may be wrong until the bank
-    /// has compacted.
+    /// rows in the checkpoint. After [blind puts](Self::put_blind) in a bank with two tiers, it may
+    /// be wrong until [`Bank::compact`](crate::Bank::compact) has counted the rows, with the
+    /// conditions and the cost that it names.
     ///
     /// # Errors
     /// [`TableDropped`](crate::Error::TableDropped) if the table was dropped.

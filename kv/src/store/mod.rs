@@ -291,10 +291,13 @@ impl Store {
     /// have replaced the kept ones. Other calls continue during compaction. If background
     /// compaction has stopped after an error, this call starts it again.
     ///
-    /// If there were [blind puts](crate::Operation::BLIND), the call also finds out which of their
-    /// rows are new, so that [`rows`](Self::rows) is exact afterwards. For that it moves all rows of
-    /// the log to the cold tier, those in memory too, and merges all of the tier once. Left out are
-    /// rows that other threads change during the call, and rows with outstanding gets.
+    /// In a bank with two tiers, rows go to the cold tier instead, and files that are due are
+    /// merged. The disk needs room for the new files beside those that kept checkpoints hold.
+    ///
+    /// After [blind puts](crate::Operation::BLIND) in such a bank, the call moves all rows of the
+    /// log to the cold tier, those in memory too, and rewrites the cold tier once. The number of
+    /// [`rows`](Self::rows) is then exact, unless rows have outstanding gets, other threads write
+    /// meanwhile, files are damaged or the disk has no room.
     ///
     /// # Errors
     /// `Damaged`, `Truncated` or `Io` if a page cannot be read or a file cannot be removed. No log

@@ -196,9 +196,10 @@ impl Store {
     /// # }
     /// ```
     ///
-    /// After [blind puts](crate::Operation::BLIND), the number may lack new rows that these have
-    /// written, and may have rows that were deleted after that. Merges of the cold tier bring it up
-    /// to date, and after [`compact`](Self::compact) it is exact.
+    /// After [blind puts](crate::Operation::BLIND) in a bank with two tiers, the number may lack
+    /// new rows that these have written, and may have rows that were deleted after that. Merges of
+    /// the cold tier correct it in time. [`compact`](Self::compact) makes it exact, with the
+    /// conditions and the cost that it names.
     ///
     /// # Errors
     /// `NoSuchTable` if the table does not exist.

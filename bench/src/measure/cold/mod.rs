@@ -1,7 +1,7 @@
 //! `cold`: rows at rest without an index entry, beside RocksDB.
 //!
-//! The cold tier is being built. This program measures what it costs, and what could refute its
-//! design. Each part of `--part` stands alone:
+//! This program measures what the cold tier costs, and what could refute its design. Each part of
+//! `--part` stands alone:
 //!
 //! - `processor`: the store's own filters, blocks and merges, in memory, and a prototype of the
 //!   sort buffer. With `--base-keys 214000000 --run-keys 5733333 --count 1` it has the 300 million

@@ -10,7 +10,7 @@
 //!
 //! Estimate, from the design, written before measuring, for rows of 64 bytes at 10 times the
 //! budget: 0.6 bytes of memory, 1.05 reads, 365 bytes written for each changed row, 1.5 times the
-//! rows. A put that looks its row up reads as often as a change; a blind put reads nothing.
+//! rows. A put that looks its row up reads as often as a change; a blind put reads no part.
 
 use std::collections::HashMap;
 use std::fs;

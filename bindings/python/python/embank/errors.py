@@ -231,7 +231,7 @@ class PoisonedError(EmbankError):
 
 
 class QuotaExceeded(EmbankError):
-    """The log has reached the bank's `disk_quota`, and compaction can't make room.
+    """The log and the cold tier's files have reached `disk_quota`; compaction can't make room.
 
     The text names what holds space. If that is a scan or a reader, close it. Otherwise take a
     checkpoint, which frees the space of older ones; delete rows or drop tables; or open the bank
@@ -241,7 +241,7 @@ class QuotaExceeded(EmbankError):
     quota_bytes: int
     """The quota, in bytes."""
     log_bytes: int
-    """The length of the log, in bytes."""
+    """The bytes that the log and the cold tier's files take."""
     live_bytes: int
     """The bytes of the log that current rows take."""
     held_bytes: int

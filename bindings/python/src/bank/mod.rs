@@ -46,17 +46,18 @@ mod vocabularies;
 ///         Default: None, a lease never expires. With a staleness bound, a lease that is never
 ///         ended then blocks its rows.
 ///     compaction: Whether the bank frees space on disk in the background. Without it only
-///         `compact` frees space. Default: True with a `disk_quota` or `cold_tier="auto"`,
-///         otherwise False, because the rows that compaction copies push looked-ahead rows out of
-///         memory. Switch it on for runs whose log would outgrow the disk.
+///         `compact` frees space. Default: None, which means only with a `disk_quota`, because the
+///         rows that compaction copies push looked-ahead rows out of memory. With
+///         `cold_tier="auto"` and None, a thread also moves rows and merges files once the bank has
+///         two tiers. Switch it on for runs whose log would outgrow the disk.
 ///     space_amplification_target: Background compaction starts when the log is longer than its
 ///         rows by this factor, 1.1 to 10. A lower target saves space and writes more: with a
 ///         quarter of the rows in memory, training wrote 7 to 17 times as many bytes at 1.4, and
 ///         1.1 times at 3. Default: 1.4.
 ///     compaction_throttle: The largest number of bytes that background compaction reads and writes
 ///         in a second, or text such as "20MiB". Default: None, as fast as the writers need it.
-///     disk_quota: The largest number of bytes that the log may take on disk, or text such as
-///         "8GiB". Default: None, no limit.
+///     disk_quota: The largest size on disk of the log and of the cold tier's files together, in
+///         bytes, or text such as "8GiB". Default: None, no limit.
 ///     read_only: Whether to open the bank only for reading, at a checkpoint. Another process may
 ///         write the bank meanwhile. Tables can be opened, peeked at and scanned. A get, or a call
 ///         that would write, raises `ReadOnly`. The writing process keeps the checkpoint until
@@ -73,7 +74,9 @@ mod vocabularies;
 ///         1 byte of memory, where a row of the log takes 15 bytes of index. A thread of the bank
 ///         moves rows and merges the files; with `compaction=False` only `compact` does. A bank
 ///         that has a cold tier keeps it, and programs older than format 7 can't open it. With
-///         "never", a bank without a cold tier stays as it is. Default: "never".
+///         "never", a bank without a cold tier stays as it is. A bank with a cold tier that is
+///         opened without "auto" has no such thread, unless compaction runs in the background: its
+///         log grows until `compact`. So a resumed run needs "auto" again. Default: "never".
 ///
 /// Raises:
 ///     BudgetTooSmall: The budget is smaller than the bank needs. `needed_bytes` is the smallest

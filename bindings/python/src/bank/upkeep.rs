@@ -21,6 +21,12 @@ impl PyBank {
     /// checkpoints. The call also works if background compaction has stopped
     /// (`stats()["compaction"]["stopped"]`).
     ///
+    /// In a bank with two tiers, rows go to the cold tier instead, and files that are due are
+    /// merged. The disk needs room for the new files beside those that kept checkpoints hold. After
+    /// blind puts, the call moves all rows of the log to the cold tier, those in memory too, and
+    /// rewrites the cold tier once. The number of rows is then exact, unless rows have outstanding
+    /// gets, other threads write meanwhile, files are damaged or the disk has no room.
+    ///
     /// Returns:
     ///     A dictionary: `scanned_bytes` of the log were read, `copied_bytes` of rows were moved to
     ///     the log's end, and `freed_bytes` were given back to the file system. `out_of_room` is

@@ -7,8 +7,8 @@ use super::PyTable;
 #[pymethods]
 impl PyTable {
     /// The number of rows. The store counts them, so this scans nothing. Exact while no other
-    /// thread makes or deletes rows. After blind puts it may be wrong until `Bank.compact` has
-    /// returned.
+    /// thread makes or deletes rows. After blind puts in a bank with two tiers, it may be wrong
+    /// until `Bank.compact` has counted the rows, with the conditions and the cost that it names.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let rows = self.with(py, embank::Table::rows)?;
         // The number fits, because each row has a record in the log, and the log has 64-bit

@@ -15,7 +15,7 @@ const BATCH_SIZE_DEFAULT: usize = 4096;
 /// The rows of a table as a checkpoint holds them, in batches. Made by `Table.scan`.
 ///
 /// An iterator of `(keys, rows)`: fresh arrays, uint64 `(n,)` and float32 `(n, dim)`. `len` is the
-/// number of all rows; after blind puts it may be too large. The scan closes itself after its last
+/// number of all rows; after blind puts it is an upper bound. The scan closes itself after its last
 /// batch, at the end of a `with` block, and with its bank. Threads may share a scan: each batch
 /// goes to one thread.
 ///

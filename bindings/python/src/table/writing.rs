@@ -43,9 +43,11 @@ impl PyTable {
     /// Args:
     ///     keys: Integers `(n,)`.
     ///     rows: float32 `(n, dim)`. If a key occurs more than once, its last row is kept.
-    ///     blind: Write the rows without a look at the old ones. In a bank with two tiers, rows on
-    ///         disk are then not read. `len(table)` may be wrong until `Bank.compact` has returned,
-    ///         and the length of a scan may be too large.
+    ///     blind: Read fewer old rows. In a bank with two tiers, the call does not read old rows of
+    ///         the cold tier. It still reads a row that the log has only on disk. In a bank with
+    ///         one tier, it does what `put` does. After blind puts in a bank with two tiers,
+    ///         `len(table)` may be wrong until `Bank.compact` has counted the rows, and the length
+    ///         of a scan is an upper bound. Values, scans and exports are exact.
     ///
     /// Raises:
     ///     ValueError: `blind` is True, and the table has optimizer state, admission or tracking;

@@ -77,7 +77,7 @@ impl History {
         (site(&self.device).key_hash.of(table, key), table, key)
     }
 
-    /// Writes a version, as the engine does. `is_blind`: without a look at older versions on disk.
+    /// Writes a version, as the engine does. `is_blind`: without reading older versions on disk.
     fn put(&mut self, is_blind: bool) {
         let order = self.order();
         let mut content = content(self.random.u64(..), self.random.usize(0..=2_000));

@@ -47,7 +47,7 @@ impl Operation for Put {
     }
 }
 
-/// Puts a row without a look at its older version.
+/// Puts a row without reading an older version in the cold tier.
 struct PutBlind(u64);
 impl Operation for PutBlind {
     const ACCESS: Access = Access::Put;
