@@ -65,7 +65,7 @@ pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<O
     let is_quiet = script.mode.background && site.file == "part" && site.call != Call::Sync;
     ensure!(
         !(fails && struck && must_be_noticed(site) && !is_quiet) || noticed,
-        "it fails, and nobody says so"
+        "it fails without a word"
     );
     if (fault.is_silent() && site.call == Call::Write) || script.copied_wrong {
         let outcome = check_what_is_left(recording, script)?;
