@@ -29,6 +29,7 @@ use crate::record::clock::ClockWord;
 use crate::record::hash::KeyHash;
 use crate::record::layout::{RecordImage, VALUE_BYTES_MAX, record_bytes};
 use crate::stats::Counters;
+use crate::sync::{Planted, planted};
 
 /// The state of a store that its batches and its other threads share.
 #[derive(Debug)]
@@ -172,6 +173,15 @@ impl Core {
         self.budget.reserve_for_tiers(memory.bytes_of(self.budget.limits()))?;
         self.give_way()?;
         Ok(memory)
+    }
+
+    /// Frees the memory of parts that no reader has, and removes the files that no checkpoint
+    /// needs. Wakes the threads that wait for this memory.
+    pub(crate) fn remove_unneeded_parts(&self) {
+        let has_freed = self.cold.remove_unneeded(&*self.log.device);
+        if has_freed && !planted(Planted::PartMemoryUntold) {
+            self.log.allowance_changed();
+        }
     }
 
     /// Makes frames and read cache give up memory after the compactor has added a part. Waits until

@@ -218,7 +218,7 @@ impl Store {
         core.space.unpin(&gone);
         core.cold.unpin(&gone);
         let _ = core.space.free(&core.log, 0);
-        core.cold.remove_unneeded(&*core.log.device);
+        core.remove_unneeded_parts();
     }
 
     /// Pauses all batches and records the state of the store. Calls `id_of` during the pause.

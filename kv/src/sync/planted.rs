@@ -76,6 +76,8 @@ pub(crate) enum Planted {
     InsertStale,
     /// The file of a part is removed although a batch has the part.
     PartRemovedEarly,
+    /// The memory of a part goes back to the budget without waking the threads that wait for it.
+    PartMemoryUntold,
     /// A part of a run is dropped once a base part has merged some of its hashes.
     RunDroppedEarly,
     /// A batch changes the record to which a hint leads, although the record is in the read-only

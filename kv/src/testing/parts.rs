@@ -239,7 +239,7 @@ fn publish(core: &Core, added: Vec<Arc<Part>>, removed: &[u64]) -> Result<()> {
     core.cold.publish(core.cold.view().changed(added, removed));
     core.cache.give_way(&core.log);
     core.log.give_way()?;
-    core.cold.remove_unneeded(&*core.log.device);
+    core.remove_unneeded_parts();
     Ok(())
 }
 

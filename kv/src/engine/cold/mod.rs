@@ -320,11 +320,18 @@ impl Cold {
     /// The files are removed without the lock of `state`, for which a checkpoint's pause waits. No
     /// checkpoint can name one of them meanwhile: a checkpoint names the parts of the present view,
     /// and a retired part never comes back to a view.
-    pub(crate) fn remove_unneeded(&self, device: &dyn Device) {
+    ///
+    /// Returns true if memory went back to the budget. A thread may wait for a frame of it, so the
+    /// caller must then call `Log::allowance_changed` ([`Core::remove_unneeded_parts`] does).
+    ///
+    /// [`Core::remove_unneeded_parts`]: crate::engine::core::Core::remove_unneeded_parts
+    #[must_use]
+    pub(crate) fn remove_unneeded(&self, device: &dyn Device) -> bool {
         // One thread removes at a time, so that each file's bytes are subtracted once.
         let _removing = self.removing.lock();
         let mut not_removed = Vec::new();
-        for number in self.unneeded() {
+        let (unneeded, has_freed) = self.unneeded();
+        for number in unneeded {
             match device.remove_part(part_address(number, self.segment_bytes)) {
                 Ok(()) => {
                     if let Some(gone) = self.state.lock().retired.remove(&number) {
@@ -335,26 +342,28 @@ impl Cold {
             }
         }
         self.state.lock().not_removed = not_removed;
+        has_freed
     }
 
     /// Frees the memory of retired parts that no reader has. Returns the numbers of those that no
-    /// checkpoint names.
-    fn unneeded(&self) -> Vec<u64> {
+    /// checkpoint names, and whether memory was freed.
+    fn unneeded(&self) -> (Vec<u64>, bool) {
         let mut state = self.state.lock();
         let State { checkpoints, retired, .. } = &mut *state;
         let names = |of: &Option<Vec<u64>>, number| {
             of.as_ref().is_none_or(|parts| parts.binary_search(&number).is_ok())
         };
         let mut unneeded = Vec::new();
+        let mut has_freed = false;
         for (&number, Retired { part, .. }) in retired {
             // Only this list clones the `Arc` of a retired part, so a part that no reader has gets
             // no new reader.
             let early = planted(Planted::PartRemovedEarly);
-            drop(part.take_if(|part| Arc::get_mut(part).is_some() || early));
+            has_freed |= part.take_if(|part| Arc::get_mut(part).is_some() || early).is_some();
             if part.is_none() && !checkpoints.iter().any(|(_, parts)| names(parts, number)) {
                 unneeded.push(number);
             }
         }
-        unneeded
+        (unneeded, has_freed)
     }
 }

@@ -10,7 +10,6 @@ use crate::cold::keep::Kept;
 use crate::cold::list::{ListedPart, PartList};
 use crate::cold::loading::PartFound;
 use crate::cold::part::Part;
-use crate::device::Device;
 use crate::engine::cold::view::ColdView;
 use crate::error::Result;
 
@@ -57,11 +56,5 @@ impl Cold {
         let keep = plan.keep(&self.budget, &found.needs());
         let charge = self.budget.charge_cold(found.needs().memory_bytes(keep))?;
         found.load(site, Kept { keep, charge: Some(charge) })
-    }
-
-    /// Drops the view that a scan has used, and what no other reader needs.
-    pub(crate) fn release_view(&self, view: Arc<ColdView>, device: &dyn Device) {
-        drop(view);
-        self.remove_unneeded(device);
     }
 }

@@ -246,7 +246,7 @@ pub(super) fn free_in_strides(core: &Core) -> Result<()> {
         true => 0,
         false => (core.tables.live(page_bytes).footprint / 64).min(1 << 20).max(page_bytes),
     };
-    core.cold.remove_unneeded(&*core.log.device);
+    core.remove_unneeded_parts();
     core.space.free(&core.log, stride_bytes)
 }
 

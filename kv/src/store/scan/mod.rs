@@ -556,7 +556,8 @@ impl Drop for Scan<'_> {
             return;
         }
         if let Some(cold) = self.cold.take() {
-            self.core.cold.release_view(cold.into_view(), self.core.log.device.as_ref());
+            drop(cold.into_view());
+            self.core.remove_unneeded_parts();
         }
         self.core.budget.take_back(self.lent_bytes);
         self.core.log.allowance_changed();

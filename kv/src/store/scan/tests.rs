@@ -62,7 +62,7 @@ fn a_scan_keeps_the_parts_of_its_checkpoint() {
     core.cold.publish(core.cold.view().changed(vec![base], &old));
     for _ in 0..4 {
         bank.store.checkpoint(b"").unwrap();
-        core.cold.remove_unneeded(&*core.log.device);
+        core.remove_unneeded_parts();
     }
     assert_eq!(there(), files + 1);
     let mut rows = Rows::from([first]);

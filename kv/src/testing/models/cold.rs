@@ -250,6 +250,24 @@ fn reading_beside_a_merge() {
     quietly(|| assert_eq!(bank.peek(KEY), Some(1)));
 }
 
+/// A thread turns pages, while merges take memory for new parts and give back that of old ones.
+fn turning_pages_beside_merges() {
+    let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
+        begin_second_tier(bank);
+        bank.fill(0..FILLED_WITH_PARTS);
+        bank.store.compact().unwrap();
+        bank.fill(0..FILLED_WITH_PARTS);
+    });
+    let threads = [
+        spawn(&bank, |bank| bank.fill(0..FILLED_WITH_PARTS)),
+        spawn(&bank, |bank| {
+            bank.store.compact().unwrap();
+        }),
+    ];
+    join(threads);
+    quietly(|| bank.assert_filled(0..FILLED_WITH_PARTS));
+}
+
 #[test]
 fn no_row_is_lost_by_spills() {
     explore("spilling among writers", spilling_among_writers);
@@ -320,4 +338,14 @@ fn no_part_goes_while_a_thread_reads_it() {
 #[ignore = "needs some 10,000 schedules, which take minutes"]
 fn planted_a_part_that_is_removed_under_a_reader_is_found() {
     finds(Planted::PartRemovedEarly, reading_beside_a_merge);
+}
+
+#[test]
+fn who_waits_for_memory_is_woken_when_a_part_gives_it_back() {
+    explore("turning pages beside merges", turning_pages_beside_merges);
+}
+
+#[test]
+fn planted_memory_of_parts_that_goes_back_untold_is_found() {
+    finds(Planted::PartMemoryUntold, turning_pages_beside_merges);
 }

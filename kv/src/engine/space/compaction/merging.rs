@@ -74,7 +74,7 @@ impl Compaction<'_> {
         let published = merged.and_then(|merged| Ok(publish(core, due, merged)?));
         // The joined parts go with the last view that has them.
         drop(view);
-        core.cold.remove_unneeded(&*core.log.device);
+        core.remove_unneeded_parts();
         let Err(ended) = published else { return core.give_way() };
         begun.into_iter().for_each(|number| self.remove_part(number));
         match ended {

@@ -263,10 +263,12 @@ impl Compaction<'_> {
         drop(guard);
     }
 
-    /// Removes the file of a part that no view has. If that fails, the next opening removes the
-    /// file.
+    /// Removes the file of a part that no view has, after the part's memory has gone back to the
+    /// budget. If that fails, the next opening removes the file.
     pub(super) fn remove_part(&self, number: u64) {
         let site = self.core.part_site();
         let _ = site.device.remove_part(part_address(number, site.segment_size_bytes));
+        // A thread may wait for a frame of that memory.
+        self.core.log.allowance_changed();
     }
 }
