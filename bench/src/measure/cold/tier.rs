@@ -1,12 +1,13 @@
 //! The tier's part of `cold`: a store in two tiers, with many more rows than memory.
 //!
-//! The program loads a table, changes rows that it draws uniformly, and reads rows that it draws
-//! uniformly. It reports the memory of fences and filters for each row, the reads of the drive and
-//! the processor time for each row that was not in memory, the bytes that the kernel has written
-//! for each changed row, the size of the files over that of the rows, and the time to open the
-//! bank. It also puts whole rows, with and without looking them up. Rows have a number that each
-//! change raises; the program keeps the number of some keys, and compares it at the end and after a
-//! reopening.
+//! The program loads a table by blind puts, changes rows that it draws uniformly, and reads rows
+//! that it draws uniformly. It reports the memory of each row, the reads of the drive and the
+//! processor time for each row that was not in memory, the bytes that the kernel has written for
+//! each changed row, the size of the files over that of the rows, and the time to open the bank. It
+//! also puts whole rows, with and without looking them up. Rows have a number that each change
+//! raises; the program keeps the number of some keys, and compares it at the end and after a
+//! reopening. Each checkpoint has these numbers. So a run that was killed can be followed by one of
+//! the same bank, perhaps with another budget, which compares them first.
 //!
 //! Estimate, from the design, written before measuring, for rows of 64 bytes at 10 times the
 //! budget: 0.6 bytes of memory, 1.05 reads, 365 bytes written for each changed row, 1.5 times the
@@ -14,14 +15,12 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use embank_kv::bench::{ColdTier, cold_tier};
-use embank_kv::{
-    Access, Clock, CompactionOptions, Operation, Store, StoreOptions, TableId, TierLimits,
-};
+use embank_kv::bench::{ColdTier as ColdTierSizes, cold_tier};
+use embank_kv::{Access, Clock, ColdTier, Operation, Store, StoreOptions, TableId};
 
 use crate::ground::loading::bar;
 use crate::ground::options::Common;
@@ -53,6 +52,13 @@ pub(crate) struct Tier {
     /// tier: changes over the number of rows
     #[arg(long, default_value_t = 1.0)]
     tier_changes: f64,
+    /// tier: keep the bank in this directory, and go on with the one that is there, which has the
+    /// same rows. Takes one ratio and one length
+    #[arg(long, value_name = "DIR")]
+    tier_bank: Option<PathBuf>,
+    /// tier: number of rows, in place of the ratio
+    #[arg(long)]
+    tier_rows: Option<u64>,
 }
 
 impl Tier {
@@ -76,21 +82,6 @@ impl Operation for Change {
     const ACCESS: Access = Access::Update;
     fn update(&mut self, _: usize, value: &mut [u8]) {
         write_number(value, number_of(value) + 1);
-    }
-}
-
-/// Inserts rows.
-struct Insert<'k>(&'k [u64]);
-
-impl Operation for Insert<'_> {
-    const ACCESS: Access = Access::Put;
-    fn update(&mut self, i: usize, value: &mut [u8]) {
-        value.fill(self.0[i] as u8);
-        write_number(value, 0);
-    }
-    fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
-        self.update(i, value);
-        true
     }
 }
 
@@ -134,17 +125,25 @@ fn write_number(value: &mut [u8], number: u64) {
 /// Fails if a store fails or an answer is wrong.
 pub(crate) fn measure(tier: &Tier, common: &Common, figures: &mut Vec<Row>) -> Result<()> {
     ensure!(tier.tier_row_bytes.iter().all(|&bytes| bytes >= 8), "--tier-row-bytes is below 8");
+    let cases = tier.tier_row_bytes.len() * tier.ratios().len();
+    let is_one = cases == 1 || tier.tier_bank.is_none() && tier.tier_rows.is_none();
+    ensure!(is_one, "--tier-bank and --tier-rows take one of --tier-ratios and --tier-row-bytes");
     for &row_bytes in &tier.tier_row_bytes {
         for &ratio in tier.ratios() {
-            let rows = (tier.tier_budget << 20) * ratio / row_bytes as u64;
-            let directory = scratch_in(&common.directory)?;
+            let by_ratio = (tier.tier_budget << 20) * ratio / row_bytes as u64;
+            let rows = tier.tier_rows.unwrap_or(by_ratio);
+            let scratch = scratch_in(&common.directory)?;
             let options = StoreOptions {
                 memory_budget_bytes: tier.tier_budget << 20,
-                compaction: CompactionOptions { background: true, ..CompactionOptions::default() },
+                cold_tier: ColdTier::Auto,
                 ..StoreOptions::default()
             };
-            let label = format!("{row_bytes} B, R = {ratio}, uniform");
-            let case = Case { label, rows, row_bytes, directory: directory.path(), options };
+            let label = match tier.tier_rows {
+                Some(rows) => format!("{row_bytes} B, {rows} rows in {} MiB", tier.tier_budget),
+                None => format!("{row_bytes} B, R = {ratio}, uniform"),
+            };
+            let directory = tier.tier_bank.as_deref().unwrap_or(scratch.path());
+            let case = Case { label, rows, row_bytes, directory, options };
             case.run((rows as f64 * tier.tier_changes) as u64, common.seed, figures)?;
         }
     }
@@ -163,12 +162,7 @@ struct Case<'d> {
 impl Case<'_> {
     fn run(&self, changes: u64, seed: u64, figures: &mut Vec<Row>) -> Result<()> {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut expected: HashMap<u64, u64> =
-            (0..self.rows).step_by(CHECKED as usize).map(|key| (key, 0)).collect();
-        let store = Store::open(self.directory, &self.options)?;
-        store.begin_second_tier(self.limits());
-        let table = store.create_table("rows", self.row_bytes as u32, b"")?;
-        self.note(figures, self.load(&store, table)?);
+        let (store, table, mut expected) = self.begin(figures)?;
         self.note(figures, self.change(&store, table, changes, &mut random, &mut expected)?);
         let name = format!("{}: longest wait of a batch for merges", self.label);
         figures.push(Row::count(name, "ms", store.stats().compaction_waits_us_max as f64 / 1e3));
@@ -187,28 +181,45 @@ impl Case<'_> {
                 );
             }
         }
-        self.note(figures, self.sizes(&cold_tier(&store)));
+        self.note(figures, self.sizes(&cold_tier(&store), store.stats().memory_index_bytes));
         let begun = Instant::now();
-        store.checkpoint(b"")?;
+        store.checkpoint(&blob_of(&expected))?;
         self.figure(figures, "checkpoint", "s", begun.elapsed().as_secs_f64());
         drop(store);
+        self.reopen(figures)?;
+        Ok(())
+    }
+
+    /// Loads the rows, or opens the bank that the directory has. Returns the numbers of some keys.
+    fn begin(&self, figures: &mut Vec<Row>) -> Result<(Store, TableId, HashMap<u64, u64>)> {
+        if self.directory.join("BANK").exists() {
+            return self.reopen(figures);
+        }
+        let store = Store::open(self.directory, &self.options)?;
+        let table = store.create_table("rows", self.row_bytes as u32, b"")?;
+        self.note(figures, self.load(&store, table)?);
+        let expected = (0..self.rows).step_by(CHECKED as usize).map(|key| (key, 0)).collect();
+        store.checkpoint(&blob_of(&expected))?;
+        Ok((store, table, expected))
+    }
+
+    /// Opens the bank, and compares the numbers with those of its checkpoint.
+    fn reopen(&self, figures: &mut Vec<Row>) -> Result<(Store, TableId, HashMap<u64, u64>)> {
         let begun = Instant::now();
         let store = Store::open(self.directory, &self.options)?;
         self.figure(figures, "opening", "s", begun.elapsed().as_secs_f64());
         let table = store.tables().first().context("the table is gone")?.id;
-        self.check(&store, table, &expected)
-    }
-
-    /// The log is about as long as the memory. The other limits are those of the design.
-    fn limits(&self) -> TierLimits {
-        let log_bytes = self.options.memory_budget_bytes;
-        let sort_buffer_bytes = log_bytes / 32;
-        TierLimits {
-            log_bytes,
-            sort_buffer_bytes,
-            base_part_bytes: 8 * sort_buffer_bytes,
-            level_runs: 16,
-        }
+        let recovered = store.recovered().context("the bank has no checkpoint")?;
+        let (numbers, _) = recovered.blob.as_chunks();
+        let keys = (0..self.rows).step_by(CHECKED as usize);
+        ensure!(
+            numbers.len() as u64 == self.rows.div_ceil(CHECKED),
+            "the bank in {:?} has other rows",
+            self.directory
+        );
+        let expected = keys.zip(numbers.iter().map(|bytes| u64::from_le_bytes(*bytes))).collect();
+        self.check(&store, table, &expected)?;
+        Ok((store, table, expected))
     }
 
     fn figure(&self, figures: &mut Vec<Row>, what: &str, unit: &'static str, value: f64) {
@@ -226,7 +237,7 @@ impl Case<'_> {
         let begun = Instant::now();
         for first in (0..self.rows).step_by(BATCH) {
             let keys: Vec<u64> = (first..self.rows.min(first + BATCH as u64)).collect();
-            store.execute(table, &keys, Clock::Keep, &mut Insert(&keys))?;
+            store.execute(table, &keys, Clock::Keep, &mut Write::<true>(0))?;
             bar.inc(keys.len() as u64);
         }
         bar.finish_and_clear();
@@ -340,12 +351,17 @@ impl Case<'_> {
         ])
     }
 
-    fn sizes(&self, tier: &ColdTier) -> Vec<(&'static str, &'static str, f64)> {
+    fn sizes(
+        &self,
+        tier: &ColdTierSizes,
+        index_bytes: u64,
+    ) -> Vec<(&'static str, &'static str, f64)> {
         let rows = self.rows as f64;
         let live = (self.rows * (self.row_bytes as u64 + HEAD_BYTES)) as f64;
         vec![
             ("memory per row: fences and filters", "bytes/row", tier.memory_bytes as f64 / rows),
             ("memory per row: buffers", "bytes/row", tier.buffers_bytes as f64 / rows),
+            ("memory per row: index of the log", "bytes/row", index_bytes as f64 / rows),
             ("u, largest size of runs over base", "x", tier.run_share),
             ("columns of filters", "columns", f64::from(tier.columns)),
             ("blocks of a fence", "blocks", f64::from(tier.stride)),
@@ -381,6 +397,13 @@ impl Case<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the bytes by which a checkpoint keeps these numbers: 8 for each key, in order.
+fn blob_of(expected: &HashMap<u64, u64>) -> Vec<u8> {
+    let mut numbers: Vec<_> = expected.iter().collect();
+    numbers.sort_unstable();
+    numbers.into_iter().flat_map(|(_, number)| number.to_le_bytes()).collect()
 }
 
 /// Returns the bytes that this process has written to storage.
