@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory::budget::ColdCharge;
 use crate::memory::cpu_hint;
+use crate::memory::kept_words::KeptWords;
 use crate::record::address::TableNumber;
 use crate::record::hash::KeyHash;
 
@@ -50,7 +51,7 @@ pub(crate) struct Part {
     fences: Fences,
     /// The columns that are kept of the filters of all groups, and [`PADDING`]. Empty without
     /// columns.
-    filters: Vec<u64>,
+    filters: KeptWords,
     keep: Keep,
     /// The budget's memory of fences and filters.
     _charge: Option<ColdCharge>,
@@ -80,7 +81,6 @@ impl Part {
         if columns > 0 {
             filters.resize(filters.len() + PADDING, 0);
         }
-        filters.shrink_to_fit();
         if keep.stride_bits > 0 && columns == 0 {
             fences = fences.thinned(keep.stride_bits);
         }
@@ -93,7 +93,7 @@ impl Part {
             trailer,
             trailer_crc,
             fences,
-            filters,
+            filters: filters.into(),
             keep,
             _charge: charge,
         }

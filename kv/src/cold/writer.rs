@@ -217,7 +217,6 @@ impl<'d> PartWriter<'d> {
             self.close_group(*self.head.hashes.end());
         }
         self.fences.finish(*self.head.hashes.end());
-        self.filters.shrink_to_fit();
         let sections = self.unit_offset + self.filled as u64;
         let mut crc = 0;
         let mut sections_bytes = 0;

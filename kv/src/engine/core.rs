@@ -178,7 +178,7 @@ impl Core {
     /// Frees the memory of parts that no reader has, and removes the files that no checkpoint
     /// needs. Wakes the threads that wait for this memory.
     pub(crate) fn remove_unneeded_parts(&self) {
-        let has_freed = self.cold.remove_unneeded(&*self.log.device);
+        let has_freed = self.cold.remove_unneeded(&*self.log.device, || self.space.note_file());
         if has_freed && !planted(Planted::PartMemoryUntold) {
             self.log.allowance_changed();
         }

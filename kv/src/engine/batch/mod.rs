@@ -345,6 +345,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let mut start = 0;
         while start < self.keys.len() {
             let end = self.keys.len().min(start + CHUNK_KEYS);
+            if W::APPENDS && W::ROOM == Room::Awaited && self.core.headroom().is_far_ahead() {
+                self.await_space()?;
+            }
             self.run_chunk(start, end)?;
             start = end;
             let set_aside = self.scratch.pending.len() + self.scratch.cold.len();

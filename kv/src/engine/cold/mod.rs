@@ -321,12 +321,12 @@ impl Cold {
     /// checkpoint can name one of them meanwhile: a checkpoint names the parts of the present view,
     /// and a retired part never comes back to a view.
     ///
-    /// Returns true if memory went back to the budget. A thread may wait for a frame of it, so the
+    /// Calls `note` for each file. Returns true if memory went back to the budget. A thread may wait for a frame of it, so the
     /// caller must then call `Log::allowance_changed` ([`Core::remove_unneeded_parts`] does).
     ///
     /// [`Core::remove_unneeded_parts`]: crate::engine::core::Core::remove_unneeded_parts
     #[must_use]
-    pub(crate) fn remove_unneeded(&self, device: &dyn Device) -> bool {
+    pub(crate) fn remove_unneeded(&self, device: &dyn Device, mut note: impl FnMut()) -> bool {
         // One thread removes at a time, so that each file's bytes are subtracted once.
         let _removing = self.removing.lock();
         let mut not_removed = Vec::new();
@@ -340,6 +340,7 @@ impl Cold {
                 }
                 Err(error) => not_removed.push(error.to_string()),
             }
+            note();
         }
         self.state.lock().not_removed = not_removed;
         has_freed

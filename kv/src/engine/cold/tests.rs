@@ -129,7 +129,7 @@ fn a_part_goes_when_no_reader_and_no_checkpoint_has_it() {
     let add = |cold: &Cold, removed: &[u64]| {
         let part = run_of(&device, cold).unwrap();
         cold.publish(cold.view().changed(vec![part], removed));
-        let _ = cold.remove_unneeded(&device);
+        let _ = cold.remove_unneeded(&device, || ());
     };
     add(&cold, &[]);
     let one = budget.cold_bytes();
@@ -146,17 +146,17 @@ fn a_part_goes_when_no_reader_and_no_checkpoint_has_it() {
         (vec![0, 1], 2 * one, 2 * each)
     );
     drop(reader);
-    let _ = cold.remove_unneeded(&device);
+    let _ = cold.remove_unneeded(&device, || ());
     assert_eq!((files(&device), budget.cold_bytes()), (vec![0, 1], one), "the memory is free");
     // A checkpoint that fails pins nothing.
     drop(cold.pin_checkpoint(2));
     add(&cold, &[1]);
     assert_eq!(files(&device), [0, 2]);
     cold.unpin(&[1]);
-    let _ = cold.remove_unneeded(&device);
+    let _ = cold.remove_unneeded(&device, || ());
     assert_eq!((files(&device), cold.disk_bytes()), (vec![2], each));
     cold.publish(cold.view().changed(Vec::new(), &[2]));
-    let _ = cold.remove_unneeded(&device);
+    let _ = cold.remove_unneeded(&device, || ());
     assert_eq!((files(&device), cold.disk_bytes(), budget.cold_bytes()), (vec![], 0, 0));
     assert!(!cold.has_rows());
     assert_eq!((cold.next_part(), cold.next_run()), (3, 4), "numbers grow");
@@ -223,13 +223,13 @@ fn an_opening_keeps_the_parts_that_checkpoints_name() {
     let cold = open(None);
     assert_eq!(files(&device), [0, 1, 2, 3, 4]);
     let of_all = cold.disk_bytes();
-    let _ = cold.remove_unneeded(&device);
+    let _ = cold.remove_unneeded(&device, || ());
     assert_eq!(files(&device), [0, 1, 2, 3, 4]);
     let cold = open(Some(listed(&[0, 1])));
     assert_eq!(files(&device), [0, 1, 3]);
     assert_eq!(cold.disk_bytes() * 5, of_all * 3);
     cold.unpin(&[4]);
-    let _ = cold.remove_unneeded(&device);
+    let _ = cold.remove_unneeded(&device, || ());
     assert_eq!(files(&device), [1, 3]);
     assert_eq!((cold.next_part(), cold.next_run()), (5, 7));
 }

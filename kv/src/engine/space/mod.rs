@@ -46,6 +46,9 @@ use signal::Until;
 use thread::CompactorThread;
 pub use tiers::TierLimits;
 
+/// To remove a file takes as long as to write about this number of bytes.
+const WORK_BYTES_PER_FILE: u64 = 128 << 10;
+
 /// The state of a store's disk space.
 #[derive(Debug)]
 pub(crate) struct Space {
@@ -76,6 +79,11 @@ pub(crate) struct Space {
     page_with_room: AtomicU64,
     /// True if the log could not take another page when a batch last checked.
     short: AtomicBool,
+    /// True if writers of a bank in two tiers were far ahead of spills and merges when a thread
+    /// last checked.
+    far_ahead: AtomicBool,
+    /// While the log ends below this address, no writer waits for spills and merges.
+    next_wait: AtomicU64,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
 }
@@ -130,6 +138,8 @@ impl Space {
             freeing: Mutex::default(),
             page_with_room: AtomicU64::new(u64::MAX),
             short: AtomicBool::new(false),
+            far_ahead: AtomicBool::new(false),
+            next_wait: AtomicU64::new(0),
             budget: Arc::clone(budget),
             counters: Arc::clone(counters),
         }
@@ -168,6 +178,11 @@ impl Space {
     /// compaction had stopped because the directory was moved, compaction continues.
     pub(crate) fn note_in_place(&self) {
         self.signal.state.lock().go_on_after(Until::InPlace);
+    }
+
+    /// Notes that the file of a part was removed, which takes the time of some work.
+    pub(crate) fn note_file(&self) {
+        self.signal.note_work(WORK_BYTES_PER_FILE);
     }
 
     /// Ends the compaction thread. No batch may run, and none may follow.

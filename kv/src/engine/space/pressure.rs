@@ -18,8 +18,8 @@
 //! the log longer, and a checkpoint still holds the space of the old record.
 //!
 //! A bank in two tiers has no target for its whole space. Its log has a limit, and its runs have
-//! one ([`Debt`]). Spills and merges keep both. Each of their units of work adds or removes at most
-//! 1 MiB of files, so a writer that waits for one unit waits a few hundredths of a second.
+//! one ([`Debt`]). Spills and merges keep both. Writers that are too far ahead wait often, each time
+//! for a few units of 1 MiB of work, so each wait takes a few hundredths of a second.
 
 use std::time::Duration;
 
@@ -96,8 +96,13 @@ const BASE_BUFFERS_MIN: u64 = 16;
 const DRIVE_SHARE: f64 = 0.5;
 /// The compactor does not rest at this debt and above.
 const DEBT_WITHOUT_REST: f64 = 1.25;
-/// A writer waits for a unit of work at its page turn at this debt and above.
+/// A writer waits for units of work at this debt and above.
 const DEBT_OF_WAITS: f64 = 1.5;
+/// A writer waits for one more unit for each increase of the debt by one divided by this number.
+const UNITS_PER_DEBT: f64 = 16.0;
+/// Most units that a writer waits for. Merges write about five bytes for each byte of the log; with
+/// four waits for each unit that the log grows, this number suffices for sixteen.
+const AWAITED_UNITS_MAX: f64 = 4.0;
 
 /// What a bank in two tiers has in its log and in its runs, and the limits of both.
 #[derive(Debug, Clone, Copy)]
@@ -128,9 +133,15 @@ impl Debt {
         self.run_bytes > self.run_limit_bytes / LEAST
     }
 
-    /// True if writers should wait at a page turn for a unit of work.
+    /// True if writers should wait for units of work.
     pub(super) fn makes_writers_wait(&self) -> bool {
         self.ratio() >= DEBT_OF_WAITS
+    }
+
+    /// Returns how many units of work a waiting writer waits for.
+    pub(super) fn units_to_await(&self) -> u64 {
+        let beyond = (self.ratio() - DEBT_OF_WAITS).max(0.0);
+        (1.0 + beyond * UNITS_PER_DEBT).min(AWAITED_UNITS_MAX) as u64
     }
 
     /// Returns how long the compactor rests after it has worked for `worked`.
@@ -264,6 +275,15 @@ mod tests {
         assert_eq!(of(0, 599), [0, 1, 0, 0]);
         assert_eq!(of(0, 600), [0, 1, 0, 1]);
         assert_eq!(of(1500, 0), [1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn writers_wait_for_more_units_as_the_debt_grows() {
+        let of = |log_bytes| {
+            let (log_limit_bytes, run_limit_bytes) = (1000, 400);
+            Debt { log_bytes, log_limit_bytes, run_bytes: 0, run_limit_bytes }.units_to_await()
+        };
+        assert_eq!([1000, 1500, 1562, 1563, 1626, 1688, 3000].map(of), [1, 1, 1, 2, 3, 4, 4]);
     }
 
     #[test]

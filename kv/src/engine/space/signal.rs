@@ -21,8 +21,8 @@ pub(super) struct CompactorState {
     /// The reason why compaction stopped, and the event after which it continues.
     pub(super) stopped: Option<(String, Until)>,
     pub(super) packing: Packing,
-    /// The units of work that spills and merges have done: 1 MiB, or a whole spill.
-    pub(super) units: u64,
+    /// The bytes that spills and merges have read or written, and what else counts as such.
+    pub(super) work_bytes: u64,
     /// The shortest length of the log in bytes since the store was opened. `None` in a bank with
     /// one tier.
     pub(super) shortest_log_bytes: Option<u64>,
@@ -89,9 +89,9 @@ impl Signal {
         self.raise();
     }
 
-    /// Notes a unit of work of a spill or a merge, for which writers may wait.
-    pub(super) fn note_unit(&self) {
-        self.state.lock().units += 1;
+    /// Notes that spills and merges have read or written `bytes` bytes. Writers may wait for that.
+    pub(super) fn note_work(&self, bytes: u64) {
+        self.state.lock().work_bytes += bytes;
         self.changed.notify_all();
     }
 }

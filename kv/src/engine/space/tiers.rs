@@ -28,6 +28,9 @@ const INDEX_BYTES_PER_ROW: u64 = 15;
 const BUDGET_BYTES_MIN: u64 = 1 << 20;
 /// Bytes of a block with one row beside the row.
 const BLOCK_BYTES_BESIDE_ROW: u64 = 36;
+/// A unit of work has the memory budget divided by this number, and at most `UNIT_BYTES_MAX`.
+const UNIT_PART: u64 = 4;
+const UNIT_BYTES_MAX: u64 = 1 << 20;
 /// A part of the base has the bytes of at most this number of sort buffers.
 const BASE_PART_BUFFERS: u64 = 8;
 
@@ -166,6 +169,12 @@ impl Headroom<'_> {
         self.tier_memory().sort_buffer_bytes
     }
 
+    /// Returns the size in bytes of a unit of work: a merge reads that much, and then lets a spill
+    /// pass, and rests.
+    pub(super) fn unit_bytes(&self) -> u64 {
+        (self.space.budget.total_bytes() / UNIT_PART).min(UNIT_BYTES_MAX)
+    }
+
     /// Returns the size in bytes at which merges end a part of the base.
     pub(super) fn base_part_bytes(&self) -> u64 {
         if let Some(limits) = self.space.tier_limits.get() {
@@ -192,7 +201,9 @@ impl Headroom<'_> {
         let dues = self.dues(state);
         let run_share = self.cold.memory_plan().run_share;
         let run_limit_bytes = run_limit_bytes(dues.base_bytes, self.sort_buffer_bytes(), run_share);
-        Debt { log_bytes, log_limit_bytes, run_bytes: dues.run_bytes, run_limit_bytes }
+        let debt = Debt { log_bytes, log_limit_bytes, run_bytes: dues.run_bytes, run_limit_bytes };
+        self.space.far_ahead.store(debt.makes_writers_wait(), Ordering::Relaxed);
+        debt
     }
 
     /// Returns what is due in the present view of the cold tier.

@@ -13,13 +13,17 @@ use crate::sync::{MutexGuard, Ordering};
 /// Longest wait for the signal before the waiting thread checks its condition again.
 const FAR_OFF: Duration = Duration::from_secs(3600);
 
+/// In a bank in two tiers, writers wait at most this number of times while the log grows by a unit
+/// of work.
+const WAITS_PER_UNIT: u64 = 4;
+
 /// What a waiting writer waits for.
 #[derive(Debug, Clone, Copy)]
 enum Awaited {
     /// The log begins at this address.
     Begin(u64),
-    /// Spills and merges have done this number of units of work.
-    Units(u64),
+    /// Spills and merges have read and written this number of bytes.
+    Work(u64),
 }
 
 impl Headroom<'_> {
@@ -32,6 +36,15 @@ impl Headroom<'_> {
     /// True if `await_space` may wait or fail. Makes no call to the file system.
     pub(crate) fn may_await_space(&self) -> bool {
         self.was_short() || self.is_behind(&mut self.space.signal.state.lock())
+    }
+
+    /// True if a batch should call `await_space` although its page has room. A page may be much
+    /// longer than what the log may grow between two waits for spills and merges.
+    #[inline]
+    pub(crate) fn is_far_ahead(&self) -> bool {
+        // Relaxed: a writer that sees a change late waits later.
+        self.space.far_ahead.load(Ordering::Relaxed)
+            && self.log.tail_address() >= self.space.next_wait.load(Ordering::Relaxed)
     }
 
     /// Waits in two cases: compaction is behind, or the quota or the disk leaves no room. A batch
@@ -75,7 +88,7 @@ impl Headroom<'_> {
                 Some(error) if !self.can_make_room(&mut state) => break Err(error),
                 None | Some(_) => {}
             }
-            waiting.get_or_insert_with(|| (Instant::now(), self.awaited(&state)));
+            waiting.get_or_insert_with(|| (Instant::now(), self.awaited(&mut state)));
             // The compaction thread may sleep although it has work, because the log has grown since
             // it last checked. This thread wakes the compaction thread only once. Otherwise the two
             // threads would wake each other forever.
@@ -90,6 +103,10 @@ impl Headroom<'_> {
             }
         };
         state.urgent = false;
+        if self.has_two_tiers() {
+            let next = self.log.tail_address() + self.unit_bytes() / WAITS_PER_UNIT;
+            self.space.next_wait.store(next, Ordering::Relaxed);
+        }
         if done.is_err() && state.is_stopped_until(Until::Signal) {
             // Compaction tries again, so that a later call finds room.
             signal.changed.notify_all();
@@ -186,15 +203,19 @@ impl Headroom<'_> {
             && !state.shutdown
             && self.next_work(state).is_some()
             && match self.has_two_tiers() {
-                true => self.debt(state).makes_writers_wait(),
+                true => {
+                    self.debt(state).makes_writers_wait()
+                        && self.log.tail_address() >= self.space.next_wait.load(Ordering::Relaxed)
+                }
                 false => self.pressure(state).is_behind(),
             }
     }
 
     /// Returns what a waiting writer waits for, before it continues.
-    fn awaited(&self, state: &CompactorState) -> Awaited {
+    fn awaited(&self, state: &mut CompactorState) -> Awaited {
         if self.has_two_tiers() {
-            return Awaited::Units(state.units + 1);
+            let units = self.debt(state).units_to_await();
+            return Awaited::Work(state.work_bytes + units * self.unit_bytes());
         }
         let pages = self.pressure(state).pages_to_await();
         Awaited::Begin(self.log.begin() + pages * self.log.page_bytes())
@@ -203,7 +224,7 @@ impl Headroom<'_> {
     fn is_reached(&self, awaited: Awaited, state: &CompactorState) -> bool {
         match awaited {
             Awaited::Begin(begin) => self.log.begin() >= begin,
-            Awaited::Units(units) => state.units >= units,
+            Awaited::Work(bytes) => state.work_bytes >= bytes,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Merges runs of the cold tier: several runs into one, or runs into the base.
 //!
-//! A merge works in units of 1 MiB. Between two units, the compactor spills if the log has become
+//! A merge works in units of 1 MiB, or less with little memory. Between two units, the compactor spills if the log has become
 //! too long, and rests. The thread holds no lock that a batch takes. When the merge is complete,
 //! the compactor publishes a view that has the new parts in place of the old ones, under one pin.
 //!
@@ -31,8 +31,6 @@ use crate::engine::space::tier_memory::TierMemory;
 use crate::engine::space::tiers::Work;
 use crate::error::{Error, Result};
 
-/// Bytes of rows that a merge reads at a time.
-const UNIT_BYTES: u64 = 1 << 20;
 /// Columns of the filters of the base: none. A row that the bank does not have costs a read, and
 /// the memory of the filters serves larger runs.
 const BASE_COLUMNS: u32 = 0;
@@ -98,15 +96,16 @@ impl Compaction<'_> {
         let core = self.core;
         let signal = &core.space.signal;
         let mut merge = begin(core, view, due, core.reserve_for_tiers()?)?;
+        let unit_bytes = core.headroom().unit_bytes();
         // The loop ends with the rows of the merge's parts.
         loop {
             let started = Instant::now();
-            let unit = merge.advance(UNIT_BYTES);
+            let unit = merge.advance(unit_bytes);
             begun.splice(.., merge.begun().iter().copied());
             if !unit? {
                 break;
             }
-            signal.note_unit();
+            signal.note_work(unit_bytes);
             let next = {
                 let mut state = signal.state.lock();
                 if state.shutdown {
@@ -120,7 +119,7 @@ impl Compaction<'_> {
             }
             free_in_strides(core).map_err(Ended::SpillFailed)?;
             if rests {
-                rest(core, UNIT_BYTES, started.elapsed());
+                rest(core, unit_bytes, started.elapsed());
             }
         }
         let merged = merge.finish();

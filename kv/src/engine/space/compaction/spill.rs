@@ -105,7 +105,7 @@ impl Compaction<'_> {
         self.clear_entries(rows.hashes().chain(dead.iter().copied()), end);
         self.pass.dead = dead;
         self.sweep_index(end, start..end);
-        self.core.space.signal.note_unit();
+        self.core.space.signal.note_work(self.core.headroom().unit_bytes());
         // After the index has lost the run's entries, because this may fail.
         self.core.give_way()?;
         Ok(copied)
@@ -130,6 +130,7 @@ impl Compaction<'_> {
         // The loop ends: each round passes a page.
         while end + log.page_bytes() <= log.flushed() && has_room(end, rows, self.pass.dead.len()) {
             let used = log.read_page(page, end)?;
+            self.core.space.signal.note_work(log.page_bytes());
             self.list_records(&page[..used], end, Tombstones::Rows)?;
             let listed = std::mem::take(&mut self.pass.rows);
             let mut at = 0;
@@ -231,12 +232,19 @@ impl Compaction<'_> {
         };
         let number = head.number;
         let unit_bytes = self.core.headroom().tier_memory().writer_bytes as usize;
+        let work_unit_bytes = self.core.headroom().unit_bytes();
         let written = || {
             let site = self.core.part_site();
             let mut writer = PartWriter::with_unit(site, head, RUN_COLUMNS, unit_bytes);
+            let mut noted = 0;
             for row in rows.rows() {
                 if tables.of(row.table).is_some() {
                     writer.push(&row)?;
+                    let bytes = writer.bytes_written();
+                    if bytes - noted >= work_unit_bytes {
+                        self.core.space.signal.note_work(bytes - noted);
+                        noted = bytes;
+                    }
                 }
             }
             writer.finish_within(cold)
