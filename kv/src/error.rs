@@ -176,7 +176,7 @@ pub enum Error {
     },
     /// The log and the cold tier's files have reached the quota, and compaction can't free space.
     #[error(
-        "the disk quota of {quota_bytes} bytes is used up: the log takes {log_bytes} bytes, its rows {live_bytes} of \
+        "the disk quota of {quota_bytes} bytes is used up: log and cold tier take {log_bytes} bytes, the rows {live_bytes} of \
          them; the log is held{}",
         advice(holders)
     )]

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cold::head::{Kind, PartHead, PartSite, part_address};
 use crate::cold::part::Part;
@@ -26,20 +25,6 @@ pub type Rows = BTreeMap<(u16, u64), Option<Vec<u8>>>;
 
 /// Columns of the filters of runs.
 const COLUMNS: u32 = 9;
-
-static KEEPS_ONE_TIER: AtomicBool = AtomicBool::new(false);
-
-/// From now on, a bank of this process whose parts were all made by hand compacts as a bank in one
-/// tier does: its parts change only by the calls of this module. The log of such a bank must have
-/// no rows of the parts' tables.
-pub fn keep_one_tier() {
-    KEEPS_ONE_TIER.store(true, Ordering::Relaxed);
-}
-
-pub(crate) fn keeps_one_tier() -> bool {
-    // Relaxed: no other data depends on the flag.
-    KEEPS_ONE_TIER.load(Ordering::Relaxed)
-}
 
 /// Adds a run of one part. Its rows are newer than those of all other parts.
 ///

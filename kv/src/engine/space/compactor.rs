@@ -114,7 +114,11 @@ fn count_marked(core: &Core, compaction: &mut Compaction<'_>, marked: &Marked) -
     while !is_merged() {
         let due = core.headroom().base_merge(&mut signal.state.lock());
         let Some(due) = due else { return Ok(()) };
-        compaction.merge(&due, false).inspect_err(|error| signal.stop_tiers(error))?;
+        compaction.merge(&due, false).inspect_err(|error| match error {
+            // The program compacts again when the disk has room, and background work goes on.
+            Error::DiskFull { .. } => {}
+            _ => signal.stop_tiers(error),
+        })?;
         if signal.state.lock().shutdown {
             return Ok(());
         }

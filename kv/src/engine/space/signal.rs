@@ -44,7 +44,8 @@ pub(super) enum Until {
     InPlace,
     /// The disk, which was full, has room.
     DiskHasRoom,
-    /// The next signal: the log has grown, or a call needs room. No file descriptor was free.
+    /// The next signal: the log has grown, or a call needs room. No file descriptor or thread was
+    /// free.
     Signal,
     /// The end of the next checkpoint, which may free space. A spill or a merge could not be
     /// written.
@@ -84,7 +85,7 @@ impl Signal {
         self.stop_until(error, until);
     }
 
-    fn stop_until(&self, error: &Error, until: Until) {
+    pub(super) fn stop_until(&self, error: &Error, until: Until) {
         self.state.lock().stopped = Some((error.to_string(), until));
         self.raise();
     }

@@ -5,7 +5,7 @@ use super::Space;
 use super::options::ColdTier;
 use super::pressure::{Debt, log_limit_bytes, run_limit_bytes};
 use super::room::Headroom;
-use super::signal::CompactorState;
+use super::signal::{CompactorState, Until};
 use super::tier_memory::TierMemory;
 use crate::device::placement::part_span_bytes;
 use crate::engine::cold::dues::{Due, Dues};
@@ -80,21 +80,10 @@ pub(crate) fn may_get_cold_tier(option: ColdTier, budget: &Budget) -> bool {
     option != ColdTier::Never && budget.total_bytes() >= BUDGET_BYTES_MIN
 }
 
-/// True if parts that a test has made by hand give the banks of this process no second tier.
-#[cfg(any(test, feature = "testing"))]
-fn keeps_one_tier() -> bool {
-    crate::testing::parts::keeps_one_tier()
-}
-
-#[cfg(not(any(test, feature = "testing")))]
-const fn keeps_one_tier() -> bool {
-    false
-}
-
 impl Headroom<'_> {
     /// True if rows leave the log for the cold tier.
     pub(super) fn has_two_tiers(&self) -> bool {
-        self.cold.has_rows() && !keeps_one_tier() || self.space.wants_second_tier()
+        self.cold.has_rows() || self.space.wants_second_tier()
     }
 
     /// Returns the memory of spills and merges.
@@ -127,8 +116,8 @@ impl Headroom<'_> {
         // Also while work is stopped: a writer waits as soon as a checkpoint has ended the stop,
         // and only this function starts the thread that it waits for.
         if let Err(refused) = self.space.thread.start() {
-            // The next page tries again, and the next checkpoint ends the stop.
-            self.space.signal.stop_tiers(&refused);
+            // The next page tries again.
+            self.space.signal.stop_until(&refused, Until::Signal);
         }
     }
 
