@@ -52,8 +52,8 @@ impl Deref for KeptWords {
     fn deref(&self) -> &[u64] {
         match &self.0 {
             Place::Heap(words) => words,
-            // SAFETY: `from` has filled this many words, and nobody changes them. The slice borrows
-            // the map.
+            // SAFETY: `from` has filled this many words, and no code changes them. The slice
+            // borrows the map.
             Place::Map(map, count) => unsafe {
                 std::slice::from_raw_parts(map.as_ptr().cast::<u64>(), *count)
             },

@@ -20,14 +20,17 @@ use crate::cold::list::PartList;
 use crate::device::{self, Device, DeviceOptions};
 use crate::engine::cold::Cold;
 use crate::engine::core::Core;
+use crate::engine::space::compactor::move_whole_log;
+use crate::engine::space::options::ColdTier;
 use crate::engine::space::tier_memory::reserve_before_loading;
-use crate::engine::space::tiers::may_get_cold_tier;
+use crate::engine::space::tiers::{leaves_memory_to_parts, may_get_cold_tier};
 use crate::engine::space::{Space, quota_reserve_bytes, thread};
 use crate::engine::tables::named;
 use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 use crate::index::Index;
+use crate::index::image::Images;
 use crate::limits::Limits;
 use crate::log::page::check_image;
 use crate::memory::budget::{Budget, PAGE_BYTES_MAX};
@@ -134,25 +137,26 @@ impl Store {
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
         let budget_bytes = options.memory_budget_bytes;
-        let budget = Arc::new(match newest {
-            Some(_) => checkpoints.images(&manifest).budget(budget_bytes, page_bytes)?,
-            None => Budget::new(budget_bytes, page_bytes, checkpoints.limits)?,
-        });
+        let budget = || match newest {
+            Some(_) => checkpoints.images(&manifest).budget(budget_bytes, page_bytes),
+            None => Budget::new(budget_bytes, page_bytes, checkpoints.limits),
+        };
         if newest.is_none() {
             // Without a checkpoint the bank needs no old segment file. Such files may also have
             // another size, and the device would then refuse them.
             discard_log(dir)?;
         }
         let device = device(dir, manifest.segment_bytes)?;
-        let (index, recovered) = match newest {
-            None => (Index::new(&budget)?, None),
-            Some(_) => {
-                let (index, recovered) = recover(&checkpoints, &manifest, &budget, &*device)?;
-                (index, Some(recovered))
-            }
-        };
         let list = checkpoints.parts(&manifest)?;
-        if !list.parts.is_empty() {
+        let images = newest.map(|_| checkpoints.images(&manifest));
+        let has_parts = !list.parts.is_empty();
+        let Indexed { index, budget, has_rows_of_log } =
+            index_of(images, budget, has_parts, options.cold_tier)?;
+        let recovered = match newest {
+            None => None,
+            Some(_) => Some(recover(&checkpoints, &manifest, &*device)?),
+        };
+        if has_parts {
             reserve_before_loading(&budget, &manifest);
         }
         let cold = Cold::load(&list, manifest.part_site(&*device), &budget)?;
@@ -186,7 +190,7 @@ impl Store {
         // checkpoint released.
         core.space.free(&core.log, 0)?;
         let core = Arc::new(core);
-        let writer = start_threads(&core, dir.path())?;
+        let writer = start_threads(&core, dir.path(), has_rows_of_log)?;
         if let Some(made) = made {
             made.done();
         }
@@ -195,7 +199,11 @@ impl Store {
             waiters,
             writer: Some(writer),
             checkpoints,
-            newest: Mutex::new(Newest::opened(newest, manifest.images)),
+            // The images are not those of an index that has lost the log's rows.
+            newest: Mutex::new(Newest::opened(
+                newest,
+                if has_rows_of_log { manifest.images } else { Vec::new() },
+            )),
             checkpoints_kept: options.checkpoints_kept,
             segment_bytes: manifest.segment_bytes,
             hash_seed: manifest.hash_seed,
@@ -208,14 +216,16 @@ impl Store {
     }
 }
 
-/// Starts the log's writer thread, and the compaction thread if the options ask for one. After an
-/// error, no thread runs.
-fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<JoinHandle<()>> {
+/// Starts the log's writer thread, and the compaction thread if the options ask for one. In
+/// between, moves the log's rows to the cold tier unless the index has them. After an error, no
+/// thread runs.
+fn start_threads(core: &Arc<Core>, dir: &Path, has_rows_of_log: bool) -> Result<JoinHandle<()>> {
     let refused = |source| Error::ThreadRefused { thread: "writer", path: dir.to_owned(), source };
     let writing = Arc::clone(core);
     let write = move || writing.log.run_writer(|| writing.cache.give_way(&writing.log));
     let writer = thread_start::start("embank-writer".into(), write).map_err(refused)?;
-    if let Err(error) = thread::begin(core, dir) {
+    let moved = if has_rows_of_log { Ok(()) } else { move_whole_log(core) };
+    if let Err(error) = moved.and_then(|()| thread::begin(core, dir)) {
         core.log.shut_down();
         // The writer thread has nothing to write, so it ends at once.
         let _ = writer.join();
@@ -237,18 +247,52 @@ struct Found<'a> {
     manifest: Manifest,
 }
 
-/// Loads the index and the blob of a checkpoint, and checks that the log has the last page that the
-/// checkpoint names.
+/// An index, and the budget that it is charged to.
+struct Indexed {
+    index: Index,
+    budget: Arc<Budget>,
+    /// False if the index is empty although the log has rows. They must then go to the cold tier.
+    has_rows_of_log: bool,
+}
+
+/// Loads the index from `images`, or makes an empty one without images. In a bank that has parts or
+/// may get some, an index that does not fit the budget stays empty. So does an index that leaves
+/// parts too little memory.
+///
+/// # Errors
+/// The errors of `budget`, which makes a budget, and of [`Index::load`].
+fn index_of(
+    images: Option<Images>,
+    budget: impl Fn() -> Result<Budget>,
+    has_parts: bool,
+    cold_tier: ColdTier,
+) -> Result<Indexed> {
+    let first = Arc::new(budget()?);
+    let Some(images) = images else {
+        return Ok(Indexed { index: Index::new(&first)?, budget: first, has_rows_of_log: true });
+    };
+    match Index::load(&images, &first) {
+        Ok(index) if !has_parts || leaves_memory_to_parts(&first) => {
+            return Ok(Indexed { index, budget: first, has_rows_of_log: true });
+        }
+        Err(Error::BudgetTooSmall { .. }) if has_parts || may_get_cold_tier(cold_tier, &first) => {}
+        Err(error) => return Err(error),
+        Ok(_) => {}
+    }
+    let budget = Arc::new(budget()?);
+    Ok(Indexed { index: Index::new(&budget)?, budget, has_rows_of_log: false })
+}
+
+/// Loads the blob of a checkpoint, and checks that the log has the last page that the checkpoint
+/// names.
 fn recover(
     checkpoints: &Checkpoints,
     manifest: &Manifest,
-    budget: &Budget,
     device: &dyn Device,
-) -> Result<(Index, Recovered)> {
-    let index = Index::load(&checkpoints.images(manifest), budget)?;
+) -> Result<Recovered> {
     let blob = checkpoints.blob(manifest)?;
     check_last_page(device, manifest)?;
-    Ok((index, Recovered { checkpoint: manifest.number, blob }))
+    Ok(Recovered { checkpoint: manifest.number, blob })
 }
 
 /// Removes the segment files of a bank that never had a checkpoint. No row in them is durable. The

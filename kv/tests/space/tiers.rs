@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::common::{peek, put, value};
 use embank_kv::inspect::{VerifyOptions, verify};
-use embank_kv::{ColdTier, Store, StoreOptions, TableId, with_threads_left};
+use embank_kv::{ColdTier, Error, Store, StoreOptions, TableId, with_threads_left};
 
 /// The smallest budget with which a bank gets a second tier by itself.
 const BUDGET_BYTES: u64 = 1 << 20;
@@ -160,4 +160,112 @@ fn a_bank_that_is_refused_the_thread_says_so_and_tries_again_after_a_checkpoint(
     (2..4).for_each(|version| fill(&store, table, version));
     assert!(store.stats().cold_parts > 0);
     check(&store, table, 3);
+}
+
+/// Rows of a bank whose index does not fit `BUDGET_BYTES`, by the version that each must have.
+/// Every third row was written again, and every tenth row was deleted.
+fn version_of(key: u64) -> Option<u64> {
+    (!key.is_multiple_of(10)).then_some(if key.is_multiple_of(3) { 2 } else { 1 })
+}
+
+const MANY_ROWS: u64 = 200_000;
+
+fn write_many(store: &Store, table: TableId) {
+    let of = |keys: &mut dyn Iterator<Item = u64>| keys.collect::<Vec<u64>>();
+    for keys in of(&mut (0..MANY_ROWS)).chunks(BATCH) {
+        put(store, table, keys, 1, VALUE_BYTES);
+    }
+    for keys in of(&mut (0..MANY_ROWS).step_by(3)).chunks(BATCH) {
+        put(store, table, keys, 2, VALUE_BYTES);
+    }
+    for keys in of(&mut (0..MANY_ROWS).step_by(10)).chunks(BATCH) {
+        store.delete(table, keys).unwrap();
+    }
+}
+
+fn check_many(store: &Store, table: TableId) {
+    let keys: Vec<u64> = (0..MANY_ROWS).collect();
+    for keys in keys.chunks(BATCH) {
+        let rows = peek(store, table, keys).unwrap();
+        for (&key, row) in keys.iter().zip(rows) {
+            let expected = version_of(key).map(|version| value(key, version, VALUE_BYTES));
+            assert_eq!(row, expected, "key {key}");
+        }
+    }
+    let rows = keys.iter().filter(|&&key| version_of(key).is_some()).count() as u64;
+    assert_eq!(store.stats().live_rows, rows);
+}
+
+/// Opens the bank twice with little memory: the first opening ends without a checkpoint.
+fn opens_with_little_memory(dir: &Path, cold_tier: ColdTier) {
+    for _ in 0..2 {
+        let (store, table) = open(dir, &with(cold_tier));
+        let stats = store.stats();
+        assert_eq!((stats.tiers, stats.index_entries), (2, 0));
+        assert!(stats.cold_parts > 0 && stats.log_tail - stats.log_begin < BUDGET_BYTES / 8);
+        check_many(&store, table);
+        put(&store, table, &[0, MANY_ROWS + 1], 3, VALUE_BYTES);
+        assert_eq!(peek(&store, table, &[0]).unwrap(), [Some(value(0, 3, VALUE_BYTES))]);
+        store.delete(table, &[0, MANY_ROWS + 1]).unwrap();
+    }
+    let (store, table) = open(dir, &with(cold_tier));
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    let found = verify(dir, &VerifyOptions::default(), &mut |_| {}).unwrap();
+    assert!(found.damage.is_empty(), "{found:?}");
+    let (store, table_again) = open(dir, &with(ColdTier::Never));
+    assert_eq!((store.stats().tiers, table_again), (2, table));
+    check_many(&store, table);
+    store.checkpoint(b"").unwrap();
+    drop(store);
+    // The index of the larger budget's log grows again, from nothing.
+    let (store, table) =
+        open(dir, &StoreOptions { memory_budget_bytes: 16 << 20, ..with(cold_tier) });
+    fill(&store, table, 7);
+    check_filled(&store, table, 7);
+}
+
+fn check_filled(store: &Store, table: TableId, version: u64) {
+    let keys: Vec<u64> = (0..ROWS).collect();
+    for keys in keys.chunks(BATCH) {
+        let rows = peek(store, table, keys).unwrap();
+        let expected = keys.iter().map(|&key| Some(value(key, version, VALUE_BYTES)));
+        assert!(rows.into_iter().eq(expected));
+    }
+}
+
+/// Options with pages that fit a budget of `BUDGET_BYTES`, too.
+fn with_much_memory(cold_tier: ColdTier) -> StoreOptions {
+    StoreOptions {
+        memory_budget_bytes: 16 << 20,
+        page_size_bytes: Some(16 << 10),
+        ..with(cold_tier)
+    }
+}
+
+#[test]
+fn a_bank_in_one_tier_whose_index_does_not_fit_opens_with_its_rows_in_the_cold_tier() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, table) = open(dir.path(), &with_much_memory(ColdTier::Never));
+    write_many(&store, table);
+    store.checkpoint(b"").unwrap();
+    assert_eq!(store.stats().tiers, 1);
+    drop(store);
+    let refused = Store::open(dir.path(), &with(ColdTier::Never)).unwrap_err();
+    assert!(matches!(refused, Error::BudgetTooSmall { .. }), "{refused}");
+    opens_with_little_memory(dir.path(), ColdTier::Auto);
+}
+
+/// The first budget has room for a longer log, whose index takes most of the second one.
+#[test]
+fn a_bank_in_two_tiers_whose_index_leaves_parts_no_memory_moves_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { memory_budget_bytes: 8 << 20, ..with_much_memory(ColdTier::Auto) };
+    let (store, table) = open(dir.path(), &options);
+    write_many(&store, table);
+    store.checkpoint(b"").unwrap();
+    let stats = store.stats();
+    assert!(stats.tiers == 2 && stats.memory_index_bytes > BUDGET_BYTES, "{stats:?}");
+    drop(store);
+    opens_with_little_memory(dir.path(), ColdTier::Never);
 }

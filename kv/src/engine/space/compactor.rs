@@ -10,6 +10,7 @@ use super::tiers::Work;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::record::address::{Address, TableId};
+use crate::sync::Ordering;
 
 /// The result of a pass of [`Store::compact`](crate::Store::compact).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,26 @@ pub(crate) fn compact_all(core: &Core, marked: Option<&Marked>) -> Result<Compac
     space.signal.raise();
     done.freed_bytes = space.freed() - freed;
     Ok(done)
+}
+
+/// Moves all rows of the log to the cold tier, because the budget has no memory for their index.
+/// The index must be empty. Called before any other thread uses the store. A kept checkpoint still
+/// has the log, so nothing is lost if this fails.
+///
+/// # Errors
+/// The errors of spills and merges; `BudgetTooSmall` if not even the parts' fewest fences fit.
+pub(crate) fn move_whole_log(core: &Core) -> Result<()> {
+    let log = &core.log;
+    core.space.second_tier.store(true, Ordering::Relaxed);
+    let mut compaction = Compaction::without_index(core);
+    // The loop ends: each round moves `begin` towards the log's end, or merges runs to make memory.
+    while log.begin() + log.page_bytes() <= log.flushed() {
+        make_memory(core, &mut compaction)?;
+        or_base_merge(core, &mut compaction, false, Compaction::spill)?;
+        while merge_next(core, &mut compaction)? {}
+        core.remove_unneeded_parts();
+    }
+    Ok(())
 }
 
 /// Merges the rows of all present runs into the base, where no version is uncounted.

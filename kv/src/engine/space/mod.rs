@@ -47,7 +47,7 @@ use thread::CompactorThread;
 pub use tiers::TierLimits;
 
 /// To remove a file takes as long as to write about this number of bytes.
-const WORK_BYTES_PER_FILE: u64 = 128 << 10;
+const WORK_BYTES_PER_FILE: u64 = 16 << 10;
 
 /// The state of a store's disk space.
 #[derive(Debug)]

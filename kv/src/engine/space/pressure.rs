@@ -18,8 +18,8 @@
 //! the log longer, and a checkpoint still holds the space of the old record.
 //!
 //! A bank in two tiers has no target for its whole space. Its log has a limit, and its runs have
-//! one ([`Debt`]). Spills and merges keep both. Writers that are too far ahead wait often, each time
-//! for a few units of 1 MiB of work, so each wait takes a few hundredths of a second.
+//! one ([`Debt`]). Spills and merges keep both. Writers that are too far ahead wait often, each
+//! time for a few units of 1 MiB of work, so each wait takes a few hundredths of a second.
 
 use std::time::Duration;
 

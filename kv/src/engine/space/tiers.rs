@@ -80,6 +80,11 @@ pub(crate) fn may_get_cold_tier(option: ColdTier, budget: &Budget) -> bool {
     option != ColdTier::Never && budget.total_bytes() >= BUDGET_BYTES_MIN
 }
 
+/// True if the index leaves memory for parts.
+pub(crate) fn leaves_memory_to_parts(budget: &Budget) -> bool {
+    budget.index_bytes() <= budget.total_bytes() / 8 * INDEX_EIGHTHS_MAX
+}
+
 impl Headroom<'_> {
     /// True if rows leave the log for the cold tier.
     pub(super) fn has_two_tiers(&self) -> bool {
@@ -128,7 +133,7 @@ impl Headroom<'_> {
         let view = self.log.view();
         may_get_cold_tier(self.space.cold_tier, budget)
             && view.head > view.begin
-            && budget.index_bytes() <= budget.total_bytes() / 8 * INDEX_EIGHTHS_MAX
+            && leaves_memory_to_parts(budget)
             // The budget may have refused memory to the index, so what its rows need counts, too.
             && (budget.index_bytes() > limit_bytes
                 || self.tables.live(self.log.page_bytes()).rows * INDEX_BYTES_PER_ROW > limit_bytes)

@@ -103,8 +103,9 @@ impl Headroom<'_> {
             }
         };
         state.urgent = false;
-        if self.has_two_tiers() {
-            let next = self.log.tail_address() + self.unit_bytes() / WAITS_PER_UNIT;
+        let tail = self.log.tail_address();
+        if self.has_two_tiers() && tail >= self.space.next_wait.load(Ordering::Relaxed) {
+            let next = tail + self.unit_bytes() / WAITS_PER_UNIT;
             self.space.next_wait.store(next, Ordering::Relaxed);
         }
         if done.is_err() && state.is_stopped_until(Until::Signal) {

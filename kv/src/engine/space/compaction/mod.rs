@@ -116,12 +116,20 @@ struct Row {
 pub(super) struct Compaction<'c> {
     core: &'c Core,
     pass: MutexGuard<'c, Pass>,
+    /// False if the index has no entries of the log's records: every record counts as current.
+    has_index: bool,
 }
 
 impl<'c> Compaction<'c> {
     /// Waits until no other thread compacts.
     pub(super) fn begin(core: &'c Core) -> Self {
-        Compaction { core, pass: core.space.pass.lock() }
+        Compaction { core, pass: core.space.pass.lock(), has_index: true }
+    }
+
+    /// Begins spills of a log whose records the index does not have. No batch may run. A spill then
+    /// moves superseded records, too. The newest version of a row wins, because its run is newer.
+    pub(super) fn without_index(core: &'c Core) -> Self {
+        Compaction { has_index: false, ..Compaction::begin(core) }
     }
 
     /// Compacts the page at the log's beginning, which is on the device. Returns the number of

@@ -105,7 +105,6 @@ impl Compaction<'_> {
         self.clear_entries(rows.hashes().chain(dead.iter().copied()), end);
         self.pass.dead = dead;
         self.sweep_index(end, start..end);
-        self.core.space.signal.note_work(self.core.headroom().unit_bytes());
         // After the index has lost the run's entries, because this may fail.
         self.core.give_way()?;
         Ok(copied)
@@ -160,6 +159,7 @@ impl Compaction<'_> {
         copied: &mut u64,
     ) -> std::result::Result<(), PageFull> {
         let Core { log, index, tables, gate, retention, counters, .. } = self.core;
+        let has_index = self.has_index;
         let pass = &mut *self.pass;
         // Uses age with the log. Their age is that at the page's end, which is nearly that at the
         // end of the spill.
@@ -180,7 +180,11 @@ impl Compaction<'_> {
             let has_gets = word.outstanding() > 0 && !planted(Planted::SpillLeased);
             // The loop ends: a round repeats only if another thread has changed the row's entry.
             loop {
-                match verdict(index, &mut pass.candidates, row.hash, address) {
+                let verdict = match has_index {
+                    true => verdict(index, &mut pass.candidates, row.hash, address),
+                    false => Verdict::Chained,
+                };
+                match verdict {
                     // Another thread may have dropped the table since the page was listed.
                     _ if tables.of(table).is_none() => pass.dead.push(row.hash),
                     Verdict::Dead => {}
@@ -240,13 +244,14 @@ impl Compaction<'_> {
             for row in rows.rows() {
                 if tables.of(row.table).is_some() {
                     writer.push(&row)?;
-                    let bytes = writer.bytes_written();
-                    if bytes - noted >= work_unit_bytes {
-                        self.core.space.signal.note_work(bytes - noted);
-                        noted = bytes;
-                    }
+                }
+                let bytes = writer.bytes_written() - noted;
+                if bytes >= work_unit_bytes {
+                    self.core.space.signal.note_work(bytes);
+                    noted += bytes;
                 }
             }
+            self.core.space.signal.note_work(writer.bytes_written() - noted);
             writer.finish_within(cold)
         };
         let run = written().map(Arc::new).inspect_err(|_| self.remove_part(number))?;
