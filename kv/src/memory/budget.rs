@@ -499,8 +499,8 @@ impl Budget {
     /// Returns the error for a budget that is too small for parts with `cold_bytes` bytes of fences
     /// and filters.
     pub(crate) fn too_small_for_parts(&self, cold_bytes: u64) -> Error {
-        // Parts of runs leave a 16th to base merges. An opening that finds too little memory may not
-        // have reserved the buffers of spills and merges. 1 byte stands for them: see `least`.
+        // Parts of runs leave a 16th to base merges. An opening may find too little memory before
+        // it has reserved the buffers of spills and merges. 1 byte stands for them: see `least`.
         let needs = Needs {
             cold_bytes: cold_bytes + cold_bytes.div_ceil(15),
             tier_bytes: self.tier_bytes().max(1),

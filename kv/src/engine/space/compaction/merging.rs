@@ -1,8 +1,9 @@
 //! Merges runs of the cold tier: several runs into one, or runs into the base.
 //!
-//! A merge works in units of 1 MiB, or less with little memory. Between two units, the compactor spills if the log has become
-//! too long, and rests. The thread holds no lock that a batch takes. When the merge is complete,
-//! the compactor publishes a view that has the new parts in place of the old ones, under one pin.
+//! A merge works in units of 1 MiB, or less with little memory. Between two units, the compactor
+//! spills if the log has become too long, and rests. The thread holds no lock that a batch takes.
+//! When the merge is complete, the compactor publishes a view that has the new parts in place of
+//! the old ones, under one pin.
 //!
 //! A run that was spilled meanwhile is newer than all that the merge reads, so it stays above the
 //! result. No other merge runs meanwhile: the compactor holds the lock of compaction all the time.
