@@ -321,8 +321,9 @@ impl Cold {
     /// checkpoint can name one of them meanwhile: a checkpoint names the parts of the present view,
     /// and a retired part never comes back to a view.
     ///
-    /// Calls `note` for each file. Returns true if memory went back to the budget. A thread may wait for a frame of it, so the
-    /// caller must then call `Log::allowance_changed` ([`Core::remove_unneeded_parts`] does).
+    /// Calls `note` for each file. Returns true if memory went back to the budget. A thread may wait
+    /// for a frame of it, so the caller must then call `Log::allowance_changed`
+    /// ([`Core::remove_unneeded_parts`] does).
     ///
     /// [`Core::remove_unneeded_parts`]: crate::engine::core::Core::remove_unneeded_parts
     #[must_use]
