@@ -321,11 +321,9 @@ impl Cold {
     /// checkpoint can name one of them meanwhile: a checkpoint names the parts of the present view,
     /// and a retired part never comes back to a view.
     ///
-    /// Calls `note` for each file. Returns true if memory went back to the budget. A thread may wait
-    /// for a frame of it, so the caller must then call `Log::allowance_changed`
-    /// ([`Core::remove_unneeded_parts`] does).
-    ///
-    /// [`Core::remove_unneeded_parts`]: crate::engine::core::Core::remove_unneeded_parts
+    /// Calls `note` for each file. Returns true if memory went back to the budget. A thread may
+    /// wait for a frame of it, so the caller must then call `Log::allowance_changed`
+    /// (`Core::remove_unneeded_parts` does).
     #[must_use]
     pub(crate) fn remove_unneeded(&self, device: &dyn Device, mut note: impl FnMut()) -> bool {
         // One thread removes at a time, so that each file's bytes are subtracted once.
