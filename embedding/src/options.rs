@@ -62,9 +62,10 @@ pub struct BankOptions {
     /// do if the index would take more than a quarter of the budget. A thread then moves rows and
     /// merges files, also without `background` compaction. A bank with a cold tier that is opened
     /// without `Auto` and without `background` compaction has no such thread: its log grows until
-    /// [`Bank::compact`](crate::Bank::compact). So a resumed run needs `Auto` again. Default:
-    /// [`ColdTier::Never`]. Programs older than format 7 can't open a bank with a cold tier
-    /// (docs/memory.md, "One tier or two").
+    /// [`Bank::compact`](crate::Bank::compact). So a resumed run needs `Auto` again. With `Auto`, a
+    /// bank whose index does not fit the budget opens, too: the opening first moves all rows of the
+    /// log. Default: [`ColdTier::Never`]. Programs older than format 7 can't open a bank with a
+    /// cold tier (docs/memory.md, "One tier or two").
     pub cold_tier: ColdTier,
     /// Largest size on disk of the log and of the cold tier's files together, in bytes; at least 16
     /// of the bank's pages. At the quota, calls that write wait while compaction can make room. If

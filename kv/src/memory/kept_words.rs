@@ -12,8 +12,8 @@ use std::ops::Deref;
 
 use super::region::Region;
 
-/// Words of at least this number of bytes have a map. On average, the last page of a map then
-/// leaves 2% of it unused.
+/// Words of at least this number of bytes have a map. With system pages of 4 KiB, the last page of
+/// a map then leaves at most 3% of it unused.
 const MAPPED_BYTES_MIN: usize = 128 << 10;
 
 /// Words that do not change.

@@ -51,10 +51,15 @@ impl Store {
     ///
     /// # Errors
     /// - `Locked` if another process has the bank open for writing.
-    /// - `BudgetTooSmall` if the memory budget is too small for the index or for the fewest pages.
+    /// - `BudgetTooSmall` if the memory budget is too small for the fewest pages, for the parts of
+    ///   the cold tier, or for the index. A bank that has or may get a cold tier needs no index:
+    ///   see [`ColdTier::Auto`]. The opening then writes the log's rows to parts, and repeats that
+    ///   until a checkpoint has the parts.
     /// - `Damaged` or `Truncated` if a file of the newest checkpoint fails its check.
     /// - `ThreadRefused` if the system refuses to start a thread.
     /// - `DeviceUnavailable` or `Io` if the device or a file cannot be opened.
+    /// - `DiskFull`, `TooManyOpenFiles` or `Poisoned` if rows cannot be written to parts. The bank
+    ///   stays as it was.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store> {
         Self::open_with(dir, options, Limits::PRODUCT, |dir, segment_size_bytes| {
             let device_options = DeviceOptions {
@@ -148,18 +153,29 @@ impl Store {
         }
         let device = device(dir, manifest.segment_bytes)?;
         let list = checkpoints.parts(&manifest)?;
-        let images = newest.map(|_| checkpoints.images(&manifest));
         let has_parts = !list.parts.is_empty();
-        let Indexed { index, budget, has_rows_of_log } =
-            index_of(images, budget, has_parts, options.cold_tier)?;
+        let load = |loads_index: bool| {
+            let images = newest.map(|_| checkpoints.images(&manifest));
+            let indexed = match loads_index {
+                true => index_of(images, budget, has_parts, options.cold_tier)?,
+                false => Indexed::empty(budget()?, false)?,
+            };
+            if has_parts {
+                reserve_before_loading(&indexed.budget, &manifest);
+            }
+            let cold = Cold::load(&list, manifest.part_site(&*device), &indexed.budget)?;
+            Ok((indexed, cold))
+        };
+        let (indexed, cold) = match load(true) {
+            // The parts may fit without the index.
+            Err(Error::BudgetTooSmall { .. }) if has_parts => load(false)?,
+            loaded => loaded?,
+        };
+        let Indexed { index, budget, has_rows_of_log } = indexed;
         let recovered = match newest {
             None => None,
             Some(_) => Some(recover(&checkpoints, &manifest, &*device)?),
         };
-        if has_parts {
-            reserve_before_loading(&budget, &manifest);
-        }
-        let cold = Cold::load(&list, manifest.part_site(&*device), &budget)?;
         // A process that crashed may have written log beyond `manifest.log_end`, and parts. No
         // checkpoint needs these bytes.
         device.truncate(manifest.log_end)?;
@@ -255,9 +271,15 @@ struct Indexed {
     has_rows_of_log: bool,
 }
 
+impl Indexed {
+    fn empty(budget: Budget, has_rows_of_log: bool) -> Result<Self> {
+        Ok(Indexed { index: Index::new(&budget)?, budget: Arc::new(budget), has_rows_of_log })
+    }
+}
+
 /// Loads the index from `images`, or makes an empty one without images. In a bank that has parts or
-/// may get some, an index that does not fit the budget stays empty. So does an index that leaves
-/// parts too little memory.
+/// may get some, an index that does not fit the budget stays empty. In a bank with parts, an index
+/// that leaves them too little memory stays empty, too.
 ///
 /// # Errors
 /// The errors of `budget`, which makes a budget, and of [`Index::load`].
@@ -267,20 +289,18 @@ fn index_of(
     has_parts: bool,
     cold_tier: ColdTier,
 ) -> Result<Indexed> {
-    let first = Arc::new(budget()?);
-    let Some(images) = images else {
-        return Ok(Indexed { index: Index::new(&first)?, budget: first, has_rows_of_log: true });
-    };
+    let first = budget()?;
+    let Some(images) = images else { return Indexed::empty(first, true) };
     match Index::load(&images, &first) {
         Ok(index) if !has_parts || leaves_memory_to_parts(&first) => {
-            return Ok(Indexed { index, budget: first, has_rows_of_log: true });
+            Ok(Indexed { index, budget: Arc::new(first), has_rows_of_log: true })
         }
-        Err(Error::BudgetTooSmall { .. }) if has_parts || may_get_cold_tier(cold_tier, &first) => {}
-        Err(error) => return Err(error),
-        Ok(_) => {}
+        Ok(_) => Indexed::empty(budget()?, false),
+        Err(Error::BudgetTooSmall { .. }) if has_parts || may_get_cold_tier(cold_tier, &first) => {
+            Indexed::empty(budget()?, false)
+        }
+        Err(error) => Err(error),
     }
-    let budget = Arc::new(budget()?);
-    Ok(Indexed { index: Index::new(&budget)?, budget, has_rows_of_log: false })
 }
 
 /// Loads the blob of a checkpoint, and checks that the log has the last page that the checkpoint

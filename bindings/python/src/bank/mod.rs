@@ -76,7 +76,9 @@ mod vocabularies;
 ///         that has a cold tier keeps it, and programs older than format 7 can't open it. With
 ///         "never", a bank without a cold tier stays as it is. A bank with a cold tier that is
 ///         opened without "auto" has no such thread, unless compaction runs in the background: its
-///         log grows until `compact`. So a resumed run needs "auto" again. Default: "never".
+///         log grows until `compact`. So a resumed run needs "auto" again. With "auto", a bank
+///         whose index does not fit the budget opens, too: the opening first moves all rows of the
+///         log to the sorted files. Default: "never".
 ///
 /// Raises:
 ///     BudgetTooSmall: The budget is smaller than the bank needs. `needed_bytes` is the smallest

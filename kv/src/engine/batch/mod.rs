@@ -346,7 +346,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         while start < self.keys.len() {
             let end = self.keys.len().min(start + CHUNK_KEYS);
             if W::APPENDS && W::ROOM == Room::Awaited && self.core.headroom().is_far_ahead() {
-                self.await_space()?;
+                self.await_merges()?;
             }
             self.run_chunk(start, end)?;
             start = end;
@@ -549,6 +549,17 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
                 self.waits_no_more = true;
                 Ok(())
             }
+            done => done,
+        }
+    }
+
+    /// Waits for spills and merges, which are far behind. The batch may need no further page, so a
+    /// lack of room is no error here: the next page turn finds it.
+    #[cold]
+    fn await_merges(&mut self) -> Result<()> {
+        match self.await_space() {
+            Err(Error::QuotaExceeded { .. }) => Ok(()),
+            Err(error) if error.is_shortage() => Ok(()),
             done => done,
         }
     }

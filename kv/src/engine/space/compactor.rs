@@ -101,17 +101,20 @@ pub(crate) fn compact_all(core: &Core, marked: Option<&Marked>) -> Result<Compac
 }
 
 /// Moves all rows of the log to the cold tier, because the budget has no memory for their index.
-/// The index must be empty. Called before any other thread uses the store. A kept checkpoint still
-/// has the log, so nothing is lost if this fails.
+/// The index must be empty. Called before any batch runs. A kept checkpoint still has the log, so
+/// nothing is lost if this fails. The parts may exceed the quota until the next checkpoint.
 ///
 /// # Errors
-/// The errors of spills and merges; `BudgetTooSmall` if not even the parts' fewest fences fit.
+/// The errors of spills and merges. `DiskFull` if the disk would lack room for the next checkpoint,
+/// which alone gives the log's space back. `BudgetTooSmall` if not even the parts' fewest fences
+/// fit.
 pub(crate) fn move_whole_log(core: &Core) -> Result<()> {
     let log = &core.log;
     core.space.second_tier.store(true, Ordering::Relaxed);
     let mut compaction = Compaction::without_index(core);
     // The loop ends: each round moves `begin` towards the log's end, or merges runs to make memory.
     while log.begin() + log.page_bytes() <= log.flushed() {
+        core.headroom().check_disk()?;
         make_memory(core, &mut compaction)?;
         or_base_merge(core, &mut compaction, false, Compaction::spill)?;
         while merge_next(core, &mut compaction)? {}

@@ -82,7 +82,8 @@ pub(crate) struct Space {
     /// True if writers of a bank in two tiers were far ahead of spills and merges when a thread
     /// last checked.
     far_ahead: AtomicBool,
-    /// While the log ends below this address, no writer waits for spills and merges.
+    /// While the log ends below this address, no writer waits for spills and merges. The first of
+    /// several waiting writers to go on moves it, so the others go on, too.
     next_wait: AtomicU64,
     budget: Arc<Budget>,
     counters: Arc<Counters>,

@@ -53,13 +53,15 @@ pub enum ColdTier {
     /// The bank gets its cold tier when three things meet: the index has or needs more than a
     /// quarter of the memory budget, a part of the log is only on disk, and the budget is at least
     /// 1 MiB. From then on, a thread moves rows there and merges its files, also without
-    /// [`background`](CompactionOptions::background) compaction.
+    /// [`background`](CompactionOptions::background) compaction. If the index of a bank in one tier
+    /// does not fit the budget, the opening moves all rows of the log there.
     Auto,
     /// The bank gets its cold tier as with `Auto`. Without `background` compaction, rows move and
-    /// files merge only in [`Store::compact`](crate::Store::compact), and the bank starts no
-    /// thread for it.
+    /// files merge only in [`Store::compact`](crate::Store::compact) and in such an opening, and
+    /// the bank starts no thread for it.
     OnCompact,
-    /// The bank gets no cold tier. If it has one already, this is the same as `OnCompact`.
+    /// The bank gets no cold tier. If it has one already, this is the same as `OnCompact`: an
+    /// opening moves the log's rows if their index takes more than three eighths of the budget.
     #[default]
     Never,
 }

@@ -101,7 +101,8 @@ const DEBT_OF_WAITS: f64 = 1.5;
 /// A writer waits for one more unit for each increase of the debt by one divided by this number.
 const UNITS_PER_DEBT: f64 = 16.0;
 /// Most units that a writer waits for. Merges write about five bytes for each byte of the log; with
-/// four waits for each unit that the log grows, this number suffices for sixteen.
+/// four waits for each unit that the log grows, this number suffices for sixteen. A batch of rows
+/// of a KiB or more waits less often (`Batch::run`), so its debt may grow further.
 const AWAITED_UNITS_MAX: f64 = 4.0;
 
 /// What a bank in two tiers has in its log and in its runs, and the limits of both.

@@ -68,6 +68,12 @@ impl Headroom<'_> {
         self.lack().map_or(Ok(()), |lack| Err(self.error_of(lack)))
     }
 
+    /// # Errors
+    /// Returns `DiskFull` if the disk has no room for the next checkpoint.
+    pub(super) fn check_disk(&self) -> Result<()> {
+        self.lack_of_disk_for(0).map_or(Ok(()), |lack| Err(self.error_of(lack)))
+    }
+
     /// Returns the reason why the log may not take another page. `None` if it may.
     fn lack(&self) -> Option<Lack> {
         let lack = self.lack_of_quota().or_else(|| self.lack_of_disk());

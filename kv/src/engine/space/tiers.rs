@@ -18,8 +18,8 @@ use crate::sync::Ordering;
 /// number. Below that, rows are read in the order of their use, which takes fewer reads than the
 /// order of hashes (`docs/cold-tier.md`).
 const INDEX_PART: u64 = 4;
-/// A bank whose index was loaded with more than this number of eighths of the memory budget stays
-/// in one tier. Beside it there is no memory for parts, so no row could leave the log.
+/// An index of more than this number of eighths of the memory budget leaves parts no memory. A bank
+/// in one tier then stays in one tier. One with parts opens with an empty index (`store::open`).
 const INDEX_EIGHTHS_MAX: u64 = 3;
 /// Bytes of index that a row needs at the index's usual load.
 const INDEX_BYTES_PER_ROW: u64 = 15;

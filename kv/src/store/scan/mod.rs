@@ -209,9 +209,16 @@ impl Store {
         let images = self.checkpoints.images(&manifest).keep_open()?;
         let pin = LogPin::new(&core, manifest.log_begin);
         let list = self.checkpoints.parts(&manifest)?;
-        let view = core.cold.view_of(&list, manifest.part_site(&*core.log.device))?;
+        let view = core.cold.view_of(&list, manifest.part_site(&*core.log.device));
         drop(newest);
-        Scan::new((core, held), &manifest, images, table, (pin, Arc::new(view)))
+        let held = (Arc::clone(&core), held);
+        let begun =
+            view.and_then(|view| Scan::new(held, &manifest, images, table, (pin, Arc::new(view))));
+        begun.inspect_err(|_| {
+            // The call may have loaded parts that no scan has now.
+            core.remove_unneeded_parts();
+            core.log.allowance_changed();
+        })
     }
 }
 

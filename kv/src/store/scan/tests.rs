@@ -74,3 +74,26 @@ fn a_scan_keeps_the_parts_of_its_checkpoint() {
     assert_eq!(there(), 1);
     check(&bank);
 }
+
+/// The newest checkpoint has other parts than the present view, so a scan loads them. Then it
+/// fails, because the checkpoint lacks the table.
+#[test]
+fn a_scan_that_fails_gives_back_the_memory_of_parts() {
+    let mut random = Random(11);
+    let mut bank = Bank::new(4 << 20);
+    bank.fill(3, &mut random);
+    bank.store.checkpoint(b"").unwrap();
+    let core = bank.store.core();
+    let old: Vec<u64> = core.cold.view().parts().map(|part| part.head().number).collect();
+    let rows = bank.rows.clone().into_iter().filter(|(_, value)| value.is_some()).collect();
+    let base = bank.part(Kind::Base, (0, 3), (0, u64::MAX), &rows);
+    core.cold.publish(core.cold.view().changed(vec![base], &old));
+    core.remove_unneeded_parts();
+    let before = core.budget.cold_bytes();
+    let scan = bank.store.scan(bank.tables[0]).unwrap();
+    assert!(core.budget.cold_bytes() > before, "the scan has loaded parts");
+    drop(scan);
+    let new = bank.store.create_table("new", 8, b"").unwrap();
+    assert!(matches!(bank.store.scan(new), Err(crate::Error::NoSuchTable(_))));
+    assert_eq!(core.budget.cold_bytes(), before);
+}
