@@ -101,11 +101,7 @@ const RUST_TESTS: &str = "Rust tests";
 /// a time. If a long program ran last, it would run alone.
 const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
 
-/// The store's test programs in which the pins of threads make no difference to what is tested:
-/// what the store does after faults of the system.
-const WITHOUT_PINS: [&str; 3] = ["faults", "file_handles", "changed_root"];
-
-/// Returns a run of every test program. The store's other programs run a second time with
+/// Returns a run of every test program. The store's programs run a second time with
 /// `EMBANK_PINS=portable`, which makes the store use the pins of kernels without membarrier(2). The
 /// programs of `embank` run a second time with `EMBANK_TEST_PART_KEYS=64`, which makes a bank
 /// divide the small batches of these tests among threads.
@@ -121,9 +117,10 @@ fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let mut runs = Vec::new();
     for program in programs {
         runs.push(program.run_with(&[]));
-        // `forks_under_load` is left out, because each of its tests sets the variable itself.
-        let has_pins = !WITHOUT_PINS.iter().any(|name| program.is_named(name));
-        if program.is_in(&store) && has_pins && !program.is_named("forks_under_load") {
+        // `forks_under_load` is left out, because each of its tests sets the variable itself, and
+        // `faults`, because an error of the device takes the same way with both kinds of pins.
+        let runs_once = program.is_named("forks_under_load") || program.is_named("faults");
+        if program.is_in(&store) && !runs_once {
             runs.push(program.run_with(&[("EMBANK_PINS", "portable")]));
         }
         // Without the variable, batches of these tests are too small to be shared among threads.

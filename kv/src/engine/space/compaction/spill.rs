@@ -182,6 +182,7 @@ impl Compaction<'_> {
             loop {
                 let verdict = match has_index {
                     true => verdict(index, &mut pass.candidates, row.hash, address),
+                    // Needs no entry of the index, and moves the record as a current one.
                     false => Verdict::Chained,
                 };
                 match verdict {
