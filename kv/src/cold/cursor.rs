@@ -25,11 +25,15 @@ pub(crate) struct Cursor<D> {
     device: D,
     /// Rows with a lower hash are left out.
     from: u64,
+    /// Reads ahead end here.
+    ahead_end: u64,
     /// Bytes that were read. It grows for a block that is longer.
     unit: AlignedBuffer,
     /// The address of `unit`, and its bytes that have been read.
     unit_address: u64,
     unit_bytes: usize,
+    /// Bytes of `unit` after these that a read ahead brings.
+    ahead_bytes: usize,
     /// The present block: its offset in `unit` and its length.
     block: std::ops::Range<usize>,
     /// The address of the block after the present one.
@@ -50,18 +54,29 @@ impl<D: Deref<Target: Device>> Cursor<D> {
         let unit_bytes = (unit_bytes / block_bytes).max(1) * block_bytes;
         let unit_bytes = unit_bytes.min(part.data_bytes() as usize);
         Cursor {
+            ahead_end: part.data_end(),
             part,
             device,
             from,
             unit: AlignedBuffer::zeroed(unit_bytes),
             unit_address: 0,
             unit_bytes: 0,
+            ahead_bytes: 0,
             block: 0..0,
             next_block,
             rows_left: 0,
             next_row: 0,
             row: None,
         }
+    }
+
+    /// Says that the caller needs no row with a higher hash than `last`. The cursor then does not
+    /// read ahead what it can do without.
+    pub(crate) fn ends_at(self, last: u64) -> Self {
+        let Some(next) = last.checked_add(1) else { return self };
+        let block_bytes = 1 << self.part.head().block_bits;
+        let ahead_end = (self.part.address_from(next) + block_bytes).min(self.part.data_end());
+        Cursor { ahead_end, ..self }
     }
 
     /// Goes to the next row and returns it. `None` after the last one.
@@ -106,6 +121,43 @@ impl<D: Deref<Target: Device>> Cursor<D> {
     pub(crate) fn row(&self) -> Option<ColdRow<'_>> {
         let (order, place) = self.row.as_ref()?;
         place.row(order.0, &self.unit[self.block.clone()])
+    }
+
+    /// True if the next step reads from the device.
+    #[inline]
+    pub(crate) fn is_drained(&self) -> bool {
+        self.rows_left == 0 && self.bytes_left() == 0 && self.next_block < self.part.data_end()
+    }
+
+    /// Returns the bytes after the present block that have been read.
+    fn bytes_left(&self) -> usize {
+        (self.unit_address + self.unit_bytes as u64).saturating_sub(self.next_block) as usize
+    }
+
+    /// Returns a read of the blocks after those that have been read, if the cursor has room for at
+    /// least half of its bytes. If `keeps_row` is true, the present row stays.
+    /// [`note_ahead`](Self::note_ahead) must follow the read.
+    pub(crate) fn read_ahead(&mut self, keeps_row: bool) -> Option<Read<'_>> {
+        let left = self.bytes_left();
+        let kept = if keeps_row || self.rows_left > 0 { self.block.len() + left } else { left };
+        let next = self.next_block + left as u64;
+        let rest = self.ahead_end.saturating_sub(next);
+        let room = (self.unit.len() - kept).min(rest as usize);
+        if kept > self.unit.len() / 2 || room == 0 {
+            return None;
+        }
+        // The kept bytes end where the read begins.
+        let start = self.unit_bytes - kept;
+        self.unit.copy_within(start..start + kept, 0);
+        self.unit_address = next - kept as u64;
+        self.block = 0..self.block.end.saturating_sub(start);
+        (self.unit_bytes, self.ahead_bytes) = (kept, room);
+        Some(Read { offset: next, buffer: &mut self.unit[kept..kept + room] })
+    }
+
+    /// Must be called after the read of [`read_ahead`](Self::read_ahead) has succeeded.
+    pub(crate) fn note_ahead(&mut self) {
+        self.unit_bytes += std::mem::take(&mut self.ahead_bytes);
     }
 
     /// Returns the error of the present block, which is damaged as `what` says.

@@ -101,6 +101,8 @@ struct Source<'d> {
     head: Option<RowOrder>,
     /// Rows with a lower hash do not take part.
     from: u64,
+    /// Rows with a higher hash do not take part.
+    last: u64,
     /// Bytes that are read at a time.
     unit_bytes: usize,
     /// Places of `Merge::merged` that lie before the next row.
@@ -215,9 +217,9 @@ impl<'d> Merge<'d> {
         let span = part_span_bytes(site.segment_size_bytes);
         let part_bytes = all_bytes.div_ceil(count.max(1)).min(span);
         let merged = base.iter().map(|part| (part.head().hashes.clone(), *part.head().runs.end()));
-        let first = *hashes.start();
+        let (first, last) = (*hashes.start(), *hashes.end());
         let unit_bytes = (target.cursors_bytes / sources.len().max(1)).min(CURSOR_BYTES_MAX);
-        let source = |parts| Source::new(parts, first, unit_bytes);
+        let source = |parts| Source::new(parts, first, last, unit_bytes);
         let sources: Vec<_> = sources.into_iter().map(source).collect();
         let mut merge = Merge {
             site,
@@ -245,11 +247,30 @@ impl<'d> Merge<'d> {
             },
             has_failed: false,
         };
+        merge.read_ahead(None)?;
         for source in 0..merge.sources.len() {
             merge.step(source)?;
         }
         merge.play();
         Ok(merge)
+    }
+
+    /// Reads the next blocks of all sources that have room for them, at the same time. One after
+    /// the other, the reads would take most of the merge's time. The source `passed` does not need
+    /// its present row any more.
+    #[cold]
+    fn read_ahead(&mut self, passed: Option<usize>) -> Result<()> {
+        let device = self.site.device;
+        let mut reads = Vec::with_capacity(self.sources.len());
+        for (i, source) in self.sources.iter_mut().enumerate() {
+            source.open(device);
+            let cursor = source.cursor.as_mut();
+            reads.extend(cursor.and_then(|cursor| cursor.read_ahead(passed != Some(i))));
+        }
+        device.read_many_behind(&mut reads)?;
+        let cursors = self.sources.iter_mut().filter_map(|source| source.cursor.as_mut());
+        cursors.for_each(PartCursor::note_ahead);
+        Ok(())
     }
 
     /// Returns the numbers of all parts that the merge has begun. If the caller abandons the merge,
@@ -465,13 +486,16 @@ impl<'d> Merge<'d> {
     /// Goes to the next row of a source that takes part in the merge.
     #[inline]
     fn step(&mut self, source: usize) -> Result<()> {
+        if self.sources[source].cursor.as_ref().is_some_and(PartCursor::is_drained) {
+            self.read_ahead(Some(source))?;
+        }
         let source = &mut self.sources[source];
         // The loop ends at the source's end.
         loop {
             source.step(self.site.device)?;
             let Some((hash, table, _)) = source.head else { return Ok(()) };
             if hash > *self.hashes.end() {
-                source.head = None;
+                (source.head, source.cursor) = (None, None);
                 source.parts.clear();
                 return Ok(());
             }
@@ -507,14 +531,14 @@ fn log_of<'h>(heads: impl Iterator<Item = &'h PartHead> + Clone) -> Range<u64> {
 }
 
 impl<'d> Source<'d> {
-    /// The source has rows from the hash `from` on.
-    fn new(parts: Parts, from: u64, unit_bytes: usize) -> Self {
+    /// The source has rows with the hashes from `from` to `last`.
+    fn new(parts: Parts, from: u64, last: u64, unit_bytes: usize) -> Self {
         let heads = parts.iter().map(|part| part.head());
         let run = heads.clone().filter(|head| head.kind == Kind::Run);
         let run = run.map(|head| *head.runs.end()).max();
         debug_assert!(heads.is_sorted_by(|a, b| a.hashes.end() < b.hashes.start()));
         let parts = parts.into_iter().filter(|part| *part.head().hashes.end() >= from).collect();
-        Source { run, parts, cursor: None, head: None, from, unit_bytes, passed: 0 }
+        Source { run, parts, cursor: None, head: None, from, last, unit_bytes, passed: 0 }
     }
 
     /// Returns the next row. There must be one.
@@ -527,18 +551,28 @@ impl<'d> Source<'d> {
     /// Goes to the next row.
     #[inline]
     fn step(&mut self, device: &'d dyn Device) -> Result<()> {
+        self.open(device);
         // The loop ends with the last part.
-        loop {
-            if let Some(cursor) = &mut self.cursor {
-                self.head = cursor.step()?;
-                if self.head.is_some() {
-                    return Ok(());
-                }
-                self.cursor = None;
+        while let Some(cursor) = &mut self.cursor {
+            self.head = cursor.step()?;
+            if self.head.is_some() {
+                return Ok(());
             }
-            self.head = None;
-            let Some(part) = self.parts.pop_front() else { return Ok(()) };
-            self.cursor = Some(part.cursor_from(device, self.from, self.unit_bytes));
+            self.cursor = None;
+            self.open(device);
+        }
+        self.head = None;
+        Ok(())
+    }
+
+    /// Goes to the next part, if the source has no cursor.
+    #[inline]
+    fn open(&mut self, device: &'d dyn Device) {
+        if self.cursor.is_none()
+            && let Some(part) = self.parts.pop_front()
+        {
+            let cursor = part.cursor_from(device, self.from, self.unit_bytes);
+            self.cursor = Some(cursor.ends_at(self.last));
         }
     }
 

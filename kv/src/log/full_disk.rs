@@ -19,7 +19,8 @@
 //! therefore leave some frames free ([`TurnFor::frames_left`]). If all frames were in use when the
 //! disk filled up, no frame is free for compaction.
 
-use super::{FREE_FRAMES_WANTED, Log, State};
+use super::regions::FREE_FRAMES_WANTED;
+use super::{Log, State};
 use crate::error::{Error, Result, Want};
 use crate::sync::{Ordering, Planted, planted};
 

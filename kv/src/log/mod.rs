@@ -20,19 +20,23 @@
 //! ends the tail's page and moves `read_only` to the tail, while no thread is pinned.
 //!
 //! **Invariants.**
-//! 1. `head <= flushed <= read_only <= tail`, `settled <= read_only` and `begin <= flushed`. All of
-//!    them only grow. `begin` passes `head` if the whole log is in memory. No row lies below
-//!    `begin`, because compaction has moved the rows to the tail. A reader ignores index entries
+//! 1. `head <= flushed <= read_only <= tail` and `settled <= read_only`. `begin` is at most the
+//!    higher of `flushed` and `settled`. All of them only grow. No row lies below `begin`, because
+//!    compaction has moved the rows to the tail or to the cold tier. A reader ignores index entries
 //!    and links that lead below `begin`.
 //! 2. A thread uses the `head` and `read_only` that it loaded after it pinned. Until it has
 //!    unpinned, no frame at or above that head is reused, and no page at or above that read-only
 //!    boundary is written.
-//! 3. When a page is written, every record in it is complete, and later only the record's clock
+//! 3. When a page is settled, every record in it is complete, and later only the record's clock
 //!    word changes.
+//! 4. A page in `begin..flushed` is on the device. So is each page of a checkpoint's log: the
+//!    writer leaves a page out only if `begin` has passed it, and only above the last cut. A read
+//!    of a page that was left out fails like the read of a page that was freed.
 
 mod full_disk;
 pub(crate) mod page;
 mod reading;
+mod regions;
 #[cfg(test)]
 mod tests;
 pub(crate) mod view;
@@ -58,14 +62,7 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Pl
 pub(crate) use full_disk::TurnFor;
 use full_disk::{FullDisk, Request};
 use page::PAGE_HEADER_BYTES;
-
-/// Number of frames that the writer keeps free, so that a page turn rarely waits.
-const FREE_FRAMES_WANTED: u64 = 2;
-
-/// A page is at its last call during this many page turns before its eviction: `retention` then
-/// copies its frequently used rows. One page is filled during the last call, and the copies may
-/// fill another.
-const LAST_CALL_PAGES: u64 = 2;
+use regions::Regions;
 
 /// Number of pages that `settle_oldest` settles early. A waiting batch calls `settle_oldest` if the
 /// log has reached its quota and compaction finds no page on the device.
@@ -106,6 +103,8 @@ pub(crate) struct Log {
     shifts: Box<[AtomicU64]>,
     /// Bytes in use of each full page in memory, with the same indexes as `shifts`.
     used_bytes: Box<[AtomicU32]>,
+    /// The pages of a spill, if rows go to the cold tier from memory. Otherwise 0.
+    spill_pages: AtomicU64,
     state: Mutex<State>,
     writer_wake: Condvar,
     frame_freed: Condvar,
@@ -175,8 +174,38 @@ struct State {
     /// The writer settles and writes all pages below this number, even those that are new enough to
     /// stay mutable.
     settle_below: u64,
+    /// A checkpoint needs all pages below this number. The writer writes them even if `begin` has
+    /// passed them since.
+    cut_page: u64,
+    /// The pages that were not written, because `begin` passed them first.
+    unwritten: Unwritten,
     disk: FullDisk,
     shutdown: bool,
+}
+
+/// The bytes of pages that were not written. All such pages between two cuts lie below the log's
+/// beginning at the second cut.
+#[derive(Debug, Default)]
+struct Unwritten {
+    /// For each cut that such pages follow, the cut, the end of the last such page, and the bytes.
+    after_cuts: Vec<(u64, u64, u64)>,
+}
+
+impl Unwritten {
+    fn add(&mut self, cut: u64, pages: std::ops::Range<u64>) {
+        let bytes = pages.end - pages.start;
+        match self.after_cuts.last_mut() {
+            Some(last) if last.0 == cut => (last.1, last.2) = (pages.end, last.2 + bytes),
+            _ => self.after_cuts.push((cut, pages.end, bytes)),
+        }
+    }
+
+    /// Returns the bytes that belong to space above `freed`, the address below which all space has
+    /// been given back.
+    fn bytes_above(&mut self, freed: u64) -> u64 {
+        self.after_cuts.retain(|&(_, end, _)| end > freed);
+        self.after_cuts.iter().map(|&(.., bytes)| bytes).sum()
+    }
 }
 
 impl State {
@@ -231,6 +260,7 @@ impl Log {
             frames: Region::reserve((frames_max as usize) << page_bits, budget.huge_pages())?,
             shifts: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             used_bytes: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            spill_pages: AtomicU64::new(0),
             state: Mutex::default(),
             writer_wake: Condvar::new(),
             frame_freed: Condvar::new(),
@@ -281,7 +311,7 @@ impl Log {
 
     /// All records below the returned address are complete, and later only their clock words
     /// change.
-    fn settled(&self) -> u64 {
+    pub(crate) fn settled(&self) -> u64 {
         // Acquire: pairs with the writer's Release stores, each after a barrier.
         self.settled.load(Ordering::Acquire).max(self.flushed())
     }
@@ -290,9 +320,33 @@ impl Log {
     /// `retention` copies their often used rows. All of these pages are settled.
     pub(crate) fn last_call(&self) -> u64 {
         let pages = (self.tail.load(Ordering::Relaxed) >> 32) + 1;
-        let end = (pages + FREE_FRAMES_WANTED + LAST_CALL_PAGES)
-            .saturating_sub(self.budget.frames_allowed());
+        let end = pages.saturating_sub(self.regions().before_last_call);
         (end << self.page_bits).min(self.settled())
+    }
+
+    fn regions(&self) -> Regions {
+        // Relaxed: with an old value, a few pages are written that need not be.
+        let spill_pages = self.spill_pages.load(Ordering::Relaxed);
+        Regions::of(self.budget.frames_allowed(), self.page_bytes(), spill_pages)
+    }
+
+    /// Makes the log spill from memory: the rows of the oldest pages go to the cold tier, a spill
+    /// has the rows of `spill_pages` pages, and the writer writes pages late.
+    pub(crate) fn spill_from_memory(&self, spill_pages: u64) {
+        self.spill_pages.store(spill_pages, Ordering::Relaxed);
+    }
+
+    /// Returns the lengths in bytes at which the log spills from memory, and at which its pages
+    /// must be written because no spill came. `None` if its pages are written as they settle.
+    pub(crate) fn bytes_before_spill(&self) -> Option<(u64, u64)> {
+        let (spill, write) = self.regions().before_spill?;
+        Some((spill << self.page_bits, write << self.page_bits))
+    }
+
+    /// Returns the bytes of pages above `freed` that were never written. `freed` is the address
+    /// below which all space has been given back.
+    pub(crate) fn unwritten_bytes(&self, freed: u64) -> u64 {
+        self.state.lock().unwritten.bytes_above(freed)
     }
 
     /// Calls `visit` for each record from address `from` to the end of the page, or until `visit`
@@ -350,13 +404,19 @@ impl Log {
     /// Moves the log's beginning up to an address below which no row is left. Only compaction calls
     /// this.
     pub(crate) fn set_begin(&self, begin: u64) {
-        debug_assert!(self.begin() <= begin && begin <= self.flushed());
+        debug_assert!(self.begin() <= begin && begin <= self.settled());
         // Release: pairs with the Acquire load in `view`. Compaction's moves come before this
         // store.
         self.begin.store(begin, Ordering::Release);
+        if begin > self.flushed() {
+            // The writer may evict the pages. Under the lock, so that it does not miss the wake-up.
+            let _state = self.state.lock();
+            self.writer_wake.notify_one();
+        }
     }
 
-    /// Returns an address below which all pages are on the device. The pages need not be synced.
+    /// Returns an address below which all pages are on the device, or lie below `begin`. The pages
+    /// need not be synced.
     pub(crate) fn flushed(&self) -> u64 {
         self.flushed.load(Ordering::Acquire)
     }
@@ -550,7 +610,8 @@ impl Log {
         self.read_only.fetch_max(end, Ordering::Release);
         // The writer thread can write the pages that the cut has settled, and batches can turn
         // pages again.
-        let _state = self.state.lock();
+        let mut state = self.state.lock();
+        state.cut_page = end >> self.page_bits;
         self.frame_freed.notify_all();
         self.writer_wake.notify_one();
         Ok(Address::new(end))
@@ -576,18 +637,21 @@ impl Log {
         Ok(())
     }
 
-    /// Makes the writer settle the oldest pages of the mutable region early and write them, so that
-    /// compaction can read them. Returns false if the tail's page is the only unwritten page. Does
-    /// not wait.
+    /// Makes the writer settle the oldest pages of the mutable region early, and write them unless
+    /// the log spills from memory, so that compaction can read them. Returns false if the tail's
+    /// page is the only page that compaction cannot read. Does not wait.
     pub(crate) fn settle_oldest(&self) -> bool {
         let tail = self.tail.load(Ordering::Relaxed) >> 32;
-        let flushed = self.flushed() >> self.page_bits;
+        let readable = match self.bytes_before_spill() {
+            Some(_) => self.settled(),
+            None => self.flushed(),
+        } >> self.page_bits;
         let mut state = self.state.lock();
-        if flushed < tail && state.settle_below <= flushed {
-            state.settle_below = tail.min(flushed + SETTLED_EARLY_PAGES);
+        if readable < tail && state.settle_below <= readable {
+            state.settle_below = tail.min(readable + SETTLED_EARLY_PAGES);
         }
         self.writer_wake.notify_one();
-        flushed < tail
+        readable < tail
     }
 
     /// Returns the error of an earlier failed write, or the error of a log that is open read-only.

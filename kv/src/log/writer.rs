@@ -18,7 +18,8 @@
 use std::time::{Duration, Instant};
 
 use super::page;
-use super::{FREE_FRAMES_WANTED, LAST_CALL_PAGES, Log, State};
+use super::regions::FREE_FRAMES_WANTED;
+use super::{Log, State};
 use crate::device::AlignedBuffer;
 use crate::epoch;
 use crate::error::{Error, Result};
@@ -35,27 +36,12 @@ fn rest_after(took: Duration) -> Duration {
     took.min(REST_MAX)
 }
 
-/// Returns the number of pages of the mutable region for `frames_allowed` frames. The read-only
-/// region has an eighth of the frames, and at least enough pages for writing and for pages at their
-/// last call.
-///
-/// Lookahead keeps announced rows in memory: between its reads, its thread copies unused rows that
-/// have reached the read-only region back to the tail. The region must be long enough that the
-/// thread finds such a row before the row is evicted.
-fn mutable_pages(frames_allowed: u64) -> u64 {
-    // The free frames count as part of the read-only region, because the writer gets them by
-    // evicting the oldest pages of that region.
-    let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
-    let read_only = (frames_allowed / 8).max(last_call).max(FREE_FRAMES_WANTED);
-    // Saturating: fewer than two frames may be allowed while the read cache still has memory that
-    // the index or a scan has taken.
-    frames_allowed.saturating_sub(read_only)
-}
-
 /// The next boundaries, as page numbers.
 struct Plan {
     read_only: u64,
     head: u64,
+    /// The writer writes the settled pages below this one.
+    write_end: u64,
 }
 
 impl Log {
@@ -99,6 +85,7 @@ impl Log {
                 MutexGuard::unlocked(&mut state, &give_way);
                 continue;
             }
+            self.leave_out(&mut state);
             if self.poison.get().is_none() {
                 let mut plan = self.plan(&state);
                 let page = |boundary: u64| boundary >> self.page_bits;
@@ -111,7 +98,7 @@ impl Log {
                     plan.read_only = read_only;
                 }
                 if plan.read_only > read_only
-                    || may_write && page(self.flushed.load(Ordering::Relaxed)) < read_only
+                    || may_write && page(self.flushed.load(Ordering::Relaxed)) < plan.write_end
                     || plan.head > page(self.head.load(Ordering::Relaxed))
                 {
                     return Some(plan);
@@ -121,20 +108,40 @@ impl Log {
         }
     }
 
+    /// Leaves out the pages that the log's beginning has passed before they were written.
+    fn leave_out(&self, state: &mut State) {
+        let flushed = self.flushed.load(Ordering::Relaxed);
+        let cut = state.cut_page << self.page_bits;
+        let begin = self.begin();
+        // The pages below a cut belong to a checkpoint, which may have a lower beginning.
+        if flushed < begin && (flushed >= cut || planted(Planted::CutUnwritten)) {
+            state.unwritten.add(cut, flushed..begin);
+            // Release: pairs with the Acquire load in `flushed`.
+            self.flushed.store(begin, Ordering::Release);
+            // On a full disk, the first of these pages is the one that could not be written. No
+            // attempt writes it any more, so the calls that wait for an attempt go on.
+            self.note_written(state);
+        }
+    }
+
     fn plan(&self, state: &State) -> Plan {
         let allowed = self.budget.frames_allowed();
+        let regions = self.regions();
         let tail = self.tail.load(Ordering::Relaxed) >> 32;
-        let old = (tail + 1).saturating_sub(mutable_pages(allowed));
-        let read_only = old
-            .max(state.settle_below)
-            .max(self.read_only.load(Ordering::Relaxed) >> self.page_bits)
-            .min(tail);
+        let old = (tail + 1).saturating_sub(regions.mutable);
+        let settled = self.read_only.load(Ordering::Relaxed) >> self.page_bits;
+        let read_only = old.max(state.settle_below).max(settled).min(tail);
         // Evicts as many pages as needed for `frames_wanted` free frames within the allowance.
         let in_use = self.budget.frames() - state.free.len() as u64;
         let evict = (in_use + state.frames_wanted()).saturating_sub(allowed);
         let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
         let flushed = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
-        Plan { read_only, head: (head + evict).min(flushed) }
+        let write_end = match regions.before_spill {
+            // On a full disk there is always a page with which an attempt can be made.
+            Some(_) if !state.disk.is_full() => state.cut_page.max(head + evict).min(settled),
+            _ => settled,
+        };
+        Plan { read_only, head: (head + evict).min(flushed), write_end }
     }
 
     /// Moves both boundaries, waits until no thread acts on the old ones, and frees the frames of
@@ -158,6 +165,10 @@ impl Log {
         }
         if let Some(told) = self.lookahead.0.get() {
             told();
+        }
+        if self.bytes_before_spill().is_some() {
+            // A spill can read the settled pages.
+            self.compactor.raise();
         }
     }
 
@@ -210,14 +221,15 @@ impl Log {
         self.plan(state).head > head || self.budget.cache_bytes_over() > 0
     }
 
-    /// Writes settled pages to the device. Ends when all are written, when frames can be freed, or
-    /// when the cache must shrink. A checkpoint settles all pages in memory at once. While memory
-    /// has room, the writer therefore rests after each page for the time that the page took, and
-    /// leaves processor and drive to the batches.
+    /// Writes settled pages to the device. Ends when those are written that have to be, when frames
+    /// can be freed, or when the cache must shrink. A checkpoint settles all pages in memory at
+    /// once. While memory has room, the writer therefore rests after each page for the time that
+    /// the page took, and leaves processor and drive to the batches.
     fn write_settled(&self, image: &mut AlignedBuffer) -> Result<()> {
         // Acquire: pairs with the Release of the boundary by this thread or by a cut. A cut runs
         // after all batches have unpinned.
-        let end = self.read_only.load(Ordering::Acquire) >> self.page_bits;
+        let settled = self.read_only.load(Ordering::Acquire) >> self.page_bits;
+        let end = self.plan(&self.state.lock()).write_end.min(settled);
         let mut page = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
         let mut tail = self.tail.load(Ordering::Relaxed);
         while page < end {

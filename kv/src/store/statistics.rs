@@ -68,7 +68,7 @@ fn gauge(core: &Core, stats: &mut StoreStats) {
     stats.log_read_only = view.read_only;
     stats.log_tail = core.log.tail_address();
     stats.log_disk_bytes = core.space.disk_bytes(&core.log);
-    stats.log_held_bytes = view.begin.saturating_sub(core.space.freed());
+    stats.log_held_bytes = core.headroom().held_log_bytes();
     stats.page_size_bytes = core.log.page_bytes();
     gauge_cold(core, stats);
     stats.log_address_left_bytes = core.log.address_left_bytes();

@@ -62,6 +62,9 @@ pub(crate) enum Planted {
     /// Compaction moves the log's beginning past a page before it has copied the page's rows to the
     /// tail.
     BeginEarly,
+    /// The writer thread leaves pages out that a checkpoint needs, because the log's beginning has
+    /// passed them since.
+    CutUnwritten,
     /// A spill moves the log's beginning before searches can see the run with the rows.
     SpillBeginFirst,
     /// A spill moves rows with outstanding Gets to the cold tier, where they lose their clocks.

@@ -128,6 +128,8 @@ pub(super) fn store_counters(stats: &StoreStats) -> Named<u64> {
         ("disk_reads", stats.disk_reads),
         ("disk_read_bytes", stats.disk_read_bytes),
         ("disk_write_bytes", stats.disk_write_bytes),
+        ("cold_blocks_read", stats.cold_blocks_read),
+        ("cold_false_reads", stats.cold_false_reads),
         ("page_waits", stats.page_waits),
     ]
     .map(|(name, count)| (name.to_owned(), count))

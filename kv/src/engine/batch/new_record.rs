@@ -76,12 +76,12 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     /// It is not enough that the bucket's matching slots are those that the search saw. Another
     /// thread may have given the key a record, which then went to the cold tier, and its entry was
     /// removed. So the log's beginning must not have passed the address up to which the log was
-    /// flushed before the search. A record that was published after the search lies above that
-    /// address: pages below it were written after their writers had unpinned.
+    /// settled before the search. A record that was published after the search lies above that
+    /// address: pages below it were settled after their writers had unpinned.
     pub(super) fn insert(&self, new: RecordRef<'_>, hash: u64, searched: &Searched) -> bool {
-        let Searched { entries, flushed } = searched;
+        let Searched { entries, settled } = searched;
         let link = |previous| new.set_link(new.link().with_previous(previous));
-        let still = || self.core.log.begin() <= *flushed || planted(Planted::InsertStale);
+        let still = || self.core.log.begin() <= *settled || planted(Planted::InsertStale);
         let core = self.core;
         let done = core.index.insert(&core.budget, hash, entries, new.address(), link, still);
         done == Inserted::Yes

@@ -28,8 +28,8 @@ const _: () = assert!(
 #[derive(Debug, Clone, Default)]
 pub(super) struct Searched {
     pub(super) entries: Candidates,
-    /// `Log::flushed` before the search.
-    pub(super) flushed: u64,
+    /// `Log::settled` before the search.
+    pub(super) settled: u64,
 }
 
 /// A key whose search continues at `address` on disk.

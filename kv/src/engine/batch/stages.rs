@@ -268,7 +268,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         loop {
             let mut searched = std::mem::take(&mut self.scratch.searched);
             // Loaded before the index, as `insert` requires.
-            searched.flushed = self.core.log.flushed();
+            searched.settled = self.core.log.settled();
             self.core.index.candidates(hash, &mut searched.entries);
             let step = match self.walk(self.keys[i], &searched.entries, view) {
                 Walk::Found(place) => self.on_record(i, place, view),

@@ -67,8 +67,9 @@ pub(crate) struct Dues {
     pub(crate) base_bytes: u64,
     /// The bytes of runs that the base lacks.
     pub(crate) run_bytes: u64,
-    /// True if there are more runs than a scan can surely merge.
-    pub(crate) has_too_many_runs: bool,
+    pub(crate) runs: usize,
+    /// The number of runs that a scan can surely merge.
+    pub(crate) runs_max: usize,
     pub(crate) consolidation: Option<Due>,
     /// The bytes of the runs that the consolidation joins.
     pub(crate) consolidated_bytes: u64,
@@ -93,6 +94,11 @@ struct RunShape {
 }
 
 impl Dues {
+    /// True if there are more runs than a scan can surely merge.
+    pub(crate) fn has_too_many_runs(&self) -> bool {
+        self.runs > self.runs_max
+    }
+
     /// Returns what is due in `view`. The next base merge begins at the hash `cursor`, and joins
     /// parts until they have `joined_bytes`.
     pub(crate) fn of(
@@ -132,7 +138,8 @@ impl Dues {
         Dues {
             base_bytes: base.iter().map(|part| part.bytes).sum(),
             run_bytes: of_runs.map(|part| lacking_bytes(part, base)).sum(),
-            has_too_many_runs: runs.len() > limits.all,
+            runs: runs.len(),
+            runs_max: limits.all,
             consolidated_bytes: consolidated.map_or(0, bytes_of),
             consolidation: consolidated.and_then(|runs| {
                 let (newest, oldest) = (runs.first()?, runs.last()?);
@@ -255,7 +262,9 @@ mod tests {
         let dues = due(&base([5, 4, 3, 2]), &runs, 0);
         assert_eq!((dues.base_bytes, dues.run_bytes), (400, 30 + 20 + 10));
         assert_eq!(due(&[], &runs, 0).run_bytes, 120, "without a base");
-        assert_eq!(due(&base([5; 4]), &runs, 0), Dues { base_bytes: 400, ..Dues::default() });
+        let dues = due(&base([5; 4]), &runs, 0);
+        assert_eq!((dues.base_bytes, dues.run_bytes, dues.runs), (400, 0, 3));
+        assert_eq!((dues.consolidation, dues.base_merge), (None, None));
     }
 
     #[test]
@@ -311,7 +320,8 @@ mod tests {
         let of = |level, all| {
             let limits = RunLimits { level, all };
             let dues = Dues::of_shapes(&[], &runs, (0, 0), limits, &Spared::default());
-            (dues.consolidation, dues.consolidated_bytes, dues.has_too_many_runs)
+            let has_too_many_runs = dues.has_too_many_runs();
+            (dues.consolidation, dues.consolidated_bytes, has_too_many_runs)
         };
         assert_eq!(of(6, 5), (None, 0, false));
         assert_eq!(of(6, 4), (None, 0, true));

@@ -31,21 +31,21 @@ pub struct Compacted {
 /// The uncounted versions that were written before a moment.
 #[derive(Debug)]
 pub(crate) struct Marked {
-    /// The versions that the log has lie below this address, on the device.
+    /// The versions that the log has lie below this address, in settled pages.
     pub(crate) end: Address,
     /// For each table with such versions the number of all that were written.
     pub(crate) tables: Vec<(TableId, u64)>,
 }
 
-/// Makes one pass of compaction over the pages of the log that are on the device now. Then counts
+/// Makes one pass of compaction over the pages of the log that compaction can read now. Then counts
 /// the rows of `marked`.
 pub(crate) fn compact_all(core: &Core, marked: Option<&Marked>) -> Result<Compacted> {
     let Core { log, space, .. } = core;
     log.check_poison()?;
-    let end = log.flushed();
+    core.headroom().decide_tiers();
+    let end = core.headroom().readable();
     let freed = space.freed();
     let mut done = Compacted::default();
-    core.headroom().decide_tiers();
     let mut compaction = Compaction::begin(core);
     space.signal.state.lock().stopped = None;
     let has_two_tiers = core.headroom().has_two_tiers();
@@ -288,8 +288,12 @@ fn pace(core: &Core, bytes: u64) {
 /// two tiers, and has read or written `bytes` bytes. Rests longer if there is a throttle.
 pub(super) fn rest(core: &Core, bytes: u64, worked: Duration) {
     let rest = core.headroom().debt(&mut core.space.signal.state.lock()).rest_after(worked);
-    // A writer that waits for a unit of work ends the rest.
-    let is_late = |state: &mut CompactorState| core.headroom().debt(state).makes_writers_wait();
+    // A writer that waits for a unit of work ends the rest. So does a spill that is due, because
+    // its pages would soon have to be written.
+    let is_late = |state: &mut CompactorState| {
+        let headroom = core.headroom();
+        headroom.debt(state).makes_writers_wait() || headroom.is_spill_due(state, false)
+    };
     match throttled(core, bytes) {
         Duration::ZERO => pause(core, rest, is_late),
         throttled => pause(core, rest.max(throttled), |_| false),

@@ -157,7 +157,8 @@ impl Space {
 
     /// Returns the number of bytes of log that are on the device.
     pub(crate) fn disk_bytes(&self, log: &Log) -> u64 {
-        log.flushed().saturating_sub(self.freed())
+        let freed = self.freed();
+        log.flushed().saturating_sub(freed + log.unwritten_bytes(freed))
     }
 
     /// Returns the files that could not be removed, one line for each file.

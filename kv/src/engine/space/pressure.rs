@@ -17,9 +17,10 @@
 //! in the log's length. Compaction cannot reduce it: until the next checkpoint, every copy makes
 //! the log longer, and a checkpoint still holds the space of the old record.
 //!
-//! A bank in two tiers has no target for its whole space. Its log has a limit, and its runs have
-//! one ([`Debt`]). Spills and merges keep both. Writers that are too far ahead wait often, each
-//! time for a few units of 1 MiB of work, so each wait takes a few hundredths of a second.
+//! A bank in two tiers has no target for its whole space. Its log has a limit, and the bytes and
+//! the number of its runs have one ([`Debt`]). Spills and merges keep the limits. Writers that are
+//! too far ahead wait often, each time for a few units of 1 MiB of work, so each wait takes a few
+//! hundredths of a second.
 
 use std::time::Duration;
 
@@ -111,9 +112,15 @@ pub(crate) struct Debt {
     /// Bytes from the log's beginning to its tail.
     pub(crate) log_bytes: u64,
     pub(crate) log_limit_bytes: u64,
+    /// The length of the log at which writers wait.
+    pub(crate) log_wait_bytes: u64,
     /// Bytes of the runs that are not merged into the base.
     pub(crate) run_bytes: u64,
     pub(crate) run_limit_bytes: u64,
+    /// The number of runs, and the number above which base merges are due. A search passes all
+    /// runs.
+    pub(crate) runs: usize,
+    pub(crate) runs_max: usize,
 }
 
 impl Debt {
@@ -154,20 +161,29 @@ impl Debt {
         }
     }
 
-    /// Returns the larger of the two ratios of size and limit.
+    /// Returns the largest of the three ratios of size and limit. That of the log grows such that
+    /// it reaches [`DEBT_OF_WAITS`] at `log_wait_bytes`.
     fn ratio(&self) -> f64 {
-        let of = |bytes: u64, limit: u64| bytes as f64 / limit.max(1) as f64;
-        of(self.log_bytes, self.log_limit_bytes).max(of(self.run_bytes, self.run_limit_bytes))
+        let of = |size: u64, limit: u64| size as f64 / limit.max(1) as f64;
+        let runs = of(self.runs as u64, self.runs_max as u64);
+        let beyond = |bytes: u64| bytes as f64 - self.log_limit_bytes as f64;
+        let waits = beyond(self.log_wait_bytes).max(1.0);
+        let log = 1.0 + (DEBT_OF_WAITS - 1.0) * beyond(self.log_bytes) / waits;
+        of(self.run_bytes, self.run_limit_bytes).max(runs).max(log)
     }
 }
 
-/// Returns the largest length in bytes of the log of a bank in two tiers. `memory_bytes` is the
-/// size of frames and read cache. A longer log would save no reads: its older rows are not in
-/// memory either. A row with outstanding Gets stays in the log, however long its batch is. A bank
-/// that gets its second tier has a longer log, whose shortest length since then is
-/// `shortest_bytes`. Its limit shrinks with the log, so its writers do not wait.
-pub(super) fn log_limit_bytes(memory_bytes: u64, shortest_bytes: u64) -> u64 {
-    ((memory_bytes as f64 * LOG_SHARE) as u64).max(shortest_bytes)
+/// Returns the length in bytes of a log at which writers wait, if spills begin at `limit_bytes`.
+pub(super) fn log_wait_bytes(limit_bytes: u64) -> u64 {
+    (limit_bytes as f64 * DEBT_OF_WAITS) as u64
+}
+
+/// Returns the largest length in bytes of the log of a bank in two tiers whose pages are written as
+/// they settle. `memory_bytes` is the size of frames and read cache. A longer log would save no
+/// reads: its older rows are not in memory either. A row with outstanding Gets stays in the log,
+/// however long its batch is.
+pub(super) fn log_limit_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes as f64 * LOG_SHARE) as u64
 }
 
 /// Returns the largest size in bytes of runs that are not merged into a base of `base_bytes` bytes.
@@ -256,11 +272,22 @@ mod tests {
         assert_eq!([1.0, 1.011, 1.0551, 1.1001, 2.0].map(of), [2, 3, 7, 12, 16]);
     }
 
+    fn debt() -> Debt {
+        Debt {
+            log_bytes: 0,
+            log_limit_bytes: 1000,
+            log_wait_bytes: 1500,
+            run_bytes: 0,
+            run_limit_bytes: 400,
+            runs: 0,
+            runs_max: 40,
+        }
+    }
+
     #[test]
     fn a_growing_debt_first_ends_the_rest_and_then_makes_writers_wait() {
-        let of = |log_bytes, run_bytes| {
-            let (log_limit_bytes, run_limit_bytes) = (1000, 400);
-            let debt = Debt { log_bytes, log_limit_bytes, run_bytes, run_limit_bytes };
+        let with_runs = |log_bytes, run_bytes, runs| {
+            let debt = Debt { log_bytes, run_bytes, runs, ..debt() };
             let rest = debt.rest_after(Duration::from_millis(10)).as_millis();
             [u128::from(debt.exceeds_log()), u128::from(debt.exceeds_runs()), rest]
                 .map(|value| value as u64)
@@ -268,6 +295,10 @@ mod tests {
                 .chain([u64::from(debt.makes_writers_wait())])
                 .collect::<Vec<_>>()
         };
+        let of = |log_bytes, run_bytes| with_runs(log_bytes, run_bytes, 0);
+        assert_eq!(with_runs(0, 0, 49), [0, 0, 10, 0]);
+        assert_eq!(with_runs(0, 0, 50), [0, 0, 0, 0]);
+        assert_eq!(with_runs(0, 0, 60), [0, 0, 0, 1]);
         assert_eq!(of(1000, 400), [0, 0, 10, 0]);
         assert_eq!(of(1001, 0), [1, 0, 10, 0]);
         assert_eq!(of(0, 401), [0, 1, 10, 0]);
@@ -276,21 +307,24 @@ mod tests {
         assert_eq!(of(0, 599), [0, 1, 0, 0]);
         assert_eq!(of(0, 600), [0, 1, 0, 1]);
         assert_eq!(of(1500, 0), [1, 0, 0, 1]);
+        // A log that spills from memory makes writers wait before its pages must be written.
+        let short = |log_bytes| Debt { log_bytes, log_wait_bytes: 1100, ..debt() };
+        assert!(!short(1099).makes_writers_wait() && short(1100).makes_writers_wait());
+        assert_eq!(
+            [1100, 1112, 1113, 1126].map(|bytes| short(bytes).units_to_await()),
+            [1, 1, 2, 3]
+        );
     }
 
     #[test]
     fn writers_wait_for_more_units_as_the_debt_grows() {
-        let of = |log_bytes| {
-            let (log_limit_bytes, run_limit_bytes) = (1000, 400);
-            Debt { log_bytes, log_limit_bytes, run_bytes: 0, run_limit_bytes }.units_to_await()
-        };
+        let of = |log_bytes| Debt { log_bytes, ..debt() }.units_to_await();
         assert_eq!([1000, 1500, 1562, 1563, 1626, 1688, 3000].map(of), [1, 1, 1, 2, 3, 4, 4]);
     }
 
     #[test]
     fn limits_of_log_and_runs() {
-        assert_eq!(log_limit_bytes(800, 0), 1000);
-        assert_eq!(log_limit_bytes(800, 5000), 5000, "a log of before");
+        assert_eq!(log_limit_bytes(800), 1000);
         assert_eq!(run_limit_bytes(0, 100, 0.4), 640);
         assert_eq!(run_limit_bytes(1600, 100, 0.4), 640);
         assert_eq!(run_limit_bytes(10_000, 100, 0.4), 4000);

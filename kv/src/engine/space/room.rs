@@ -83,9 +83,21 @@ impl Headroom<'_> {
 
     fn lack_of_quota(&self) -> Option<Lack> {
         let bytes = self.space.quota_bytes?;
-        let next = self.log.tail_address() + self.log.page_bytes() + self.reserve_bytes();
-        (next - self.space.freed() + self.cold.disk_bytes() > bytes)
-            .then_some(Lack::Quota { bytes })
+        let next_bytes = self.log.page_bytes() + self.reserve_bytes();
+        (self.disk_bytes() + next_bytes > bytes).then_some(Lack::Quota { bytes })
+    }
+
+    /// Returns the bytes of the log below its beginning that checkpoints and scans hold.
+    pub(crate) fn held_log_bytes(&self) -> u64 {
+        let freed = self.space.freed();
+        self.log.begin().saturating_sub(freed + self.log.unwritten_bytes(freed))
+    }
+
+    /// Returns the bytes of the parts and of the log up to its tail, without those given back.
+    fn disk_bytes(&self) -> u64 {
+        let freed = self.space.freed();
+        let log_bytes = self.log.tail_address() - freed - self.log.unwritten_bytes(freed);
+        log_bytes + self.cold.disk_bytes()
     }
 
     /// Returns a reason if the disk has less room than another page of the log, the next checkpoint
@@ -142,9 +154,9 @@ impl Headroom<'_> {
         };
         Error::QuotaExceeded {
             quota_bytes,
-            log_bytes: self.log.tail_address() - self.space.freed() + self.cold.disk_bytes(),
+            log_bytes: self.disk_bytes(),
             live_bytes: self.tables.live(self.log.page_bytes()).bytes,
-            held_bytes: self.log.begin().saturating_sub(self.space.freed()),
+            held_bytes: self.held_log_bytes(),
             holders: self.space.holders(self.log),
         }
     }

@@ -3,7 +3,7 @@
 
 use super::Space;
 use super::options::ColdTier;
-use super::pressure::{Debt, log_limit_bytes, run_limit_bytes};
+use super::pressure::{Debt, log_limit_bytes, log_wait_bytes, run_limit_bytes};
 use super::room::Headroom;
 use super::signal::{CompactorState, Until};
 use super::tier_memory::TierMemory;
@@ -118,6 +118,7 @@ impl Headroom<'_> {
         if !self.works_in_background() {
             return;
         }
+        self.log.spill_from_memory(self.run_pages());
         // Also while work is stopped: a writer waits as soon as a checkpoint has ended the stop,
         // and only this function starts the thread that it waits for.
         if let Err(refused) = self.space.thread.start() {
@@ -163,6 +164,11 @@ impl Headroom<'_> {
         self.tier_memory().sort_buffer_bytes
     }
 
+    /// Returns the number of the log's pages whose rows surely fit the sort buffer.
+    fn run_pages(&self) -> u64 {
+        self.sort_buffer_bytes() / SortBuffer::bytes_for_page(self.log.page_bytes())
+    }
+
     /// Returns the size in bytes of a unit of work: a merge reads that much, and then lets a spill
     /// pass, and rests.
     pub(super) fn unit_bytes(&self) -> u64 {
@@ -185,17 +191,32 @@ impl Headroom<'_> {
         *shortest = log_bytes.min(*shortest);
         let shortest_bytes = *shortest;
         let budget = &self.space.budget;
-        let log_limit_bytes = match self.space.tier_limits.get() {
-            Some(limits) => limits.log_bytes,
-            None => {
-                let frames = budget.frames_allowed() * budget.page_bytes();
-                log_limit_bytes(frames + budget.cache_bytes(), shortest_bytes)
-            }
+        let frames_bytes = budget.frames_allowed() * budget.page_bytes();
+        let with_waits = |limit_bytes| (limit_bytes, log_wait_bytes(limit_bytes));
+        let limits = match (self.space.tier_limits.get(), self.log.bytes_before_spill()) {
+            (Some(of_test), _) => with_waits(of_test.log_bytes),
+            (None, Some(limits)) => limits,
+            (None, None) => with_waits(log_limit_bytes(frames_bytes + budget.cache_bytes())),
         };
+        // A bank that gets its second tier has a longer log. Its limit shrinks with the log, so its
+        // writers do not wait.
+        let longer_bytes = match self.space.tier_limits.get() {
+            Some(_) => 0,
+            None => shortest_bytes.saturating_sub(limits.0),
+        };
+        let (log_limit_bytes, log_wait_bytes) = (limits.0 + longer_bytes, limits.1 + longer_bytes);
         let dues = self.dues(state);
         let run_share = self.cold.memory_plan().run_share;
         let run_limit_bytes = run_limit_bytes(dues.base_bytes, self.sort_buffer_bytes(), run_share);
-        let debt = Debt { log_bytes, log_limit_bytes, run_bytes: dues.run_bytes, run_limit_bytes };
+        let debt = Debt {
+            log_bytes,
+            log_limit_bytes,
+            log_wait_bytes,
+            run_bytes: dues.run_bytes,
+            run_limit_bytes,
+            runs: dues.runs,
+            runs_max: dues.runs_max,
+        };
         self.space.far_ahead.store(debt.makes_writers_wait(), Ordering::Relaxed);
         debt
     }
@@ -221,22 +242,21 @@ impl Headroom<'_> {
     /// Returns the spill or merge that is due. If `urgent` is true, because a writer lacks room,
     /// also returns one that can free space.
     pub(super) fn tier_work(&self, state: &mut CompactorState, urgent: bool) -> Option<Work> {
-        let debt = self.debt(state);
-        // A spill waits until the pages for a whole run are on the device. Short runs would cost
-        // searches a read each and merges more writes.
-        let run_bytes = match urgent {
-            true => self.log.page_bytes(),
-            false => {
-                self.sort_buffer_bytes() * self.log.page_bytes()
-                    / SortBuffer::bytes_for_page(self.log.page_bytes())
-            }
-        };
-        let whole = self.log.flushed().saturating_sub(self.log.begin()) >= run_bytes;
-        if whole && (debt.exceeds_log() || urgent) {
+        if self.is_spill_due(state, urgent) {
             let merge = self.merge_before_spill(state);
             return Some(merge.map_or(Work::Spill, Work::Merge));
         }
         self.merge_work(state, urgent).map(Work::Merge)
+    }
+
+    /// True if rows have to leave the log, and their pages are settled.
+    pub(super) fn is_spill_due(&self, state: &mut CompactorState, urgent: bool) -> bool {
+        // A spill waits until the pages for a whole run are settled. Short runs would cost searches
+        // a read each and merges more writes.
+        let page_bytes = self.log.page_bytes();
+        let run_bytes = if urgent { page_bytes } else { self.run_pages() * page_bytes };
+        self.log.settled().saturating_sub(self.log.begin()) >= run_bytes
+            && (urgent || self.debt(state).exceeds_log())
     }
 
     /// Returns the base merge at the cursor, however few bytes the runs have.
@@ -266,7 +286,7 @@ impl Headroom<'_> {
         let merges_into_base = debt.exceeds_runs() || urgent && debt.has_space_in_runs();
         let dues = self.dues(state);
         let has_memory = self.cold.has_memory_for_run(dues.consolidated_bytes);
-        let merges_into_base = merges_into_base || dues.has_too_many_runs || !has_memory;
+        let merges_into_base = merges_into_base || dues.has_too_many_runs() || !has_memory;
         let due = dues.consolidation.as_ref().filter(|_| has_memory);
         due.or(dues.base_merge.as_ref().filter(|_| merges_into_base)).cloned()
     }

@@ -229,9 +229,18 @@ impl Headroom<'_> {
         }
     }
 
-    /// True if the oldest page is on the device, so that compaction can read it.
+    /// True if compaction can read the oldest page.
     pub(super) fn has_cold_page(&self) -> bool {
-        self.log.begin() + self.log.page_bytes() <= self.log.flushed()
+        self.log.begin() + self.log.page_bytes() <= self.readable()
+    }
+
+    /// Returns the end of the pages that compaction can read: a spill reads settled pages, and
+    /// compaction in one tier reads pages on the device.
+    pub(super) fn readable(&self) -> u64 {
+        match self.has_two_tiers() {
+            true => self.log.settled(),
+            false => self.log.flushed(),
+        }
     }
 
     fn pressure(&self, state: &CompactorState) -> Pressure {

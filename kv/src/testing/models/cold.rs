@@ -8,12 +8,10 @@ use super::{explore, finds};
 use crate::TierLimits;
 use crate::sync::{Planted, quietly};
 
-/// Memory budget of the banks whose models have many parts, in bytes.
+/// Memory budget of the banks in bytes.
 const BUDGET_BYTES: u64 = 32 << 10;
-/// Number of pages that are filled in these banks before the threads of a model start.
-const FILLED_WITH_PARTS: u64 = 2 * PAGES_IN_MEMORY;
 /// Number of pages that are filled before the threads of a model start.
-const FILLED: u64 = PAGES_IN_MEMORY;
+const FILLED: u64 = 2 * PAGES_IN_MEMORY;
 /// Number of lowest bits of the hash that the keys of a model agree in. Keys with equal tags share
 /// a slot of the index.
 const CHAIN_BITS: u32 = 18;
@@ -59,7 +57,7 @@ fn check(bank: Arc<Bank>, rows: &[(u64, Option<u64>)], filled: u64) {
 /// other threads add to the rows, delete them, insert them again, peek and train.
 fn spilling_among_writers() {
     let mut chain = [0; 5];
-    let bank = Bank::new(|bank| {
+    let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
         begin_second_tier(bank);
         chain = chain_of(bank);
         let [added, deleted, peeked, missing, trained] = chain;
@@ -99,7 +97,7 @@ fn spilling_rows_that_came_back() {
         begin_second_tier(bank);
         chain = chain_of(bank);
         chain.into_iter().for_each(|key| bank.put(key, 1));
-        bank.fill(0..FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
         bank.store.compact().unwrap();
     });
     let [trained, equal, deleted] = chain;
@@ -120,8 +118,8 @@ fn spilling_rows_that_came_back() {
     ];
     join(threads);
     quietly(|| {
-        bank.fill(0..FILLED_WITH_PARTS);
-        check(bank, &[(trained, Some(2)), (equal, Some(1)), (deleted, None)], FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
+        check(bank, &[(trained, Some(2)), (equal, Some(1)), (deleted, None)], FILLED);
     });
 }
 
@@ -132,10 +130,10 @@ fn merging_among_readers() {
     let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
         begin_second_tier(bank);
         (0..ROWS).for_each(|key| bank.put(key, 1));
-        bank.fill(0..FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
         bank.store.compact().unwrap();
         (0..ROWS).for_each(|key| bank.put(key, 2));
-        bank.fill(0..FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
     });
     let threads = [
         spawn(&bank, |bank| {
@@ -160,7 +158,7 @@ fn merging_among_readers() {
         _ => Some(2),
     };
     let rows: Vec<_> = (0..ROWS).map(|key| (key, value(key))).collect();
-    quietly(|| check(bank, &rows, FILLED_WITH_PARTS));
+    quietly(|| check(bank, &rows, FILLED));
 }
 
 /// Two threads add to a missing row. Meanwhile the row goes to the cold tier. The bank has parts,
@@ -171,7 +169,7 @@ fn inserting_beside_a_spill() {
     const KEY: u64 = 7;
     let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
         begin_second_tier(bank);
-        bank.fill(0..FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
         bank.store.compact().unwrap();
     });
     let threads = [
@@ -179,7 +177,7 @@ fn inserting_beside_a_spill() {
         spawn(&bank, |bank| {
             quietly(|| {
                 bank.add(KEY);
-                bank.fill(0..FILLED_WITH_PARTS);
+                bank.fill(0..FILLED);
                 bank.store.compact().unwrap();
             });
         }),
@@ -198,7 +196,7 @@ fn putting_blindly_beside_spills() {
     let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
         begin_second_tier(bank);
         bank.put(OLD, 1);
-        bank.fill(0..FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
         bank.store.compact().unwrap();
     });
     let threads = [
@@ -210,7 +208,7 @@ fn putting_blindly_beside_spills() {
         spawn(&bank, |bank| {
             bank.put_blind(NEW, 3);
             quietly(|| {
-                bank.fill(0..FILLED_WITH_PARTS);
+                bank.fill(0..FILLED);
                 bank.store.compact().unwrap();
             });
             bank.put_blind(GOING, 3);
@@ -226,7 +224,7 @@ fn putting_blindly_beside_spills() {
         bank.put_blind(NEW, 4);
         // A compaction counts what blind puts have left uncounted.
         bank.store.compact().unwrap();
-        check(bank, &[(NEW, Some(4)), (OLD, old), (GOING, None)], FILLED_WITH_PARTS);
+        check(bank, &[(NEW, Some(4)), (OLD, old), (GOING, None)], FILLED);
     });
 }
 
@@ -236,9 +234,9 @@ fn reading_beside_a_merge() {
     let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
         begin_second_tier(bank);
         bank.put(KEY, 1);
-        bank.fill(0..FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
         bank.store.compact().unwrap();
-        bank.fill(0..FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
     });
     let threads = [
         spawn(&bank, |bank| assert_eq!(bank.peek(KEY), Some(1))),
@@ -254,18 +252,18 @@ fn reading_beside_a_merge() {
 fn turning_pages_beside_merges() {
     let bank = Bank::with_budget(BUDGET_BYTES, |bank| {
         begin_second_tier(bank);
-        bank.fill(0..FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
         bank.store.compact().unwrap();
-        bank.fill(0..FILLED_WITH_PARTS);
+        bank.fill(0..FILLED);
     });
     let threads = [
-        spawn(&bank, |bank| bank.fill(0..FILLED_WITH_PARTS)),
+        spawn(&bank, |bank| bank.fill(0..FILLED)),
         spawn(&bank, |bank| {
             bank.store.compact().unwrap();
         }),
     ];
     join(threads);
-    quietly(|| bank.assert_filled(0..FILLED_WITH_PARTS));
+    quietly(|| bank.assert_filled(0..FILLED));
 }
 
 #[test]

@@ -233,17 +233,41 @@ impl Logged {
         );
     }
 
+    /// Does what a spill does with the log's oldest page, if the page is settled: copies it, and
+    /// moves the log's beginning past it.
+    fn spill(&self) {
+        let begin = self.log.begin();
+        if begin + PAGE_BYTES > self.log.settled() {
+            return;
+        }
+        let mut image = AlignedBuffer::zeroed(PAGE_BYTES as usize);
+        let used = self.log.copy_page(&mut image, begin, &self.gate).unwrap();
+        let in_page = |address: &Address| (begin..begin + PAGE_BYTES).contains(&address.raw());
+        for address in self.addresses().into_iter().filter(in_page) {
+            let offset = (address.raw() - begin) as usize;
+            assert!(offset < used, "the record lies beyond what the page uses");
+            let record = RecordImage::new(&image[offset..used]);
+            assert!(record.is(TABLE, address.raw()), "another record lies here");
+            // No thread changes the record any more.
+            assert_eq!(record.padded_value()[..8], self.known(address).to_le_bytes());
+        }
+        // A pause waits for this pin.
+        let _pin = self.gate.enter();
+        self.log.set_begin(begin + PAGE_BYTES);
+    }
+
     /// Does what a checkpoint does with the log: cuts it, which begins a new page, and waits until
     /// all older pages are written. Asserts that the device then has the log's content at the cut.
     fn settle(&self) {
         let reserved = when_there_is_room(|| self.log.reserve_frame());
         let pause = self.gate.pause();
+        let begin = self.log.begin();
         let end = self.log.cut(reserved).unwrap();
         let moment = self.truth.lock().unwrap().clone();
         drop(pause);
         when_there_is_room(|| self.log.await_flushed(end));
         quietly(|| {
-            for (&raw, &value) in &moment {
+            for (&raw, &value) in moment.range(begin..) {
                 assert!(raw < end.raw(), "a record of before the cut lies behind it");
                 self.assert_on_device(Address::new(raw), value);
             }
@@ -334,6 +358,34 @@ fn tried_again() {
     ]);
 }
 
+/// Pages go to the cold tier while they are in memory, beside a checkpoint and a thread that
+/// changes records in place.
+fn spilled_and_cut() {
+    let logged = Logged::new();
+    logged.log.spill_from_memory(1);
+    assert!(logged.log.bytes_before_spill().is_some());
+    let places = logged.addresses();
+    logged.beside_the_writer(vec![
+        Box::new(|logged| logged.append_all(7)),
+        Box::new(|logged| (0..4).for_each(|_| logged.spill())),
+        Box::new(Logged::settle),
+        Box::new(move |logged| [0, 2].into_iter().for_each(|place| logged.change(places[place]))),
+    ]);
+}
+
+/// Pages go to the cold tier while the disk is full at first, so the page that could not be written
+/// may never be written.
+fn filled_and_spilled() {
+    let logged = Logged::on_a_disk_that_refuses(3);
+    logged.log.spill_from_memory(1);
+    logged.beside_the_writer(vec![
+        Box::new(|logged| logged.append_all(7)),
+        Box::new(|logged| (0..4).for_each(|_| logged.spill())),
+        Box::new(|logged| when_there_is_room(|| logged.log.try_to_write())),
+        Box::new(Logged::settle),
+    ]);
+}
+
 /// Pages leave memory while other threads read their records.
 fn evicted_and_read() {
     let logged = Logged::new();
@@ -362,9 +414,25 @@ fn no_frame_is_given_away_under_a_reader() {
 }
 
 #[test]
+fn a_checkpoint_has_its_pages_beside_spills() {
+    explore("spilled and cut", spilled_and_cut);
+}
+
+#[test]
+fn planted_a_page_of_a_checkpoint_that_is_left_out_is_found() {
+    finds(Planted::CutUnwritten, spilled_and_cut);
+}
+
+#[test]
+fn planted_a_spill_of_pages_that_still_change_is_found() {
+    finds(Planted::MoveAtOnce, spilled_and_cut);
+}
+
+#[test]
 fn a_full_disk_keeps_no_call_waiting() {
     explore("filled and written", filled_and_written);
     explore("tried again", tried_again);
+    explore("filled and spilled", filled_and_spilled);
 }
 
 #[test]

@@ -42,6 +42,10 @@ const RUN_PARTS: u64 = 16;
 /// more.
 const RUN_PART_BYTES_MIN: u64 = 64 << 10;
 
+/// Number of steps of a merge in a unit of work. After each, a spill may pass: while a merge works,
+/// the log grows by what its spare frames hold.
+const STEPS_PER_UNIT: u64 = 4;
+
 /// Why a merge has no result.
 enum Ended {
     /// The store is being closed.
@@ -86,7 +90,7 @@ impl Compaction<'_> {
         }
     }
 
-    /// Merges in units. Notes the parts that the merge has begun in `begun`.
+    /// Merges in steps. Notes the parts that the merge has begun in `begun`.
     fn merged(
         &mut self,
         view: &ColdView,
@@ -97,16 +101,16 @@ impl Compaction<'_> {
         let core = self.core;
         let signal = &core.space.signal;
         let mut merge = begin(core, view, due, core.reserve_for_tiers()?)?;
-        let unit_bytes = core.headroom().unit_bytes();
+        let step_bytes = core.headroom().unit_bytes() / STEPS_PER_UNIT;
         // The loop ends with the rows of the merge's parts.
         loop {
             let started = Instant::now();
-            let unit = merge.advance(unit_bytes);
+            let step = merge.advance(step_bytes);
             begun.splice(.., merge.begun().iter().copied());
-            if !unit? {
+            if !step? {
                 break;
             }
-            signal.note_work(unit_bytes);
+            signal.note_work(step_bytes);
             let next = {
                 let mut state = signal.state.lock();
                 if state.shutdown {
@@ -120,7 +124,7 @@ impl Compaction<'_> {
             }
             free_in_strides(core).map_err(Ended::SpillFailed)?;
             if rests {
-                rest(core, unit_bytes, started.elapsed());
+                rest(core, step_bytes, started.elapsed());
             }
         }
         let merged = merge.finish();

@@ -17,8 +17,11 @@
 //! therefore takes a view that has the row. The first two steps happen under one pin. A
 //! checkpoint's pause waits for the pin, so a checkpoint has both or neither.
 //!
-//! **Writers beside a spill.** A record below `flushed` does not change. An operation on a row that
-//! is being spilled appends a record above the spilled pages. That record stays the newest version.
+//! **From memory.** The pages are settled. As a rule they are still in memory, and the log's writer
+//! then never writes them (`log::regions`).
+//!
+//! **Writers beside a spill.** A settled record does not change. An operation on a row that is
+//! being spilled appends a record above the spilled pages. That record stays the newest version.
 //! A row whose entry is still there, but whose record lies below the beginning, is not to be
 //! replaced through this entry: see `publish` of `engine::batch::succession` and `Index::insert`.
 //!
@@ -47,7 +50,7 @@ use crate::sync::{Planted, planted};
 
 impl Compaction<'_> {
     /// Moves the rows of the oldest pages into a new run, until the sort buffer is full or no page
-    /// is left on the device. Returns the bytes of the rows that it has copied to the tail.
+    /// is settled. Returns the bytes of the rows that it has copied to the tail.
     ///
     /// # Errors
     /// `Damaged`, `Truncated` or `Io` if a page cannot be read or the run cannot be written.
@@ -110,7 +113,7 @@ impl Compaction<'_> {
         Ok(copied)
     }
 
-    /// Reads pages from `start` on, and adds their rows to `rows`, until `rows` is full. Returns
+    /// Copies pages from `start` on, and adds their rows to `rows`, until `rows` is full. Returns
     /// the end of the pages, and the bytes of the rows that it has copied to the tail.
     fn collect(
         &mut self,
@@ -118,7 +121,7 @@ impl Compaction<'_> {
         page: &mut [u8],
         start: u64,
     ) -> Result<(u64, u64)> {
-        let log = &self.core.log;
+        let Core { log, gate, .. } = self.core;
         let page = &mut page[..log.page_bytes() as usize];
         let mut end = start;
         let mut copied = 0;
@@ -127,8 +130,8 @@ impl Compaction<'_> {
             end == start || rows.has_room(log.page_bytes(), dead * size_of::<u64>())
         };
         // The loop ends: each round passes a page.
-        while end + log.page_bytes() <= log.flushed() && has_room(end, rows, self.pass.dead.len()) {
-            let used = log.read_page(page, end)?;
+        while end + log.page_bytes() <= log.settled() && has_room(end, rows, self.pass.dead.len()) {
+            let used = log.copy_page(page, end, gate)?;
             self.core.space.signal.note_work(log.page_bytes());
             self.list_records(&page[..used], end, Tombstones::Rows)?;
             let listed = std::mem::take(&mut self.pass.rows);
