@@ -221,8 +221,8 @@ fn parts_lie_behind_the_log_and_apart() {
 #[test]
 fn block_bits_are_the_first_that_lose_little() {
     assert_eq!(block_bits_for(16 + 64), 12);
-    assert_eq!(block_bits_for(16 + 512), 13);
-    assert_eq!(block_bits_for(16 + 1024), 14);
+    assert_eq!(block_bits_for(16 + 512), 12);
+    assert_eq!(block_bits_for(16 + 1024), 13);
     assert_eq!(block_bits_for(16 + 3_000), 14);
     assert_eq!(block_bits_for(16 + 10_000), 12);
     assert_eq!(block_bits_for(16 + 100_000), 12);

@@ -336,11 +336,10 @@ impl Log {
         self.spill_pages.store(spill_pages, Ordering::Relaxed);
     }
 
-    /// Returns the lengths in bytes at which the log spills from memory, and at which its pages
-    /// must be written because no spill came. `None` if its pages are written as they settle.
-    pub(crate) fn bytes_before_spill(&self) -> Option<(u64, u64)> {
-        let (spill, write) = self.regions().before_spill?;
-        Some((spill << self.page_bits, write << self.page_bits))
+    /// Returns the length in bytes at which the log spills from memory. `None` if its pages are
+    /// written as they settle.
+    pub(crate) fn bytes_before_spill(&self) -> Option<u64> {
+        self.regions().before_spill.map(|pages| pages << self.page_bits)
     }
 
     /// Returns the bytes of pages above `freed` that were never written. `freed` is the address

@@ -34,9 +34,9 @@ pub(super) struct Regions {
     pub(super) mutable: u64,
     /// A page is at its last call if it is followed by at least this number of pages.
     pub(super) before_last_call: u64,
-    /// The lengths at which a log spills from memory, and at which its pages must be written
-    /// because no spill came. `None` for a log whose pages are written as they settle.
-    pub(super) before_spill: Option<(u64, u64)>,
+    /// The length at which a log spills from memory. `None` for a log whose pages are written as
+    /// they settle.
+    pub(super) before_spill: Option<u64>,
 }
 
 impl Regions {
@@ -49,8 +49,7 @@ impl Regions {
         }
         let spare = (SPARE_BYTES / page_bytes).min(frames_allowed / SPARE_PART);
         let spare = spare.max(SPARE_PAGES_MIN);
-        let in_memory = frames_allowed.saturating_sub(FREE_FRAMES_WANTED);
-        let before_spill = in_memory.saturating_sub(spare);
+        let before_spill = frames_allowed.saturating_sub(FREE_FRAMES_WANTED + spare);
         // The pages of a spill are at their last call before it.
         let kept = before_spill.saturating_sub(spill_pages);
         let last_call = (2 * LAST_CALL_PAGES).min(frames_allowed / 4);
@@ -59,7 +58,7 @@ impl Regions {
             return written;
         }
         let before_last_call = kept.saturating_sub(LAST_CALL_PAGES);
-        Regions { mutable, before_last_call, before_spill: Some((before_spill, in_memory)) }
+        Regions { mutable, before_last_call, before_spill: Some(before_spill) }
     }
 
     /// Returns the regions of a log whose pages are written as they settle. The read-only region
@@ -88,7 +87,7 @@ impl Regions {
 mod tests {
     use super::*;
 
-    fn sizes(frames_allowed: u64, spill_pages: u64) -> (u64, u64, Option<(u64, u64)>) {
+    fn sizes(frames_allowed: u64, spill_pages: u64) -> (u64, u64, Option<u64>) {
         let regions = Regions::of(frames_allowed, 128 << 10, spill_pages);
         (regions.mutable, regions.before_last_call, regions.before_spill)
     }
@@ -103,11 +102,11 @@ mod tests {
 
     #[test]
     fn a_log_that_spills_from_memory_settles_the_pages_of_a_spill_first() {
-        assert_eq!(sizes(28, 4), (15, 17, Some((23, 26))));
-        assert_eq!(sizes(80, 4), (60, 62, Some((68, 78))));
-        assert_eq!(sizes(160, 8), (130, 132, Some((142, 158))));
+        assert_eq!(sizes(28, 4), (15, 17, Some(23)));
+        assert_eq!(sizes(80, 4), (60, 62, Some(68)));
+        assert_eq!(sizes(160, 8), (130, 132, Some(142)));
         // The mutable region is not larger than without spills.
-        assert_eq!(sizes(1600, 8), (1400, 1572, Some((1582, 1598))));
+        assert_eq!(sizes(1600, 8), (1400, 1572, Some(1582)));
     }
 
     #[test]
@@ -123,12 +122,12 @@ mod tests {
             for spill_pages in 0..40 {
                 let regions = Regions::of(frames, 128 << 10, spill_pages);
                 assert!(regions.mutable <= frames, "{frames} frames, {spill_pages} pages");
-                let Some((before_spill, in_memory)) = regions.before_spill else { continue };
+                let Some(before_spill) = regions.before_spill else { continue };
                 // A spill finds its pages settled, and they had their last call.
                 let oldest = before_spill - spill_pages;
                 assert!(regions.mutable + LAST_CALL_PAGES <= regions.before_last_call);
                 assert!(regions.before_last_call + LAST_CALL_PAGES <= oldest);
-                assert!(before_spill < in_memory && in_memory < frames);
+                assert!(before_spill + FREE_FRAMES_WANTED < frames);
             }
         }
     }

@@ -27,6 +27,9 @@ pub(crate) const RUN_COLUMNS: u32 = 9;
 /// Largest size of the runs, as a fraction of the size of the base. A larger fraction makes merges
 /// write less and the bank's files longer. `docs/cold-tier.md` has the measurements.
 const RUN_SHARE_MAX: f64 = 0.4;
+/// Memory is planned for this multiple of the runs' largest size. Merges rest until the runs exceed
+/// it by a quarter (`engine::space::pressure`). Without this memory, new runs would lose columns.
+const RUN_EXCESS: f64 = 1.25;
 /// The runs may have this fraction of the size of the base whatever the memory is. With a smaller
 /// fraction, merges would write more than 20 bytes for each byte that leaves the log.
 const RUN_SHARE_MIN: f64 = 0.05;
@@ -94,7 +97,7 @@ impl MemoryPlan {
         let fits = |bits: &u32| base.fence_bytes >> bits <= budget_bytes / FENCE_PART;
         let stride_bits = (0..stride_bits_max).find(fits).unwrap_or(stride_bits_max);
         let fence_bytes = base.fence_bytes >> stride_bits;
-        let left = for_runs(limit_bytes).saturating_sub(fence_bytes) as f64;
+        let left = for_runs(limit_bytes).saturating_sub(fence_bytes) as f64 / RUN_EXCESS;
         let column_bytes = (base.rows as f64 * COLUMN_BYTES).max(1.0);
         // Runs with filters keep all fences.
         let whole_bytes = f64::from(RUN_COLUMNS) * column_bytes + base.fence_bytes as f64;
@@ -216,17 +219,17 @@ mod tests {
         // The number of rows, and the plan.
         let expected = [
             (0, (400, 9, 0)),
-            // 1.2 bytes of memory for each row, of which parts may take half.
-            (860_000, (400, 9, 0)),
-            (1_000_000, (342, 9, 0)),
-            (1_600_000, (201, 9, 0)),
-            (2_900_000, (95, 9, 0)),
+            // 1.5 bytes of memory for each row, of which parts may take half.
+            (690_000, (400, 9, 0)),
+            (1_000_000, (274, 9, 0)),
+            (1_600_000, (161, 9, 0)),
+            (2_900_000, (76, 9, 0)),
             // From here on the fences take at most an eighth of the budget.
-            (3_000_000, (108, 9, 1)),
-            (5_000_000, (58, 9, 1)),
-            (5_800_000, (50, 8, 1)),
-            (7_000_000, (50, 8, 2)),
-            (16_000_000, (50, 3, 3)),
+            (3_000_000, (87, 9, 1)),
+            (5_000_000, (50, 8, 1)),
+            (5_800_000, (50, 6, 1)),
+            (7_000_000, (50, 6, 2)),
+            (16_000_000, (50, 2, 3)),
             (30_000_000, (50, 1, 4)),
             (300_000_000, (50, 0, 4)),
         ];

@@ -112,8 +112,6 @@ pub(crate) struct Debt {
     /// Bytes from the log's beginning to its tail.
     pub(crate) log_bytes: u64,
     pub(crate) log_limit_bytes: u64,
-    /// The length of the log at which writers wait.
-    pub(crate) log_wait_bytes: u64,
     /// Bytes of the runs that are not merged into the base.
     pub(crate) run_bytes: u64,
     pub(crate) run_limit_bytes: u64,
@@ -161,21 +159,13 @@ impl Debt {
         }
     }
 
-    /// Returns the largest of the three ratios of size and limit. That of the log grows such that
-    /// it reaches [`DEBT_OF_WAITS`] at `log_wait_bytes`.
+    /// Returns the largest of the three ratios of size and limit.
     fn ratio(&self) -> f64 {
         let of = |size: u64, limit: u64| size as f64 / limit.max(1) as f64;
         let runs = of(self.runs as u64, self.runs_max as u64);
-        let beyond = |bytes: u64| bytes as f64 - self.log_limit_bytes as f64;
-        let waits = beyond(self.log_wait_bytes).max(1.0);
-        let log = 1.0 + (DEBT_OF_WAITS - 1.0) * beyond(self.log_bytes) / waits;
+        let log = of(self.log_bytes, self.log_limit_bytes);
         of(self.run_bytes, self.run_limit_bytes).max(runs).max(log)
     }
-}
-
-/// Returns the length in bytes of a log at which writers wait, if spills begin at `limit_bytes`.
-pub(super) fn log_wait_bytes(limit_bytes: u64) -> u64 {
-    (limit_bytes as f64 * DEBT_OF_WAITS) as u64
 }
 
 /// Returns the largest length in bytes of the log of a bank in two tiers whose pages are written as
@@ -276,7 +266,6 @@ mod tests {
         Debt {
             log_bytes: 0,
             log_limit_bytes: 1000,
-            log_wait_bytes: 1500,
             run_bytes: 0,
             run_limit_bytes: 400,
             runs: 0,
@@ -307,13 +296,6 @@ mod tests {
         assert_eq!(of(0, 599), [0, 1, 0, 0]);
         assert_eq!(of(0, 600), [0, 1, 0, 1]);
         assert_eq!(of(1500, 0), [1, 0, 0, 1]);
-        // A log that spills from memory makes writers wait before its pages must be written.
-        let short = |log_bytes| Debt { log_bytes, log_wait_bytes: 1100, ..debt() };
-        assert!(!short(1099).makes_writers_wait() && short(1100).makes_writers_wait());
-        assert_eq!(
-            [1100, 1112, 1113, 1126].map(|bytes| short(bytes).units_to_await()),
-            [1, 1, 2, 3]
-        );
     }
 
     #[test]

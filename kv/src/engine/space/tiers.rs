@@ -3,7 +3,7 @@
 
 use super::Space;
 use super::options::ColdTier;
-use super::pressure::{Debt, log_limit_bytes, log_wait_bytes, run_limit_bytes};
+use super::pressure::{Debt, log_limit_bytes, run_limit_bytes};
 use super::room::Headroom;
 use super::signal::{CompactorState, Until};
 use super::tier_memory::TierMemory;
@@ -192,26 +192,21 @@ impl Headroom<'_> {
         let shortest_bytes = *shortest;
         let budget = &self.space.budget;
         let frames_bytes = budget.frames_allowed() * budget.page_bytes();
-        let with_waits = |limit_bytes| (limit_bytes, log_wait_bytes(limit_bytes));
-        let limits = match (self.space.tier_limits.get(), self.log.bytes_before_spill()) {
-            (Some(of_test), _) => with_waits(of_test.log_bytes),
-            (None, Some(limits)) => limits,
-            (None, None) => with_waits(log_limit_bytes(frames_bytes + budget.cache_bytes())),
+        let log_limit_bytes = match self.space.tier_limits.get() {
+            Some(limits) => limits.log_bytes,
+            None => {
+                let written = || log_limit_bytes(frames_bytes + budget.cache_bytes());
+                // A bank that gets its second tier has a longer log. Its limit shrinks with the
+                // log, so its writers do not wait.
+                self.log.bytes_before_spill().unwrap_or_else(written).max(shortest_bytes)
+            }
         };
-        // A bank that gets its second tier has a longer log. Its limit shrinks with the log, so its
-        // writers do not wait.
-        let longer_bytes = match self.space.tier_limits.get() {
-            Some(_) => 0,
-            None => shortest_bytes.saturating_sub(limits.0),
-        };
-        let (log_limit_bytes, log_wait_bytes) = (limits.0 + longer_bytes, limits.1 + longer_bytes);
         let dues = self.dues(state);
         let run_share = self.cold.memory_plan().run_share;
         let run_limit_bytes = run_limit_bytes(dues.base_bytes, self.sort_buffer_bytes(), run_share);
         let debt = Debt {
             log_bytes,
             log_limit_bytes,
-            log_wait_bytes,
             run_bytes: dues.run_bytes,
             run_limit_bytes,
             runs: dues.runs,
