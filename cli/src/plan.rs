@@ -185,7 +185,7 @@ fn text(args: &Args, table: &PlannedTable, plan: &Plan) -> String {
             bytes(plan.bank.index_bytes),
             match plan.bank.tiers {
                 1 => "15.1 a row; measured: `footprint`, 10 and 100 million rows".into(),
-                _ => "15.1 a row of the log, which is 1.25 times the rows in memory".into(),
+                _ => "15.1 a row of the log, which has the rows in memory".into(),
             },
         ),
         (
@@ -268,7 +268,10 @@ fn text(args: &Args, table: &PlannedTable, plan: &Plan) -> String {
             (
                 "  updates",
                 bytes(written.updates_bytes),
-                "a record for each row that is not in mutable memory".into(),
+                match plan.bank.tiers {
+                    1 => "a record for each row that is not in mutable memory".into(),
+                    _ => "at checkpoints, at most the rows in memory each time".into(),
+                },
             ),
             (
                 if plan.bank.tiers == 1 { "  compaction" } else { "  spills and merges" },

@@ -251,7 +251,9 @@ fn written(load: &Load, running: &Running, held: &Held, checkpoint_bytes: u64) -
     let every = running.checkpoint_every;
     let updates = load.updates_per_second * every as f64;
     let changed = updates / load.rows as f64;
-    let records = new_records(changed, held.part) / changed;
+    // In two tiers, a checkpoint alone writes pages: those of the log's rows that have changed.
+    let most = held.two_tiers.map_or(f64::INFINITY, |bank| bank.log_rows / load.rows as f64);
+    let records = new_records(changed, held.part).min(most) / changed;
     let updates_bytes = (load.updated_bytes_per_second * DAY as f64 * records).round() as u64;
     let (compaction_bytes, image_part) = match held.two_tiers {
         None => (scaled(updates_bytes, COMPACTION_WRITES), image_part(changed)),
