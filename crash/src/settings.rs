@@ -22,9 +22,9 @@ const CHECKPOINTS_KEPT: usize = 3;
 pub fn low_limits(seed: u64) -> TierLimits {
     let mut random = Rng::with_seed(!seed);
     let mut one_of = |of: [u64; 3]| of[random.u64(..3) as usize];
-    let sort_buffer_bytes = one_of([16, 32, 48]) << 10;
+    let sort_buffer_bytes = one_of([10, 12, 16]) << 10;
     TierLimits {
-        log_bytes: one_of([32, 64, 128]) << 10,
+        log_bytes: one_of([16, 32, 64]) << 10,
         sort_buffer_bytes,
         base_part_bytes: one_of([4, 6, 8]) * sort_buffer_bytes,
         level_runs: one_of([3, 4, 5]) as usize,

@@ -41,7 +41,8 @@ pub struct StoreOptions {
     /// no limit. Default: `None`. At the quota, calls that write wait while compaction can free
     /// space. If compaction can't free space, these calls fail with `QuotaExceeded`. Deletions and
     /// peeks still work. Calls that end leases also work, and may exceed the quota. Index images of
-    /// checkpoints do not count.
+    /// checkpoints do not count. Pages of the log count from the oldest kept checkpoint on, also
+    /// those that were never written, because their rows went to the cold tier from memory.
     pub disk_quota_bytes: Option<u64>,
 }
 

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Records at or above `read_only` change in place. Records between `head` and `read_only` are in
-//! memory but settled: they no longer change, and their pages are written to disk. An update of
-//! such a record copies the row to the tail. Records below `head` are only on disk. (After FASTER,
-//! SIGMOD 2018.)
+//! memory but settled: they no longer change, and their pages are written to disk, unless their
+//! rows leave the log first (`regions`). An update of such a record copies the row to the tail.
+//! Records below `head` are only on disk. (After FASTER, SIGMOD 2018.)
 //!
 //! **Turning a page.** Threads take space at the tail by fetch-and-add on one word, which holds
 //! page and offset. The thread that crosses the page's end stores how many bytes of the page are
@@ -65,7 +65,7 @@ use page::PAGE_HEADER_BYTES;
 use regions::Regions;
 
 /// Number of pages that `settle_oldest` settles early. A waiting batch calls `settle_oldest` if the
-/// log has reached its quota and compaction finds no page on the device.
+/// log has reached its quota and compaction finds no page that it can read.
 const SETTLED_EARLY_PAGES: u64 = 4;
 
 /// A store warns when one part in `ADDRESSES_LOW_PART` of the log's addresses is left.
@@ -112,7 +112,7 @@ pub(crate) struct Log {
     poison: OnceLock<Stopped>,
     /// Copy of `state.disk.is_full()` that can be read without the lock.
     is_full: AtomicBool,
-    /// Raised after a page has been written, because compaction may then have work.
+    /// Raised after a page has been settled or written, because compaction may then have work.
     compactor: Arc<Signal>,
     lookahead: Told,
     pub(crate) device: Arc<dyn Device>,
@@ -177,35 +177,8 @@ struct State {
     /// A checkpoint needs all pages below this number. The writer writes them even if `begin` has
     /// passed them since.
     cut_page: u64,
-    /// The pages that were not written, because `begin` passed them first.
-    unwritten: Unwritten,
     disk: FullDisk,
     shutdown: bool,
-}
-
-/// The bytes of pages that were not written. All such pages between two cuts lie below the log's
-/// beginning at the second cut.
-#[derive(Debug, Default)]
-struct Unwritten {
-    /// For each cut that such pages follow, the cut, the end of the last such page, and the bytes.
-    after_cuts: Vec<(u64, u64, u64)>,
-}
-
-impl Unwritten {
-    fn add(&mut self, cut: u64, pages: std::ops::Range<u64>) {
-        let bytes = pages.end - pages.start;
-        match self.after_cuts.last_mut() {
-            Some(last) if last.0 == cut => (last.1, last.2) = (pages.end, last.2 + bytes),
-            _ => self.after_cuts.push((cut, pages.end, bytes)),
-        }
-    }
-
-    /// Returns the bytes that belong to space above `freed`, the address below which all space has
-    /// been given back.
-    fn bytes_above(&mut self, freed: u64) -> u64 {
-        self.after_cuts.retain(|&(_, end, _)| end > freed);
-        self.after_cuts.iter().map(|&(.., bytes)| bytes).sum()
-    }
 }
 
 impl State {
@@ -340,12 +313,6 @@ impl Log {
     /// written as they settle.
     pub(crate) fn bytes_before_spill(&self) -> Option<u64> {
         self.regions().before_spill.map(|pages| pages << self.page_bits)
-    }
-
-    /// Returns the bytes of pages above `freed` that were never written. `freed` is the address
-    /// below which all space has been given back.
-    pub(crate) fn unwritten_bytes(&self, freed: u64) -> u64 {
-        self.state.lock().unwritten.bytes_above(freed)
     }
 
     /// Calls `visit` for each record from address `from` to the end of the page, or until `visit`

@@ -115,7 +115,6 @@ impl Log {
         let begin = self.begin();
         // The pages below a cut belong to a checkpoint, which may have a lower beginning.
         if flushed < begin && (flushed >= cut || planted(Planted::CutUnwritten)) {
-            state.unwritten.add(cut, flushed..begin);
             // Release: pairs with the Acquire load in `flushed`.
             self.flushed.store(begin, Ordering::Release);
             // On a full disk, the first of these pages is the one that could not be written. No

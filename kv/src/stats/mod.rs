@@ -254,7 +254,8 @@ statistics! {
         /// Gauge: bytes of the records of all rows, including headers.
         live_bytes: Gauge Bytes in space.live_bytes
             as "embank_live_bytes" "Bytes of the records of all rows";
-        /// Gauge: bytes of log on disk.
+        /// Gauge: bytes of log on disk. In a bank with two tiers, pages count that were never
+        /// written, because their rows went to the cold tier from memory. They take no space.
         log_disk_bytes: Gauge Bytes in space.log_disk_bytes
             as "embank_log_disk_bytes" "Bytes of log on disk";
         /// Gauge: bytes of log on disk that the present state does not need, and that kept

@@ -155,10 +155,10 @@ impl Space {
         self.freed.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes of log that are on the device.
+    /// Returns the number of bytes of log that are on the device. Pages that rows have left for the
+    /// cold tier before they were written count, too.
     pub(crate) fn disk_bytes(&self, log: &Log) -> u64 {
-        let freed = self.freed();
-        log.flushed().saturating_sub(freed + log.unwritten_bytes(freed))
+        log.flushed().saturating_sub(self.freed())
     }
 
     /// Returns the files that could not be removed, one line for each file.

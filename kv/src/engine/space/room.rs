@@ -89,15 +89,12 @@ impl Headroom<'_> {
 
     /// Returns the bytes of the log below its beginning that checkpoints and scans hold.
     pub(crate) fn held_log_bytes(&self) -> u64 {
-        let freed = self.space.freed();
-        self.log.begin().saturating_sub(freed + self.log.unwritten_bytes(freed))
+        self.log.begin().saturating_sub(self.space.freed())
     }
 
     /// Returns the bytes of the parts and of the log up to its tail, without those given back.
     fn disk_bytes(&self) -> u64 {
-        let freed = self.space.freed();
-        let log_bytes = self.log.tail_address() - freed - self.log.unwritten_bytes(freed);
-        log_bytes + self.cold.disk_bytes()
+        self.log.tail_address() - self.space.freed() + self.cold.disk_bytes()
     }
 
     /// Returns a reason if the disk has less room than another page of the log, the next checkpoint

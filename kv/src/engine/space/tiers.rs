@@ -169,8 +169,7 @@ impl Headroom<'_> {
         self.sort_buffer_bytes() / SortBuffer::bytes_for_page(self.log.page_bytes())
     }
 
-    /// Returns the size in bytes of a unit of work: a merge reads that much, and then lets a spill
-    /// pass, and rests.
+    /// Returns the size in bytes of a unit of work, for which writers wait.
     pub(super) fn unit_bytes(&self) -> u64 {
         (self.space.budget.total_bytes() / UNIT_PART).min(UNIT_BYTES_MAX)
     }
@@ -186,7 +185,9 @@ impl Headroom<'_> {
 
     /// Returns the debt of a bank in two tiers.
     pub(super) fn debt(&self, state: &mut CompactorState) -> Debt {
-        let log_bytes = self.log.tail_address() - self.log.begin();
+        // The beginning first, because both grow.
+        let begin = self.log.begin();
+        let log_bytes = self.log.tail_address() - begin;
         let shortest = state.shortest_log_bytes.get_or_insert(log_bytes);
         *shortest = log_bytes.min(*shortest);
         let shortest_bytes = *shortest;

@@ -171,8 +171,8 @@ impl Headroom<'_> {
 
     /// True if a writer without room should wait, because compaction or a checkpoint may make room.
     /// If this function returns true while `next_work` returns `None`, an event in progress must
-    /// raise the signal: the end of a checkpoint, or the write of a page. Otherwise the
-    /// waiting writer would sleep although no room comes.
+    /// raise the signal: the end of a checkpoint, or the settling or the write of a page. Otherwise
+    /// the waiting writer would sleep although no room comes.
     fn can_make_room(&self, state: &mut CompactorState) -> bool {
         self.works_in_background()
             && state.stopped.is_none()
@@ -192,7 +192,7 @@ impl Headroom<'_> {
                 })
     }
 
-    /// True if the log's writer can write more pages. It then does so.
+    /// True if the log's writer can settle more pages. It then does so.
     fn can_settle(&self) -> bool {
         !self.log.is_disk_full() && self.log.settle_oldest()
     }
