@@ -42,8 +42,7 @@ mod tests;
 pub(crate) mod view;
 mod writer;
 
-use crate::log::view::Frames;
-use crate::log::view::View;
+use crate::log::view::{Frames, View};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -62,11 +61,6 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, Pl
 pub(crate) use full_disk::TurnFor;
 use full_disk::{FullDisk, Request};
 use page::PAGE_HEADER_BYTES;
-use regions::Regions;
-
-/// Number of pages that `settle_oldest` settles early. A waiting batch calls `settle_oldest` if the
-/// log has reached its quota and compaction finds no page that it can read.
-const SETTLED_EARLY_PAGES: u64 = 4;
 
 /// A store warns when one part in `ADDRESSES_LOW_PART` of the log's addresses is left.
 const ADDRESSES_LOW_PART: u64 = 16;
@@ -287,32 +281,6 @@ impl Log {
     pub(crate) fn settled(&self) -> u64 {
         // Acquire: pairs with the writer's Release stores, each after a barrier.
         self.settled.load(Ordering::Acquire).max(self.flushed())
-    }
-
-    /// Returns the end of the pages that are at their last call: they are evicted next, and
-    /// `retention` copies their often used rows. All of these pages are settled.
-    pub(crate) fn last_call(&self) -> u64 {
-        let pages = (self.tail.load(Ordering::Relaxed) >> 32) + 1;
-        let end = pages.saturating_sub(self.regions().before_last_call);
-        (end << self.page_bits).min(self.settled())
-    }
-
-    fn regions(&self) -> Regions {
-        // Relaxed: with an old value, a few pages are written that need not be.
-        let spill_pages = self.spill_pages.load(Ordering::Relaxed);
-        Regions::of(self.budget.frames_allowed(), self.page_bytes(), spill_pages)
-    }
-
-    /// Makes the log spill from memory: the rows of the oldest pages go to the cold tier, a spill
-    /// has the rows of `spill_pages` pages, and the writer writes pages late.
-    pub(crate) fn spill_from_memory(&self, spill_pages: u64) {
-        self.spill_pages.store(spill_pages, Ordering::Relaxed);
-    }
-
-    /// Returns the length in bytes at which the log spills from memory. `None` if its pages are
-    /// written as they settle.
-    pub(crate) fn bytes_before_spill(&self) -> Option<u64> {
-        self.regions().before_spill.map(|pages| pages << self.page_bits)
     }
 
     /// Calls `visit` for each record from address `from` to the end of the page, or until `visit`
@@ -601,23 +569,6 @@ impl Log {
             self.page_flushed.wait(&mut state);
         }
         Ok(())
-    }
-
-    /// Makes the writer settle the oldest pages of the mutable region early, and write them unless
-    /// the log spills from memory, so that compaction can read them. Returns false if the tail's
-    /// page is the only page that compaction cannot read. Does not wait.
-    pub(crate) fn settle_oldest(&self) -> bool {
-        let tail = self.tail.load(Ordering::Relaxed) >> 32;
-        let readable = match self.bytes_before_spill() {
-            Some(_) => self.settled(),
-            None => self.flushed(),
-        } >> self.page_bits;
-        let mut state = self.state.lock();
-        if readable < tail && state.settle_below <= readable {
-            state.settle_below = tail.min(readable + SETTLED_EARLY_PAGES);
-        }
-        self.writer_wake.notify_one();
-        readable < tail
     }
 
     /// Returns the error of an earlier failed write, or the error of a log that is open read-only.

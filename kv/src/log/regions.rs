@@ -9,6 +9,9 @@
 //! that comes late still finds its pages in memory. The writer writes a page only if a checkpoint
 //! needs it, or if its frame is needed before a spill has passed the page.
 
+use super::Log;
+use crate::sync::Ordering;
+
 /// Number of frames that the writer keeps free, so that a page turn rarely waits.
 pub(super) const FREE_FRAMES_WANTED: u64 = 2;
 
@@ -16,6 +19,10 @@ pub(super) const FREE_FRAMES_WANTED: u64 = 2;
 /// copies its frequently used rows. One page is filled during the last call, and the copies may
 /// fill another.
 const LAST_CALL_PAGES: u64 = 2;
+
+/// Number of pages that `settle_oldest` settles early. A waiting batch calls `settle_oldest` if the
+/// log has reached its quota and compaction finds no page that it can read.
+const SETTLED_EARLY_PAGES: u64 = 4;
 
 /// A log that spills from memory leaves this number of bytes free for its growth until the spill,
 /// but at most one part in `SPARE_PART` of its frames, and at least `SPARE_PAGES_MIN` frames.
@@ -80,6 +87,51 @@ impl Regions {
             before_last_call: frames_allowed.saturating_sub(FREE_FRAMES_WANTED + LAST_CALL_PAGES),
             before_spill: None,
         }
+    }
+}
+
+impl Log {
+    /// Returns the end of the pages that are at their last call: they are evicted next, and
+    /// `retention` copies their often used rows. All of these pages are settled.
+    pub(crate) fn last_call(&self) -> u64 {
+        let pages = (self.tail.load(Ordering::Relaxed) >> 32) + 1;
+        let end = pages.saturating_sub(self.regions().before_last_call);
+        (end << self.page_bits).min(self.settled())
+    }
+
+    pub(super) fn regions(&self) -> Regions {
+        // Relaxed: with an old value, a few pages are written that need not be.
+        let spill_pages = self.spill_pages.load(Ordering::Relaxed);
+        Regions::of(self.budget.frames_allowed(), self.page_bytes(), spill_pages)
+    }
+
+    /// Makes the log spill from memory: the rows of the oldest pages go to the cold tier, a spill
+    /// has the rows of `spill_pages` pages, and the writer writes pages late.
+    pub(crate) fn spill_from_memory(&self, spill_pages: u64) {
+        self.spill_pages.store(spill_pages, Ordering::Relaxed);
+    }
+
+    /// Returns the length in bytes at which the log spills from memory. `None` if its pages are
+    /// written as they settle.
+    pub(crate) fn bytes_before_spill(&self) -> Option<u64> {
+        self.regions().before_spill.map(|pages| pages << self.page_bits)
+    }
+
+    /// Makes the writer settle the oldest pages of the mutable region early, and write them unless
+    /// the log spills from memory, so that compaction can read them. Returns false if the tail's
+    /// page is the only page that compaction cannot read. Does not wait.
+    pub(crate) fn settle_oldest(&self) -> bool {
+        let tail = self.tail.load(Ordering::Relaxed) >> 32;
+        let readable = match self.bytes_before_spill() {
+            Some(_) => self.settled(),
+            None => self.flushed(),
+        } >> self.page_bits;
+        let mut state = self.state.lock();
+        if readable < tail && state.settle_below <= readable {
+            state.settle_below = tail.min(readable + SETTLED_EARLY_PAGES);
+        }
+        self.writer_wake.notify_one();
+        readable < tail
     }
 }
 

@@ -168,12 +168,19 @@ impl Debt {
     }
 }
 
-/// Returns the largest length in bytes of the log of a bank in two tiers whose pages are written as
-/// they settle. `memory_bytes` is the size of frames and read cache. A longer log would save no
-/// reads: its older rows are not in memory either. A row with outstanding Gets stays in the log,
-/// however long its batch is.
-pub(super) fn log_limit_bytes(memory_bytes: u64) -> u64 {
-    (memory_bytes as f64 * LOG_SHARE) as u64
+/// Returns the largest length in bytes of the log of a bank in two tiers: `spill_bytes` if it
+/// spills from memory. Otherwise it follows from `memory_bytes`, the size of frames and read cache.
+/// A longer log would save no reads: its older rows are not in memory either. A row with
+/// outstanding Gets stays in the log, however long its batch is. A bank that gets its second tier
+/// has a longer log, whose shortest length since then is `shortest_bytes`. Its limit shrinks with
+/// the log, so its writers do not wait.
+pub(super) fn log_limit_bytes(
+    spill_bytes: Option<u64>,
+    memory_bytes: u64,
+    shortest_bytes: u64,
+) -> u64 {
+    let limit_bytes = spill_bytes.unwrap_or((memory_bytes as f64 * LOG_SHARE) as u64);
+    limit_bytes.max(shortest_bytes)
 }
 
 /// Returns the largest size in bytes of runs that are not merged into a base of `base_bytes` bytes.
@@ -306,7 +313,10 @@ mod tests {
 
     #[test]
     fn limits_of_log_and_runs() {
-        assert_eq!(log_limit_bytes(800), 1000);
+        assert_eq!(log_limit_bytes(None, 800, 0), 1000);
+        assert_eq!(log_limit_bytes(None, 800, 5000), 5000, "a log of before");
+        assert_eq!(log_limit_bytes(Some(700), 800, 0), 700);
+        assert_eq!(log_limit_bytes(Some(700), 800, 5000), 5000, "a log of before");
         assert_eq!(run_limit_bytes(0, 100, 0.4), 640);
         assert_eq!(run_limit_bytes(1600, 100, 0.4), 640);
         assert_eq!(run_limit_bytes(10_000, 100, 0.4), 4000);

@@ -192,14 +192,12 @@ impl Headroom<'_> {
         *shortest = log_bytes.min(*shortest);
         let shortest_bytes = *shortest;
         let budget = &self.space.budget;
-        let frames_bytes = budget.frames_allowed() * budget.page_bytes();
         let log_limit_bytes = match self.space.tier_limits.get() {
             Some(limits) => limits.log_bytes,
             None => {
-                let written = || log_limit_bytes(frames_bytes + budget.cache_bytes());
-                // A bank that gets its second tier has a longer log. Its limit shrinks with the
-                // log, so its writers do not wait.
-                self.log.bytes_before_spill().unwrap_or_else(written).max(shortest_bytes)
+                let frames_bytes = budget.frames_allowed() * budget.page_bytes();
+                let memory_bytes = frames_bytes + budget.cache_bytes();
+                log_limit_bytes(self.log.bytes_before_spill(), memory_bytes, shortest_bytes)
             }
         };
         let dues = self.dues(state);
