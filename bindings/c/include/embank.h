@@ -767,7 +767,8 @@ typedef struct embank_bank_stats {
   uint64_t live_rows;
   // Gauge: bytes of the records of all rows, including headers.
   uint64_t live_bytes;
-  // Gauge: bytes of log on disk.
+  // Gauge: bytes of log on disk. In a bank with two tiers, pages count that were never
+  // written, because their rows went to the cold tier from memory. They take no space.
   uint64_t log_disk_bytes;
   // Gets that had to wait for a staleness bound, in all tables.
   uint64_t waits;

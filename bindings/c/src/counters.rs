@@ -39,7 +39,8 @@ pub struct embank_bank_stats {
     pub live_rows: u64,
     /// Gauge: bytes of the records of all rows, including headers.
     pub live_bytes: u64,
-    /// Gauge: bytes of log on disk.
+    /// Gauge: bytes of log on disk. In a bank with two tiers, pages count that were never
+    /// written, because their rows went to the cold tier from memory. They take no space.
     pub log_disk_bytes: u64,
     /// Gets that had to wait for a staleness bound, in all tables.
     pub waits: u64,
