@@ -59,7 +59,7 @@ pub(crate) struct Target<'d> {
     pub(crate) bank: u64,
     /// Says how much of each part stays in memory.
     pub(crate) memory: &'d dyn PartMemory,
-    /// Bytes that all sources read at a time together. Each reads at least a block.
+    /// Bytes that all sources read at a time together. Each reads at least a block: `unit_bytes`.
     pub(crate) cursors_bytes: usize,
     /// Bytes that are written at a time.
     pub(crate) writer_bytes: usize,
@@ -218,9 +218,14 @@ impl<'d> Merge<'d> {
         let part_bytes = all_bytes.div_ceil(count.max(1)).min(span);
         let merged = base.iter().map(|part| (part.head().hashes.clone(), *part.head().runs.end()));
         let (first, last) = (*hashes.start(), *hashes.end());
-        let unit_bytes = (target.cursors_bytes / sources.len().max(1)).min(CURSOR_BYTES_MAX);
-        let source = |parts| Source::new(parts, first, last, unit_bytes);
-        let sources: Vec<_> = sources.into_iter().map(source).collect();
+        let sizes = sources.iter().map(|parts| {
+            let bytes: u64 = parts.iter().map(|part| bytes_within(part, &hashes)).sum();
+            let block_bits = parts.iter().map(|part| part.head().block_bits).max().unwrap_or(0);
+            (bytes, 1 << block_bits)
+        });
+        let units = unit_bytes(target.cursors_bytes, &sizes.collect::<Vec<_>>());
+        let source = |(parts, unit_bytes)| Source::new(parts, first, last, unit_bytes);
+        let sources: Vec<_> = sources.into_iter().zip(units).map(source).collect();
         let mut merge = Merge {
             site,
             losers: vec![0; sources.len()],
@@ -514,6 +519,21 @@ struct Plan<'p, 'd> {
     hashes: RangeInclusive<u64>,
     base: &'p [Arc<Part>],
     target: Target<'d>,
+}
+
+/// Divides `cursors_bytes` among sources, of which `sources` has the bytes that take part in the
+/// merge and the length of a block. Each gets a block, and a part of the rest in proportion to its
+/// bytes. All sources then need their next blocks at about the same time, so few reads bring all
+/// of them.
+fn unit_bytes(cursors_bytes: usize, sources: &[(u64, usize)]) -> Vec<usize> {
+    let all_bytes: u64 = sources.iter().map(|&(bytes, _)| bytes).sum();
+    let blocks_bytes: usize = sources.iter().map(|&(_, block_bytes)| block_bytes).sum();
+    let rest = cursors_bytes.saturating_sub(blocks_bytes) as f64;
+    let of = |&(bytes, block_bytes): &(u64, usize)| {
+        let share = bytes as f64 / all_bytes.max(1) as f64;
+        (block_bytes + (rest * share) as usize).min(CURSOR_BYTES_MAX)
+    };
+    sources.iter().map(of).collect()
 }
 
 /// Returns the bytes of a part's rows within `hashes`, if they are spread evenly.

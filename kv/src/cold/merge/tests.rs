@@ -456,3 +456,15 @@ fn a_base_merge_without_rows_has_one_empty_part() {
         Merge::consolidate(site(&device), Vec::new(), &all, TARGET, |_| false, numbers).unwrap();
     assert!(joined.finish().unwrap().parts.is_empty());
 }
+
+#[test]
+fn cursors_share_their_memory_by_the_bytes_that_they_read() {
+    const BLOCK: usize = 4 << 10;
+    let sources = [(70, BLOCK), (20, BLOCK), (10, 2 * BLOCK), (0, BLOCK)];
+    let blocks = |units: Vec<usize>| units.into_iter().map(|unit| unit / BLOCK).collect::<Vec<_>>();
+    // Five blocks go to all, and the rest by size.
+    assert_eq!(blocks(unit_bytes(105 * BLOCK, &sources)), [71, 21, 12, 1]);
+    assert_eq!(blocks(unit_bytes(3 * BLOCK, &sources)), [1, 1, 2, 1], "too little for all");
+    assert_eq!(unit_bytes(64 << 20, &[(1, BLOCK), (1, BLOCK)]), [CURSOR_BYTES_MAX; 2]);
+    assert_eq!(unit_bytes(0, &[]), []);
+}

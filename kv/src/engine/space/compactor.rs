@@ -187,7 +187,7 @@ pub(crate) fn run(core: &Core) {
 }
 
 /// Does the work that is next in a bank with two tiers. Returns the bytes of log that it passed.
-fn work_on_tiers(core: &Core) -> Result<u64> {
+pub(super) fn work_on_tiers(core: &Core) -> Result<u64> {
     let mut compaction = Compaction::begin(core);
     // Another thread may have done the work while this thread waited for the lock.
     let next = core.headroom().next_work(&mut core.space.signal.state.lock());

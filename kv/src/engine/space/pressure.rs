@@ -170,10 +170,9 @@ impl Debt {
 
 /// Returns the largest length in bytes of the log of a bank in two tiers: `spill_bytes` if it
 /// spills from memory. Otherwise it follows from `memory_bytes`, the size of frames and read cache.
-/// A longer log would save no reads: its older rows are not in memory either. A row with
-/// outstanding Gets stays in the log, however long its batch is. A bank that gets its second tier
-/// has a longer log, whose shortest length since then is `shortest_bytes`. Its limit shrinks with
-/// the log, so its writers do not wait.
+/// A longer log would save no reads: its older rows are not in memory either. A bank that gets its
+/// second tier has a longer log, whose shortest length since then is `shortest_bytes`. Its limit
+/// shrinks with the log, so its writers do not wait.
 pub(super) fn log_limit_bytes(
     spill_bytes: Option<u64>,
     memory_bytes: u64,
@@ -181,6 +180,40 @@ pub(super) fn log_limit_bytes(
 ) -> u64 {
     let limit_bytes = spill_bytes.unwrap_or((memory_bytes as f64 * LOG_SHARE) as u64);
     limit_bytes.max(shortest_bytes)
+}
+
+/// A log whose rows have outstanding Gets may be this multiple of those rows' bytes.
+const LOG_OF_HELD: u64 = 2;
+/// After a step that held many rows, the log's limit is this many eighths of its length. So spills
+/// go on, and no writer waits for them.
+const LIMIT_EIGHTHS: u64 = 7;
+
+/// Returns the largest length in bytes of a log whose limit would otherwise be `limit_bytes`, and
+/// whose rows with outstanding Gets take `held_bytes`.
+///
+/// A spill copies these rows to the tail. A training step may get more rows than `limit_bytes`
+/// holds. Without this rule, spills would then copy the same rows again and again, and the log
+/// would not become shorter until the step ends.
+pub(super) fn log_limit_beside_held(limit_bytes: u64, held_bytes: u64) -> u64 {
+    limit_bytes.max(LOG_OF_HELD * held_bytes)
+}
+
+/// Returns the bytes of log that rows with outstanding Gets take, after a spill of `passed_bytes`
+/// bytes copied `copied_bytes` of them to the tail. They took `held_bytes` before it. The log has
+/// `log_bytes` bytes after it.
+///
+/// If the spill has copied most of what it passed, the other rows of the log may be held too. If
+/// not, the log's limit becomes a little less than its length, and shrinks with it.
+pub(super) fn held_log_bytes(
+    held_bytes: u64,
+    passed_bytes: u64,
+    copied_bytes: u64,
+    log_bytes: u64,
+) -> u64 {
+    match copied_bytes > passed_bytes / 2 {
+        true => held_bytes.max(log_bytes),
+        false => held_bytes.min(log_bytes / 8 * LIMIT_EIGHTHS / LOG_OF_HELD),
+    }
 }
 
 /// Returns the largest size in bytes of runs that are not merged into a base of `base_bytes` bytes.
@@ -321,6 +354,27 @@ mod tests {
         assert_eq!(run_limit_bytes(1600, 100, 0.4), 640);
         assert_eq!(run_limit_bytes(10_000, 100, 0.4), 4000);
         assert_eq!(run_limit_bytes(10_000, 100, 0.05), 500);
+    }
+
+    #[test]
+    fn a_log_whose_rows_are_held_may_grow_and_shrinks_after_them() {
+        let limits: Vec<u64> = [
+            // The bytes that the spill passed and copied, and the log's length.
+            (100, 50, 1000),
+            (100, 51, 1000),
+            (100, 100, 2000),
+            (100, 100, 1800),
+            (100, 40, 3900),
+            (100, 0, 3800),
+            (100, 0, 1100),
+        ]
+        .into_iter()
+        .scan(0, |held, (passed, copied, log)| {
+            *held = held_log_bytes(*held, passed, copied, log);
+            Some(log_limit_beside_held(1000, *held))
+        })
+        .collect();
+        assert_eq!(limits, [1000, 2000, 4000, 4000, 3408, 3324, 1000]);
     }
 
     #[test]

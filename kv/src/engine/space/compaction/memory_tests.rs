@@ -1,8 +1,10 @@
-//! Tests of spills and merges with very little memory for fences and filters.
+//! Tests of spills and merges with very little memory: for fences and filters, or for the rows that
+//! a training step has got.
 
 use crate::cold::head::Kind;
 use crate::cold::keep::Keep;
 use crate::engine::cold::memory_plan::bytes_left;
+use crate::engine::space::compactor::work_on_tiers;
 use crate::engine::space::options::CompactionOptions;
 use crate::{Access, Clock, Error, Operation, Store, StoreOptions, TableId, TierLimits};
 
@@ -33,13 +35,17 @@ impl Operation for Read {
 }
 
 fn open(dir: &std::path::Path) -> (Store, TableId) {
+    open_with(dir, 0)
+}
+
+fn open_with(dir: &std::path::Path, log_bytes: u64) -> (Store, TableId) {
     let compaction = CompactionOptions { background: false, ..CompactionOptions::default() };
     let memory_budget_bytes = 1 << 20;
     let options = StoreOptions { memory_budget_bytes, compaction, ..StoreOptions::default() };
     let store = Store::open(dir, &options).unwrap();
     let (sort_buffer_bytes, base_part_bytes) = (32 << 10, 4 << 20);
     store.begin_second_tier(TierLimits {
-        log_bytes: 0,
+        log_bytes,
         sort_buffer_bytes,
         base_part_bytes,
         level_runs: 16,
@@ -113,4 +119,60 @@ fn a_bank_without_memory_for_its_base_says_so_and_keeps_its_rows() {
     store.compact().unwrap();
     check(&store, table, |_| 2);
     assert_eq!(store.stats().compaction_stopped, None);
+}
+
+/// Gets rows for a training step.
+struct GetRows;
+
+impl Operation for GetRows {
+    const ACCESS: Access = Access::Get;
+}
+
+/// A training step may get more rows than the log should have. Spills do not copy them to the tail
+/// without end, and the log becomes short after the step.
+#[test]
+fn the_rows_of_a_long_step_are_copied_a_few_times() {
+    const LIMIT: u64 = 64 << 10;
+    const RECORD_BYTES: u64 = 96;
+    let dir = tempfile::tempdir().unwrap();
+    let (store, table) = open_with(dir.path(), LIMIT);
+    let core = store.core();
+    let do_due_work = || {
+        let is_due = || core.headroom().tier_work(&mut core.space.signal.state.lock(), false);
+        for _ in 0..200 {
+            if is_due().is_none() {
+                return;
+            }
+            work_on_tiers(&core).unwrap();
+        }
+        panic!("spills do not end");
+    };
+    let log_bytes = || core.log.tail_address() - core.log.begin();
+    put(&store, table, 1, 1);
+    do_due_work();
+    for step in 0..3 {
+        let keys: Vec<u64> = (step * 500..step * 500 + 8000).collect();
+        let held_bytes = keys.len() as u64 * RECORD_BYTES;
+        let before = core.counters.compaction_copied_bytes.get();
+        for keys in keys.chunks(100) {
+            store.execute(table, keys, Clock::Acquire { bound: None }, &mut GetRows).unwrap();
+            do_due_work();
+        }
+        assert!(log_bytes() >= held_bytes && held_bytes > 4 * LIMIT);
+        let copied = core.counters.compaction_copied_bytes.get() - before;
+        println!("{copied} bytes were copied, {held_bytes} are held");
+        assert!(copied > 0 && copied < held_bytes);
+        let mut update = Versions(vec![2; keys.len()]);
+        store.execute(table, &keys, Clock::Release, &mut update).unwrap();
+        // Other rows make the log move on.
+        let mut rounds = 0;
+        while log_bytes() > held_bytes {
+            put(&store, table, 2, 1);
+            do_due_work();
+            rounds += 1;
+            assert!(rounds < 100, "the log stays long");
+        }
+        put(&store, table, 2, 1);
+        check(&store, table, |_| 2);
+    }
 }

@@ -9,7 +9,8 @@
 //! and searches find it first. A *clean* record is left out, because the cold tier has an equal
 //! version. A tombstone enters, because it hides older versions in the cold tier. A row with
 //! outstanding Gets of this opening is copied to the tail, so a cold row has no outstanding Gets.
-//! For that, a record in a chain is walked to.
+//! For that, a record in a chain is walked to. If a training step's Gets fill the log, its limit
+//! grows (`engine::space::pressure::log_limit_beside_held`).
 //!
 //! **Order.** The spill publishes the view with the new run, then moves the log's beginning, then
 //! removes the index entries that lead below it. A search loads the beginning, the index and the
@@ -68,8 +69,10 @@ impl Compaction<'_> {
         let done = self.spill_into(&mut rows, start);
         self.pass.sort_buffer = Some(rows);
         let copied = done.map_err(|error| self.failure(error))?;
-        counters.compacted_bytes.add(log.begin() - start);
+        let passed = log.begin() - start;
+        counters.compacted_bytes.add(passed);
         counters.compaction_copied_bytes.add(copied);
+        self.core.space.signal.note_spill(passed, copied, log.tail_address() - log.begin());
         counters.compaction_us.add(started.elapsed().as_micros() as u64);
         Ok(copied)
     }
@@ -125,12 +128,17 @@ impl Compaction<'_> {
         let page = &mut page[..log.page_bytes() as usize];
         let mut end = start;
         let mut copied = 0;
-        let has_room = |end: u64, rows: &SortBuffer, dead: usize| {
+        let has_room = |end: u64, rows: &SortBuffer, dead: usize, copied: u64| {
+            // Copied rows count as if they took room. Otherwise a spill of a log whose rows all
+            // have outstanding Gets would also pass the pages of its own copies, without end.
+            let beside_rows = dead * size_of::<u64>() + copied as usize;
             // One page always has room, so that each spill makes progress.
-            end == start || rows.has_room(log.page_bytes(), dead * size_of::<u64>())
+            end == start || rows.has_room(log.page_bytes(), beside_rows)
         };
-        // The loop ends: each round passes a page.
-        while end + log.page_bytes() <= log.settled() && has_room(end, rows, self.pass.dead.len()) {
+        // The loop ends: each round passes a page, and its rows take room or are dead.
+        while end + log.page_bytes() <= log.settled()
+            && has_room(end, rows, self.pass.dead.len(), copied)
+        {
             let used = log.copy_page(page, end, gate)?;
             self.core.space.signal.note_work(log.page_bytes());
             self.list_records(&page[..used], end, Tombstones::Rows)?;
