@@ -1,4 +1,4 @@
-//! Grows the index: the batch that inserts rows splits one bucket at a time.
+//! Grows the index: the batch that inserts rows splits one bucket at a time. `fold` undoes splits.
 
 use super::bucket::{Bucket, Meta, SLOTS};
 use super::entry::Entry;
@@ -9,7 +9,7 @@ use crate::sync::{Backoff, Ordering, Planted, planted};
 
 /// Load at which the next bucket is split, in used slots per primary bucket. At 5, a sixth of the
 /// buckets have an overflow bucket, and an entry costs 14 to 15 bytes (measured by the tests).
-const LOAD: u64 = 5;
+pub(super) const LOAD: u64 = 5;
 /// Largest number of splits of one `grow` call, so that a batch does not pay for the inserts of
 /// many other batches.
 const SPLITS_PER_CALL: usize = 4096;
@@ -29,13 +29,19 @@ const HEADROOM_PART_OF_UNIT: u64 = 4;
 /// index. Batches may fill one more page with new rows during that time.
 const HEADROOM_PART_OF_PAGE: u64 = 16;
 
-/// The memory charged for primary buckets, and the buffers of the thread that splits buckets.
+/// The memory charged for primary buckets, and the buffers of the thread that splits or folds
+/// buckets.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
-    charged_bytes: u64,
-    low: Vec<Entry>,
-    high: Vec<Entry>,
-    numbers: Vec<u32>,
+    pub(super) charged_bytes: u64,
+    /// An address above the heads of all entries that splits have copied to both buckets. A record
+    /// at or above this address is only in chains of its own bucket, and matches their tags.
+    pub(super) copies_end: u64,
+    /// True from the first portion of a fold of the index to the last.
+    pub(super) is_folding: bool,
+    pub(super) low: Vec<Entry>,
+    pub(super) high: Vec<Entry>,
+    pub(super) numbers: Vec<u32>,
     hashes: Vec<u64>,
 }
 
@@ -57,7 +63,7 @@ impl Growth {
         sides: Sides,
         look: &impl Fn(Address) -> Look,
     ) -> (u64, u64) {
-        let Growth { low, high, hashes, .. } = self;
+        let Growth { low, high, hashes, copies_end, .. } = self;
         low.clear();
         high.clear();
         let mut entries = 0;
@@ -70,6 +76,7 @@ impl Growth {
             }
             entries += 1;
             blank_entries += blank(entry);
+            let divided = low.len() + high.len();
             if entry.knows_nothing() && hashes_of(entry, look, hashes) {
                 let side = |number| {
                     let narrowed = entry.narrowed(number, sides.depth, hashes.iter().copied());
@@ -81,6 +88,9 @@ impl Growth {
                 let (to_low, to_high) = entry.split();
                 low.extend(to_low);
                 high.extend(to_high);
+            }
+            if low.len() + high.len() == divided + 2 {
+                *copies_end = (entry.address().raw() + 1).max(*copies_end);
             }
         }
         (entries, blank_entries)
@@ -94,6 +104,13 @@ pub(super) struct OverflowPool {
     taken: u32,
     charged_bytes: u64,
     free: Vec<u32>,
+}
+
+#[cfg(test)]
+impl OverflowPool {
+    pub(super) fn charged_bytes(&self) -> u64 {
+        self.charged_bytes
+    }
 }
 
 /// The information that a split can get about a record without reading the disk.
@@ -126,7 +143,7 @@ fn hashes_of(entry: Entry, look: &impl Fn(Address) -> Look, hashes: &mut Vec<u64
     true
 }
 
-fn overflow_buckets_for(entries: usize) -> usize {
+pub(super) fn overflow_buckets_for(entries: usize) -> usize {
     entries.saturating_sub(SLOTS).div_ceil(SLOTS)
 }
 
@@ -217,7 +234,10 @@ impl Index {
         u64::from(pool.taken) - pool.free.len() as u64
     }
 
-    fn give_back_overflow(&self, numbers: &[u32]) {
+    pub(super) fn give_back_overflow(&self, numbers: &[u32]) {
+        if numbers.is_empty() {
+            return;
+        }
         for &number in numbers {
             let bucket = self.overflow_bucket(number);
             bucket.meta().store(0, Ordering::Release);
@@ -254,6 +274,7 @@ impl Index {
         let sides = Sides { split, upper, depth: level + 1 };
         let (entries_before, blank_before) = growth.divide(&locked, sides, look);
         let Growth { low, high, numbers, .. } = growth;
+        numbers.clear();
         let before = self.overflow_numbers(locked.meta.overflow(), numbers);
         let wanted = overflow_buckets_for(low.len()) + overflow_buckets_for(high.len());
         while numbers.len() < wanted {
@@ -301,9 +322,9 @@ impl Index {
         true
     }
 
-    /// Lists the numbers of a chain's overflow buckets in `numbers`. Returns how many there are.
-    fn overflow_numbers(&self, head: u32, numbers: &mut Vec<u32>) -> usize {
-        numbers.clear();
+    /// Appends the numbers of a chain's overflow buckets to `numbers`. Returns how many `numbers`
+    /// then has.
+    pub(super) fn overflow_numbers(&self, head: u32, numbers: &mut Vec<u32>) -> usize {
         let mut next = head;
         while next != 0 {
             numbers.push(next);
