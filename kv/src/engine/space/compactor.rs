@@ -10,7 +10,7 @@ use super::tiers::Work;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::record::address::{Address, TableId};
-use crate::sync::{Ordering, thread};
+use crate::sync::Ordering;
 
 /// The result of a pass of [`Store::compact`](crate::Store::compact).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -76,9 +76,6 @@ pub(crate) fn compact_all(core: &Core, marked: Option<&Marked>) -> Result<Compac
             worked => done.copied_bytes += worked.inspect_err(stop)?,
         }
         done.scanned_bytes += log.begin() - begin;
-        if has_two_tiers {
-            fold_index(core, &compaction);
-        }
         // Merges in between keep the runs few. The loop ends: each merge makes the runs fewer, or
         // leaves some of them out because of damage.
         while has_two_tiers && merge_next(core, &mut compaction)? {}
@@ -196,10 +193,7 @@ fn work_on_tiers(core: &Core) -> Result<u64> {
     let next = core.headroom().next_work(&mut core.space.signal.state.lock());
     let begin = core.log.begin();
     match next {
-        Some(Work::Spill) => {
-            _ = or_base_merge(core, &mut compaction, true, Compaction::spill)?;
-            fold_index(core, &compaction);
-        }
+        Some(Work::Spill) => _ = or_base_merge(core, &mut compaction, true, Compaction::spill)?,
         Some(Work::Merge(merge)) => {
             _ = or_base_merge(core, &mut compaction, true, |compaction| {
                 compaction.merge(&merge, true)
@@ -210,26 +204,6 @@ fn work_on_tiers(core: &Core) -> Result<u64> {
     drop(compaction);
     free_in_strides(core)?;
     Ok(core.log.begin() - begin)
-}
-
-/// Folds a part of the index after a spill, which has removed entries. Gives the memory to frames
-/// and read cache. `_compaction` keeps the log's beginning where it is.
-fn fold_index(core: &Core, _compaction: &Compaction<'_>) {
-    for _ in 0..core.index.portions_per_spill() {
-        let begin = core.log.begin();
-        let Some(folded) = core.index.fold(&core.budget, &core.gate, begin) else { return };
-        if folded.freed_bytes > 0 {
-            core.log.allowance_changed();
-        }
-        let state = core.space.signal.state.lock();
-        if state.shutdown || state.urgent {
-            return;
-        }
-        drop(state);
-        // Batches run meanwhile. Without a rest, a thread that wakes after a pause could find the
-        // next one.
-        thread::sleep(folded.rest());
-    }
 }
 
 /// Makes the merge that is due in a bank with two tiers. Returns false if none is due.

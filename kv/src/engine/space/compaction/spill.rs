@@ -71,6 +71,7 @@ impl Compaction<'_> {
         counters.compacted_bytes.add(log.begin() - start);
         counters.compaction_copied_bytes.add(copied);
         counters.compaction_us.add(started.elapsed().as_micros() as u64);
+        self.fold_index();
         Ok(copied)
     }
 
