@@ -186,13 +186,19 @@ mod tests {
                     }
                 });
             }
-            for _ in 0..ROUNDS {
-                let pause = gate.pause();
-                for _ in 0..100 {
-                    assert_eq!(inside.load(Ordering::Relaxed), 0);
+            // Two threads pause. The end of one pause must not end the other.
+            let pausing = || {
+                for _ in 0..ROUNDS {
+                    let pause = gate.pause();
+                    for _ in 0..100 {
+                        assert_eq!(inside.load(Ordering::Relaxed), 0);
+                    }
+                    drop(pause);
                 }
-                drop(pause);
-            }
+            };
+            let other = s.spawn(pausing);
+            pausing();
+            other.join().unwrap();
             stop.store(true, Ordering::Relaxed);
         });
     }
