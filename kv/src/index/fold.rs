@@ -6,7 +6,7 @@
 //!
 //! **Approach.** A step undoes the last split: it merges the last bucket into the bucket that it
 //! was split from, and moves the split pointer back. Each entry knows its side from the bucket that
-//! it comes from, so a step reads no record. The compactor folds a portion of buckets after each
+//! it comes from, so a step reads no record. Compaction folds some portions of buckets after each
 //! spill.
 //!
 //! **In a pause.** Lookups rely on buckets whose depth only grows, and hold copies of the split
@@ -31,18 +31,24 @@
 //!    the side as its next lower bit. So the folded entry matches it too, and an entry without tag
 //!    bits may learn its side. If such an entry is not chained, it stands alone afterwards,
 //!    rightly.
-//! 2. All keys of the upper bucket have the bit 1, and the entries of the lower bucket know the bit
-//!    0. So no entry of one bucket matches a key of the other: a key stays in the chain of exactly
-//!    one slot that matches it.
+//! 2. Keys of the upper bucket have a 1 as this bit, and folded entries of the lower bucket know a
+//!    0. So no entry of one bucket matches a key of the other. A key stays in the chain of exactly
+//!    one slot, and that slot matches it.
 //! 3. A tag that loses its highest bit matches keys that its chain does not have. A search for such
 //!    a key reads the chain and goes on, as for any two keys with equal tags.
 //! 4. No two entries of the merged bucket have one head: only copies do. Entries that lead below
 //!    the beginning are left out, as `purge` would do, and no other copies exist.
 //!
+//! **Overflow buckets.** A merged chain takes the free overflow buckets with the lowest numbers. A
+//! fold that goes far merges all buckets, so the end of the pool becomes free and gives its memory
+//! back (`overflow`). If other chains hold buckets at the end, that memory stays with the index.
+//!
 //! **Images.** See invariant 4 of `cut`. After a fold, the next image is whole.
 //!
-//! **Hysteresis.** The index splits at a load of 5 entries a bucket. It begins to fold at a quarter
-//! of this load, and ends at half of it. So entries must double before it splits again.
+//! **Hysteresis.** The index splits at a load of 5 entries a bucket. It begins to fold below half
+//! of this load, and ends at three quarters of it. The number of entries must then grow or fall by
+//! a third before the index changes again. A spill changes it by a few percent. The memory that
+//! comes free makes the log longer, so the index may split some buckets again.
 //!
 //! **Lock order.** Compaction (`Space::pass`), then `numbers`, `growth`, the gate's pause, and in
 //! it the overflow pool and the budget. The checkpoint takes `Store::newest`, then `numbers`, then
@@ -59,22 +65,25 @@ use std::time::{Duration, Instant};
 
 use super::bucket::{Bucket, Meta};
 use super::entry::Entry;
-use super::grow::{Growth, LOAD, overflow_buckets_for};
+use super::grow::{Growth, LOAD};
+use super::overflow::overflow_buckets_for;
 use super::{BUCKET_BYTES, Index, blank};
 use crate::epoch::{self, Gate};
 use crate::memory::budget::Budget;
 use crate::sync::{Ordering, Planted, planted};
 
-/// Number of buckets that are folded in one pause. Batches wait as long as this takes, some tenths
+/// Number of buckets that are folded in one pause. Batches wait as long as this takes, a few tenths
 /// of a millisecond.
-const BUCKETS_PER_PAUSE: u64 = 2048;
-/// The index begins to fold when its load is below [`LOAD`] divided by this number.
-const FOLDS_BELOW_PART: u64 = 4;
-/// The index folds until its load is [`LOAD`] divided by this number.
-const FOLDED_PART: u64 = 2;
+const BUCKETS_PER_PAUSE: u64 = 1024;
+/// Number of overflow buckets that a pause gives up at most.
+const OVERFLOW_PER_PAUSE: u64 = 2048;
+/// The index begins to fold when its load is below this number of quarters of [`LOAD`].
+const FOLDS_BELOW_QUARTERS: u64 = 2;
+/// The index folds until its load is this number of quarters of [`LOAD`].
+const FOLDED_QUARTERS: u64 = 3;
 /// After a spill, the index folds its buckets divided by this number. The memory of a large index
 /// is then free after some 50 spills, in which the log has grown by one and a half budgets.
-const PART_PER_SPILL: u64 = 16;
+const PART_PER_SPILL: u64 = 32;
 /// Batches run between two portions for the length of a portion's pause times this number.
 const REST: u32 = 3;
 
@@ -130,23 +139,27 @@ impl Index {
         if folded > 0 {
             self.note_folded();
         }
+        let (trimmed, trimmed_bytes) = self.trim_overflow(budget, OVERFLOW_PER_PAUSE);
         drop(pause);
         let paused = began.elapsed();
-        let freed_bytes = self.release_buckets(budget, &mut growth);
-        (folded > 0 || freed_bytes > 0).then_some(Folded { freed_bytes, paused })
+        let freed_bytes = self.release_buckets(budget, &mut growth) + trimmed_bytes;
+        let has_worked = folded > 0 || trimmed > 0 || freed_bytes > 0;
+        has_worked.then_some(Folded { freed_bytes, paused })
     }
 
-    /// Returns the number of buckets to which the index should fold. `None` if it has few enough.
+    /// Returns the number of buckets to which the index should fold. `None` if it has few enough,
+    /// and the pool of overflow buckets has no free end after a fold.
     fn goal(&self, budget: &Budget, growth: &mut Growth) -> Option<u64> {
         let entries = self.entry_count();
         let buckets = self.bucket_count();
         let least = 1 << budget.limits().initial_level;
-        let goal = (entries * FOLDED_PART).div_ceil(LOAD).max(least);
+        let goal = (entries * 4).div_ceil(FOLDED_QUARTERS * LOAD).max(least);
         if !growth.is_folding {
             let frees = self.bytes_charged_for(goal) < growth.charged_bytes;
-            growth.is_folding = frees && entries * FOLDS_BELOW_PART < buckets * LOAD;
+            let has_low_load = entries * 4 < buckets * FOLDS_BELOW_QUARTERS * LOAD;
+            growth.is_folding = frees && has_low_load;
         }
-        growth.is_folding &= buckets > goal;
+        growth.is_folding &= buckets > goal || self.overflow_end_is_free();
         growth.is_folding.then_some(goal)
     }
 
@@ -190,21 +203,25 @@ impl Index {
             }
             self.overflow_numbers(meta.overflow(), numbers);
         }
-        let before = numbers.len();
+        let chained = numbers.len();
         let needed = overflow_buckets_for(entries.len());
         while numbers.len() < needed {
             let Some(number) = self.take_overflow(budget) else {
-                self.give_back_overflow(&numbers[before..]);
+                self.give_back_overflow(&numbers[chained..]);
                 return false;
             };
             numbers.push(number);
         }
+        // The chain gets the lowest free buckets, so that the pool's end becomes free. They are
+        // there, and no other thread takes them: threads take buckets while they are pinned.
+        self.give_back_overflow(numbers);
+        numbers.clear();
+        numbers.extend((0..needed).map_while(|_| self.take_overflow(budget)));
         self.count(
             (entries.len() as u64).wrapping_sub(entries_before),
             0_u64.wrapping_sub(blank_before),
         );
-        let (kept, unused) = numbers.split_at(needed);
-        let head = self.fill(lower, entries, kept);
+        let head = self.fill(lower, entries, numbers);
         // A new version, as after a split. Only the present era's bit: the next image is whole.
         let version = meta_of(lower).version() + 1;
         let meta = self.changed_now(Meta::new(level, version, head));
@@ -212,7 +229,6 @@ impl Index {
         // The bucket is as one that no split has filled yet, also if the system keeps its page.
         self.fill(upper, &[], &[]);
         upper.meta().store(0, Ordering::Relaxed);
-        self.give_back_overflow(unused);
         self.set_state(level, lower_number);
         true
     }

@@ -1,7 +1,8 @@
 //! Grows the index: the batch that inserts rows splits one bucket at a time. `fold` undoes splits.
 
-use super::bucket::{Bucket, Meta, SLOTS};
+use super::bucket::{Bucket, Meta};
 use super::entry::Entry;
+use super::overflow::overflow_buckets_for;
 use super::{BUCKET_BYTES, Index, LockedBucket, blank};
 use crate::memory::budget::Budget;
 use crate::record::address::Address;
@@ -20,14 +21,6 @@ const LOCK_TRIES: usize = 7;
 /// Largest number of records of a chain that a split reads to find the bucket that each record
 /// belongs to.
 const RECORDS_SEEN_MAX: usize = 32;
-/// Memory for overflow buckets is charged before inserts need it: at least a budget unit divided by
-/// this number. If no memory is left for an overflow bucket, an insert makes its key share a slot
-/// for good. If no memory is left for a split, the split only comes later.
-const HEADROOM_PART_OF_UNIT: u64 = 4;
-/// Memory for overflow buckets is charged before inserts need it: at least a page divided by this
-/// number. While page frames shrink for the read cache or a scan, the budget refuses memory to the
-/// index. Batches may fill one more page with new rows during that time.
-const HEADROOM_PART_OF_PAGE: u64 = 16;
 
 /// The memory charged for primary buckets, and the buffers of the thread that splits or folds
 /// buckets.
@@ -97,22 +90,6 @@ impl Growth {
     }
 }
 
-/// The overflow buckets. Number 0 means "no bucket" and is never taken.
-#[derive(Debug, Default)]
-pub(super) struct OverflowPool {
-    /// The highest bucket number taken so far.
-    taken: u32,
-    charged_bytes: u64,
-    free: Vec<u32>,
-}
-
-#[cfg(test)]
-impl OverflowPool {
-    pub(super) fn charged_bytes(&self) -> u64 {
-        self.charged_bytes
-    }
-}
-
 /// The information that a split can get about a record without reading the disk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Look {
@@ -141,10 +118,6 @@ fn hashes_of(entry: Entry, look: &impl Fn(Address) -> Look, hashes: &mut Vec<u64
         }
     }
     true
-}
-
-pub(super) fn overflow_buckets_for(entries: usize) -> usize {
-    entries.saturating_sub(SLOTS).div_ceil(SLOTS)
 }
 
 impl Index {
@@ -191,61 +164,6 @@ impl Index {
             growth.charged_bytes = next;
         }
         true
-    }
-
-    /// Takes an overflow bucket with empty slots. `None` if the budget has no memory for it.
-    pub(super) fn take_overflow(&self, budget: &Budget) -> Option<u32> {
-        let mut pool = self.pool.lock();
-        if let Some(number) = pool.free.pop() {
-            return Some(number);
-        }
-        let end = (u64::from(pool.taken) + 2) * BUCKET_BYTES as u64;
-        if end > pool.charged_bytes && !self.charge_overflow(budget, &mut pool) {
-            return None;
-        }
-        pool.taken = pool.taken.checked_add(1)?;
-        Some(pool.taken)
-    }
-
-    /// Charges one more unit of memory for overflow buckets. Returns false if the budget has no
-    /// memory.
-    fn charge_overflow(&self, budget: &Budget, pool: &mut OverflowPool) -> bool {
-        let next = pool.charged_bytes + self.granule_bytes;
-        let charged =
-            next <= self.overflow.len() as u64 && budget.try_charge_index(self.granule_bytes);
-        if charged {
-            pool.charged_bytes = next;
-        }
-        charged
-    }
-
-    fn charge_overflow_ahead(&self, budget: &Budget) {
-        let mut pool = self.pool.lock();
-        let used = (u64::from(pool.taken) + 1) * BUCKET_BYTES as u64;
-        let used = used.saturating_sub(pool.free.len() as u64 * BUCKET_BYTES as u64);
-        let headroom = (self.granule_bytes / HEADROOM_PART_OF_UNIT)
-            .max(budget.page_bytes() / HEADROOM_PART_OF_PAGE);
-        while pool.charged_bytes < used + headroom && self.charge_overflow(budget, &mut pool) {}
-    }
-
-    /// Returns the number of overflow buckets in use.
-    pub(super) fn overflow_count(&self) -> u64 {
-        let pool = self.pool.lock();
-        u64::from(pool.taken) - pool.free.len() as u64
-    }
-
-    pub(super) fn give_back_overflow(&self, numbers: &[u32]) {
-        if numbers.is_empty() {
-            return;
-        }
-        for &number in numbers {
-            let bucket = self.overflow_bucket(number);
-            bucket.meta().store(0, Ordering::Release);
-            for slot in bucket.slots() {
-                slot.store(0, Ordering::Release);
-            }
-        }
-        self.pool.lock().free.extend_from_slice(numbers);
     }
 
     /// Splits the bucket at the split pointer. Returns false if there is no memory, or if another
@@ -320,17 +238,6 @@ impl Index {
             self.set_state(level, next)
         }
         true
-    }
-
-    /// Appends the numbers of a chain's overflow buckets to `numbers`. Returns how many `numbers`
-    /// then has.
-    pub(super) fn overflow_numbers(&self, head: u32, numbers: &mut Vec<u32>) -> usize {
-        let mut next = head;
-        while next != 0 {
-            numbers.push(next);
-            next = Meta(self.overflow_bucket(next).meta().load(Ordering::Relaxed)).overflow();
-        }
-        numbers.len()
     }
 
     /// Stores entries in a bucket and its overflow buckets, followed by empty slots. Returns the

@@ -41,6 +41,7 @@ mod entry;
 mod fold;
 mod grow;
 pub(crate) mod image;
+mod overflow;
 mod purge;
 #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
 mod simd;
@@ -57,8 +58,9 @@ use bucket::{Bucket, Meta, SLOTS};
 use cut::Eras;
 use entry::TAG_BITS;
 pub(crate) use entry::{ADDRESS_LIMIT, Entry, Probe};
+use grow::Growth;
 pub(crate) use grow::Look;
-use grow::{Growth, OverflowPool};
+use overflow::OverflowPool;
 
 const BUCKET_BYTES: usize = 64;
 /// Level of an empty index: 2^8 buckets, which take 16 KiB.
