@@ -7,7 +7,8 @@ mod common;
 use std::collections::HashMap;
 
 use common::{options, peek, put, value};
-use embank_kv::{CompactionOptions, Store, StoreOptions, TableId, TierLimits};
+use embank_kv::inspect::{VerifyOptions, verify};
+use embank_kv::{ColdTier, CompactionOptions, Store, StoreOptions, TableId, TierLimits};
 
 /// A bank in two tiers with one table. The value of a row follows from its key and its version.
 struct Plain {
@@ -157,4 +158,82 @@ fn opens_with_a_fraction(small: &StoreOptions, large: &StoreOptions, rows: u64, 
 #[test]
 fn a_bank_opens_with_a_fraction_of_the_memory_that_wrote_it() {
     opens_with_a_fraction(&by_hand(512 << 10), &by_hand(8 << 20), 30_000, 2000);
+}
+
+/// A bank begins in one tier, and its index has an entry for each row. Once the rows have left the
+/// log, the index gives its memory to the log's frames.
+#[test]
+fn the_index_gives_its_memory_to_frames_once_rows_have_left_the_log() {
+    const BUDGET_BYTES: u64 = 8 << 20;
+    const ROWS: u64 = 180_000;
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { cold_tier: ColdTier::OnCompact, ..by_hand(BUDGET_BYTES) };
+    let open = |versions| {
+        let store = Store::open(dir.path(), &options).unwrap();
+        let table = match store.tables().first() {
+            Some(table) => table.id,
+            None => store.create_table("rows", Plain::BYTES as u32, b"").unwrap(),
+        };
+        Plain { store, table, versions }
+    };
+    let used = |bank: &Plain| {
+        let stats = bank.store.stats();
+        let shared = stats.memory_frames_bytes + stats.memory_cache_bytes;
+        let all = shared
+            + stats.memory_index_bytes
+            + stats.memory_cold_bytes
+            + stats.memory_buffers_bytes;
+        assert!(all <= BUDGET_BYTES, "{stats:?}");
+        (stats.memory_index_bytes, stats.memory_frames_bytes)
+    };
+    let mut bank = open(HashMap::new());
+    bank.put(0..ROWS, 1);
+    let (index_before, frames_before) = used(&bank);
+    assert!(index_before > BUDGET_BYTES / 5, "{index_before} bytes of index");
+    // A checkpoint before the folds, so that the next one has images to build on.
+    bank.store.checkpoint(b"").unwrap();
+    bank.store.compact().unwrap();
+    assert_eq!(bank.store.stats().tiers, 2);
+    // Rows of the log come and go as before.
+    for round in 0..4 {
+        bank.put(ROWS..ROWS + 40_000, 2 + round);
+        bank.delete(1000 * round..1000 * round + 500);
+        bank.store.compact().unwrap();
+        bank.store.checkpoint(b"").unwrap();
+    }
+    bank.put(0..20_000, 9);
+    let (index_after, frames_after) = used(&bank);
+    println!("index {index_before} to {index_after}, frames {frames_before} to {frames_after}");
+    assert!(index_after < index_before / 2, "{index_before} bytes of index, now {index_after}");
+    assert!(frames_after > frames_before, "{frames_before} bytes of frames, now {frames_after}");
+    let sample = || (0..ROWS + 41_000).step_by(7);
+    bank.check(sample());
+    bank.store.checkpoint(b"").unwrap();
+    let Plain { store, versions, .. } = bank;
+    drop(store);
+    let found = verify(dir.path(), &VerifyOptions::default(), &mut |_| {}).unwrap();
+    assert!(found.damage.is_empty(), "{found:?}");
+    let mut bank = open(versions);
+    assert!(used(&bank).0 < index_before / 2);
+    bank.check(sample());
+    let mut scan = bank.store.scan(bank.table).unwrap();
+    let mut scanned = 0;
+    while let Some(row) = scan.next_row().unwrap() {
+        assert_eq!(Some(row.value.to_vec()), bank.row(row.key), "key {}", row.key);
+        scanned += 1;
+    }
+    drop(scan);
+    assert_eq!(scanned, bank.versions.len());
+    // The index grows and folds again, and changes after the fold are in the next checkpoint.
+    bank.put(0..100_000, 10);
+    bank.store.checkpoint(b"").unwrap();
+    bank.store.compact().unwrap();
+    bank.put(5000..6000, 11);
+    bank.store.checkpoint(b"").unwrap();
+    bank.put(6000..6100, 12);
+    bank.store.checkpoint(b"").unwrap();
+    bank.check(sample());
+    let Plain { store, versions, .. } = bank;
+    drop(store);
+    open(versions).check(sample().chain(5000..6200));
 }

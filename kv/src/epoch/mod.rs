@@ -17,7 +17,7 @@ mod slots;
 use std::sync::atomic::AtomicU8;
 
 use crate::process::fork;
-use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, Planted, planted};
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, Planted, planted};
 
 /// A pin of this thread. While it exists, these stay valid for the thread: the places of frames,
 /// the settled pages and the state of the gate.
@@ -94,12 +94,15 @@ fn renew_in_child() {
     portable::renew_in_child();
 }
 
-/// Lets batches pin the epoch, or holds them back while a checkpoint fixes the store's state.
+/// Lets batches pin the epoch, or holds them back while a checkpoint fixes the store's state or the
+/// index folds.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     paused: AtomicBool,
     waiting: Mutex<()>,
     resumed: Condvar,
+    /// Locked by the thread that pauses batches.
+    pausing: Mutex<()>,
 }
 
 impl Gate {
@@ -126,10 +129,15 @@ impl Gate {
         }
     }
 
-    /// Holds back all batches, and returns when no batch works in memory.
+    /// Holds back all batches, and returns when no batch works in memory. Waits for the end of a
+    /// pause by another thread.
+    ///
+    /// The caller must not be pinned. In a pause, it may take only locks for which no pinned thread
+    /// and no pausing thread waits longer than for a few instructions.
     pub(crate) fn pause(&self) -> Pause<'_> {
+        let alone = self.pausing.lock();
         self.paused.store(true, Ordering::SeqCst);
-        let pause = Pause(self);
+        let pause = Pause { gate: self, _alone: alone };
         if !planted(Planted::PauseAtOnce) {
             barrier();
         }
@@ -139,15 +147,19 @@ impl Gate {
 
 /// While a `Pause` exists, no batch works in memory. Dropping it lets the batches continue.
 #[must_use]
-pub(crate) struct Pause<'a>(&'a Gate);
+pub(crate) struct Pause<'a> {
+    gate: &'a Gate,
+    /// Released after `drop` has let the batches continue.
+    _alone: MutexGuard<'a, ()>,
+}
 
 impl Drop for Pause<'_> {
     fn drop(&mut self) {
-        let _waiting = self.0.waiting.lock();
+        let _waiting = self.gate.waiting.lock();
         // Release: pairs with the Acquire load in `enter`. Resumed batches see the changes made
         // during the pause.
-        self.0.paused.store(false, Ordering::Release);
-        self.0.resumed.notify_all();
+        self.gate.paused.store(false, Ordering::Release);
+        self.gate.resumed.notify_all();
     }
 }
 
@@ -174,13 +186,19 @@ mod tests {
                     }
                 });
             }
-            for _ in 0..ROUNDS {
-                let pause = gate.pause();
-                for _ in 0..100 {
-                    assert_eq!(inside.load(Ordering::Relaxed), 0);
+            // Two threads pause. The end of one pause must not end the other.
+            let pausing = || {
+                for _ in 0..ROUNDS {
+                    let pause = gate.pause();
+                    for _ in 0..100 {
+                        assert_eq!(inside.load(Ordering::Relaxed), 0);
+                    }
+                    drop(pause);
                 }
-                drop(pause);
-            }
+            };
+            let other = s.spawn(pausing);
+            pausing();
+            other.join().unwrap();
             stop.store(true, Ordering::Relaxed);
         });
     }

@@ -8,8 +8,9 @@
 //! *Depth*: the number of low hash bits that this bucket's keys share. A lookup that expected
 //! another depth continues at the bucket that this depth leads to. *Version*: changes with every
 //! split. *Overflow*: the number of the chain's next bucket, 0 for none. An overflow bucket uses
-//! only this field. *Changed*: one bit for each of the last two eras, set if entries changed in
-//! that era. An era is the time between two checkpoints (see `cut`).
+//! only this field, and while it is free, the bit *locked* alone. *Changed*: one bit for each of
+//! the last two eras, set if entries changed in that era. An era is the time between two
+//! checkpoints (see `cut`).
 //!
 //! | locked | splitting | slots |
 //! |---|---|---|
@@ -139,6 +140,17 @@ impl Meta {
 
     pub(super) fn splitting(self) -> Self {
         Meta(self.0 | LOCKED | SPLITTING)
+    }
+
+    /// Returns the meta word of a free overflow bucket. A lookup that follows a wrong link to it
+    /// (see `Index::chain`) reads that the chain ends.
+    pub(super) fn free_overflow() -> Self {
+        Meta(LOCKED)
+    }
+
+    /// True if this meta word of an overflow bucket says that the bucket is free.
+    pub(super) fn is_free_overflow(self) -> bool {
+        self.is_locked()
     }
 
     pub(super) fn unlocked(self) -> Self {

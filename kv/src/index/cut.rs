@@ -25,6 +25,9 @@
 //!    pinned. A thread therefore never works in two eras at once.
 //! 3. Buckets that splits add after the cut have only the new era's bit, and the image does not
 //!    include them.
+//! 4. No bucket is folded between the decision for a whole image or one of changes and the image's
+//!    end (`keep_numbers`). An image of changes can't say that buckets are gone, and an older image
+//!    has them. The first image after a fold is therefore whole (`has_folded`).
 //!
 //! **Memory.** The writer fetches the saved buckets after each group of buckets that it visits. If
 //! the image's disk is too slow, batches wait in `wait_for_image`, with no pin and no bucket lock.
@@ -39,7 +42,9 @@ use crate::checkpoint::identity::CheckpointIdentity;
 use crate::error::Result;
 use crate::files::directory::Place;
 use crate::files::held_file::HeldFile;
-use crate::sync::{AtomicBool, AtomicU64, Backoff, Condvar, Mutex, Ordering, Planted, planted};
+use crate::sync::{
+    AtomicBool, AtomicU64, Backoff, Condvar, Mutex, MutexGuard, Ordering, Planted, planted,
+};
 
 /// Number of buckets that the image's writer visits before it fetches the buckets that batches have
 /// saved.
@@ -55,6 +60,9 @@ pub(super) struct Eras {
     /// True while an image is being written. A bucket that changed in the era before must then be
     /// saved before it changes again.
     capturing: AtomicBool,
+    /// True if buckets were folded since the last cut. The next image must then be whole. Changes
+    /// only under the lock `numbers` of the index.
+    folded: AtomicBool,
     /// Saved buckets as of the cut, in the image's encoding.
     saved: Mutex<Vec<u8>>,
     fetched: Condvar,
@@ -67,6 +75,7 @@ impl Eras {
         Eras {
             now: AtomicU64::new(0),
             capturing: AtomicBool::new(false),
+            folded: AtomicBool::new(false),
             saved: Mutex::default(),
             fetched: Condvar::new(),
             saved_bytes_max,
@@ -133,7 +142,28 @@ impl Index {
         }
     }
 
-    /// Returns the share of buckets that changed since the last cut, estimated from a sample.
+    /// Keeps all buckets and their numbers until the result is dropped: no bucket is folded.
+    /// Splits go on. A checkpoint holds the result from its decision for a whole image or one of
+    /// changes until it has written the image.
+    pub(crate) fn keep_numbers(&self) -> MutexGuard<'_, ()> {
+        self.numbers.lock()
+    }
+
+    /// True if the next image must be whole, because buckets were folded since the last cut. The
+    /// caller keeps the numbers ([`keep_numbers`](Self::keep_numbers)).
+    pub(crate) fn has_folded(&self) -> bool {
+        // Relaxed: the lock `numbers` orders the accesses.
+        self.eras.folded.load(Ordering::Relaxed)
+    }
+
+    /// Notes that buckets were folded. The caller holds the lock `numbers`.
+    pub(super) fn note_folded(&self) {
+        debug_assert!(!self.eras.capturing.load(Ordering::Relaxed));
+        self.eras.folded.store(!planted(Planted::FoldUntold), Ordering::Relaxed);
+    }
+
+    /// Returns the share of buckets that changed since the last cut, estimated from a sample. The
+    /// caller keeps the numbers ([`keep_numbers`](Self::keep_numbers)).
     pub(crate) fn changed_part(&self) -> f64 {
         let era = self.eras.now();
         let mut looked = 0u64;
@@ -148,7 +178,8 @@ impl Index {
     }
 
     /// Marks every bucket as changed, so the next cut's image is whole. Must be called by the
-    /// thread that makes the cut, because the era must not change meanwhile.
+    /// thread that makes the cut, because the era must not change meanwhile. That thread keeps the
+    /// numbers ([`keep_numbers`](Self::keep_numbers)).
     pub(crate) fn mark_all_changed(&self) {
         let era = self.eras.now();
         // The loop does not visit buckets that splits add meanwhile. The splits mark these buckets
@@ -162,14 +193,18 @@ impl Index {
     }
 
     /// Fixes the state that the next image shows. Must be called while no thread is pinned. The
-    /// image can be written while batches run again.
+    /// image can be written while batches run again. The caller keeps the numbers
+    /// ([`keep_numbers`](Self::keep_numbers)) until the result is written or dropped.
     pub(crate) fn cut(&self) -> Cut<'_> {
         let old = self.eras.now();
         let (level, split) = self.state();
         // Relaxed: the end of the pause publishes both stores to every thread that pins later.
         self.eras.now.store(1 - old, Ordering::Relaxed);
         self.eras.capturing.store(true, Ordering::Relaxed);
-        Cut { index: self, old, level, split, overflow: self.overflow_count() }
+        // If this image fails, the next one is whole anyway.
+        let has_folded = self.eras.folded.load(Ordering::Relaxed);
+        self.eras.folded.store(false, Ordering::Relaxed);
+        Cut { index: self, old, level, split, overflow: self.overflow_count(), has_folded }
     }
 
     #[cfg(test)]
@@ -207,6 +242,8 @@ pub(crate) struct Cut<'a> {
     level: u32,
     split: u64,
     overflow: u64,
+    /// True if buckets were folded since the cut before.
+    has_folded: bool,
 }
 
 impl Cut<'_> {
@@ -218,7 +255,8 @@ impl Cut<'_> {
         of: CheckpointIdentity,
         kind: ImageKind,
     ) -> Result<(HeldFile, u64)> {
-        let Cut { index, level, split, overflow, .. } = self;
+        let Cut { index, level, split, overflow, has_folded, .. } = self;
+        assert!(!has_folded || kind == ImageKind::Whole, "an image after a fold is whole");
         let head = ImageHead { kind, level, split, overflow };
         let mut out = ImageWriter::create(path, of, head)?;
         let mut encoded = Vec::new();

@@ -22,6 +22,9 @@
 //! memory such entries are rare: the index must double 16 times before the row's record is next
 //! written. Such entries are common in a bank that was created with too little memory, and is
 //! opened with more. Keys of such a bank share slots, and a shared slot has few known bits.
+//!
+//! A *fold* undoes a split (see `fold`). The entry's side becomes its lowest tag bit again. A tag
+//! with 16 bits loses its highest one.
 
 use crate::record::address::Address;
 
@@ -185,6 +188,16 @@ impl Entry {
         let moved = self.with_tag(tag >> 1);
         if tag & 1 == 0 { (Some(moved), None) } else { (None, Some(moved)) }
     }
+
+    /// Returns the entry after a fold has merged its bucket, which was the upper or the lower one
+    /// of the two. The tag gets the side as its new lowest bit, also if it knew no bit. A tag that
+    /// knew 16 bits loses the highest of them. All records of the chain must belong to the bucket
+    /// and match the tag: the essay of `fold` says why.
+    pub(super) fn folded(self, is_upper: bool) -> Self {
+        let tag = self.tag() << 1 | u64::from(is_upper);
+        let knows_too_much = Self::known_bits(tag) > TAG_BITS;
+        self.with_tag(if knows_too_much { tag & (TAG_FULL - 1) | TAG_FULL } else { tag })
+    }
 }
 
 #[cfg(test)]
@@ -210,6 +223,43 @@ mod tests {
         // All 16 bits are used up: the entry goes to both sides and matches every hash.
         assert_eq!(here.split(), (Some(here), Some(here)));
         assert!(here.matches(Probe::new(!hash, 19)));
+    }
+
+    #[test]
+    fn a_fold_undoes_a_split_and_keeps_at_most_16_bits() {
+        let mut hash = 0x9E37_79B9_7F4A_7C15_u64;
+        for known in 1..=TAG_BITS {
+            for depth in [8, 9, 20] {
+                hash = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(7);
+                let here = entry(hash, depth).widened(known).chained_to(Address::new(128));
+                let (low, high) = here.split();
+                let undone = low.or(high).unwrap().folded(high.is_some());
+                assert_eq!(undone, here, "{known} bits");
+            }
+        }
+        // The 16 bits of a new entry become those that a new entry of the merged bucket knows.
+        let depth = 9;
+        let upper = hash >> (depth - 1) & 1 == 1;
+        assert_eq!(entry(hash, depth).folded(upper), entry(hash, depth - 1));
+        // So it is after many folds.
+        let folded = (0..depth)
+            .rev()
+            .fold(entry(hash, depth), |entry, depth| entry.folded(hash >> depth & 1 == 1));
+        assert_eq!(folded, entry(hash, 0));
+    }
+
+    #[test]
+    fn an_entry_that_knows_nothing_knows_its_side_after_a_fold() {
+        let hash = 0b1011 << 8;
+        let blank = entry(hash, 9).widened(0);
+        assert!(blank.knows_nothing());
+        let folded = blank.folded(true);
+        assert!(!folded.knows_nothing() && folded.stands_alone());
+        assert!(folded.matches(Probe::new(hash, 8)) && !folded.matches(Probe::new(0b1010 << 8, 8)));
+        assert_eq!(folded.split(), (None, Some(blank)));
+        assert_eq!(blank.folded(false).split(), (Some(blank), None));
+        // A chain stays one.
+        assert!(blank.chained_to(Address::new(128)).folded(true).is_chained());
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Grows the index: the batch that inserts rows splits one bucket at a time.
+//! Grows the index: the batch that inserts rows splits one bucket at a time. `fold` undoes splits.
 
-use super::bucket::{Bucket, Meta, SLOTS};
+use super::bucket::{Bucket, Meta};
 use super::entry::Entry;
+use super::overflow::overflow_buckets_for;
 use super::{BUCKET_BYTES, Index, LockedBucket, blank};
 use crate::memory::budget::Budget;
 use crate::record::address::Address;
@@ -9,7 +10,7 @@ use crate::sync::{Backoff, Ordering, Planted, planted};
 
 /// Load at which the next bucket is split, in used slots per primary bucket. At 5, a sixth of the
 /// buckets have an overflow bucket, and an entry costs 14 to 15 bytes (measured by the tests).
-const LOAD: u64 = 5;
+pub(super) const LOAD: u64 = 5;
 /// Largest number of splits of one `grow` call, so that a batch does not pay for the inserts of
 /// many other batches.
 const SPLITS_PER_CALL: usize = 4096;
@@ -20,22 +21,20 @@ const LOCK_TRIES: usize = 7;
 /// Largest number of records of a chain that a split reads to find the bucket that each record
 /// belongs to.
 const RECORDS_SEEN_MAX: usize = 32;
-/// Memory for overflow buckets is charged before inserts need it: at least a budget unit divided by
-/// this number. If no memory is left for an overflow bucket, an insert makes its key share a slot
-/// for good. If no memory is left for a split, the split only comes later.
-const HEADROOM_PART_OF_UNIT: u64 = 4;
-/// Memory for overflow buckets is charged before inserts need it: at least a page divided by this
-/// number. While page frames shrink for the read cache or a scan, the budget refuses memory to the
-/// index. Batches may fill one more page with new rows during that time.
-const HEADROOM_PART_OF_PAGE: u64 = 16;
 
-/// The memory charged for primary buckets, and the buffers of the thread that splits buckets.
+/// The memory charged for primary buckets, and the buffers of the thread that splits or folds
+/// buckets.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
-    charged_bytes: u64,
-    low: Vec<Entry>,
-    high: Vec<Entry>,
-    numbers: Vec<u32>,
+    pub(super) charged_bytes: u64,
+    /// An address above the heads of all entries that splits have copied to both buckets. A record
+    /// at or above this address is only in chains of its own bucket, and matches their tags.
+    pub(super) copies_end: u64,
+    /// True from the first portion of a fold of the index to the last.
+    pub(super) is_folding: bool,
+    pub(super) low: Vec<Entry>,
+    pub(super) high: Vec<Entry>,
+    pub(super) numbers: Vec<u32>,
     hashes: Vec<u64>,
 }
 
@@ -57,7 +56,7 @@ impl Growth {
         sides: Sides,
         look: &impl Fn(Address) -> Look,
     ) -> (u64, u64) {
-        let Growth { low, high, hashes, .. } = self;
+        let Growth { low, high, hashes, copies_end, .. } = self;
         low.clear();
         high.clear();
         let mut entries = 0;
@@ -70,6 +69,7 @@ impl Growth {
             }
             entries += 1;
             blank_entries += blank(entry);
+            let divided = low.len() + high.len();
             if entry.knows_nothing() && hashes_of(entry, look, hashes) {
                 let side = |number| {
                     let narrowed = entry.narrowed(number, sides.depth, hashes.iter().copied());
@@ -82,18 +82,12 @@ impl Growth {
                 low.extend(to_low);
                 high.extend(to_high);
             }
+            if low.len() + high.len() == divided + 2 {
+                *copies_end = (entry.address().raw() + 1).max(*copies_end);
+            }
         }
         (entries, blank_entries)
     }
-}
-
-/// The overflow buckets. Number 0 means "no bucket" and is never taken.
-#[derive(Debug, Default)]
-pub(super) struct OverflowPool {
-    /// The highest bucket number taken so far.
-    taken: u32,
-    charged_bytes: u64,
-    free: Vec<u32>,
 }
 
 /// The information that a split can get about a record without reading the disk.
@@ -124,10 +118,6 @@ fn hashes_of(entry: Entry, look: &impl Fn(Address) -> Look, hashes: &mut Vec<u64
         }
     }
     true
-}
-
-fn overflow_buckets_for(entries: usize) -> usize {
-    entries.saturating_sub(SLOTS).div_ceil(SLOTS)
 }
 
 impl Index {
@@ -176,58 +166,6 @@ impl Index {
         true
     }
 
-    /// Takes an overflow bucket with empty slots. `None` if the budget has no memory for it.
-    pub(super) fn take_overflow(&self, budget: &Budget) -> Option<u32> {
-        let mut pool = self.pool.lock();
-        if let Some(number) = pool.free.pop() {
-            return Some(number);
-        }
-        let end = (u64::from(pool.taken) + 2) * BUCKET_BYTES as u64;
-        if end > pool.charged_bytes && !self.charge_overflow(budget, &mut pool) {
-            return None;
-        }
-        pool.taken = pool.taken.checked_add(1)?;
-        Some(pool.taken)
-    }
-
-    /// Charges one more unit of memory for overflow buckets. Returns false if the budget has no
-    /// memory.
-    fn charge_overflow(&self, budget: &Budget, pool: &mut OverflowPool) -> bool {
-        let next = pool.charged_bytes + self.granule_bytes;
-        let charged =
-            next <= self.overflow.len() as u64 && budget.try_charge_index(self.granule_bytes);
-        if charged {
-            pool.charged_bytes = next;
-        }
-        charged
-    }
-
-    fn charge_overflow_ahead(&self, budget: &Budget) {
-        let mut pool = self.pool.lock();
-        let used = (u64::from(pool.taken) + 1) * BUCKET_BYTES as u64;
-        let used = used.saturating_sub(pool.free.len() as u64 * BUCKET_BYTES as u64);
-        let headroom = (self.granule_bytes / HEADROOM_PART_OF_UNIT)
-            .max(budget.page_bytes() / HEADROOM_PART_OF_PAGE);
-        while pool.charged_bytes < used + headroom && self.charge_overflow(budget, &mut pool) {}
-    }
-
-    /// Returns the number of overflow buckets in use.
-    pub(super) fn overflow_count(&self) -> u64 {
-        let pool = self.pool.lock();
-        u64::from(pool.taken) - pool.free.len() as u64
-    }
-
-    fn give_back_overflow(&self, numbers: &[u32]) {
-        for &number in numbers {
-            let bucket = self.overflow_bucket(number);
-            bucket.meta().store(0, Ordering::Release);
-            for slot in bucket.slots() {
-                slot.store(0, Ordering::Release);
-            }
-        }
-        self.pool.lock().free.extend_from_slice(numbers);
-    }
-
     /// Splits the bucket at the split pointer. Returns false if there is no memory, or if another
     /// thread holds the bucket's lock.
     fn split_next(
@@ -254,6 +192,7 @@ impl Index {
         let sides = Sides { split, upper, depth: level + 1 };
         let (entries_before, blank_before) = growth.divide(&locked, sides, look);
         let Growth { low, high, numbers, .. } = growth;
+        numbers.clear();
         let before = self.overflow_numbers(locked.meta.overflow(), numbers);
         let wanted = overflow_buckets_for(low.len()) + overflow_buckets_for(high.len());
         while numbers.len() < wanted {
@@ -299,17 +238,6 @@ impl Index {
             self.set_state(level, next)
         }
         true
-    }
-
-    /// Lists the numbers of a chain's overflow buckets in `numbers`. Returns how many there are.
-    fn overflow_numbers(&self, head: u32, numbers: &mut Vec<u32>) -> usize {
-        numbers.clear();
-        let mut next = head;
-        while next != 0 {
-            numbers.push(next);
-            next = Meta(self.overflow_bucket(next).meta().load(Ordering::Relaxed)).overflow();
-        }
-        numbers.len()
     }
 
     /// Stores entries in a bucket and its overflow buckets, followed by empty slots. Returns the

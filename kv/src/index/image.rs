@@ -393,6 +393,8 @@ impl Index {
             chains.clear();
         }
         index.set_state(level, split);
+        // The images don't say which entries splits have copied to both buckets.
+        index.growth.lock().copies_end = images.log_end;
         Ok(index)
     }
 }

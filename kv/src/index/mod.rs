@@ -13,7 +13,8 @@
 //! and a meta word. Full buckets chain to overflow buckets. *Sliding tags* (see `entry`): a slot
 //! keeps the 16 hash bits that follow the bits of its bucket's number, so a split reads no record.
 //! Several keys may share a slot. Their records are then chained by their previous addresses,
-//! newest first.
+//! newest first. In a bank with two tiers, most rows leave the log and lose their entries. The
+//! index then *folds*: it undoes splits, and gives the memory back (see `fold`).
 //!
 //! **Concurrency.** A lookup takes no latch and writes nothing. It reads the meta word, the slots
 //! and, if it found no match, the meta word again. A changed version in the meta word shows that
@@ -30,14 +31,17 @@
 //!    slots that its caller searched, so no key is added twice.
 //! 3. Before the entries of a locked bucket change, `will_change` marks the bucket for the next
 //!    checkpoint (see `cut`).
-//! 4. A bucket's depth only grows, its version changes with every split, and entries move between
-//!    buckets only while `SPLITTING` is set.
+//! 4. While a thread is pinned, a bucket's depth only grows, its version changes with every split,
+//!    and entries move between buckets only while `SPLITTING` is set. A fold happens while no
+//!    thread is pinned. So an outline serves only the pin under which it was copied.
 
 mod bucket;
 pub(crate) mod cut;
 mod entry;
+mod fold;
 mod grow;
 pub(crate) mod image;
+mod overflow;
 mod purge;
 #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
 mod simd;
@@ -54,8 +58,9 @@ use bucket::{Bucket, Meta, SLOTS};
 use cut::Eras;
 use entry::TAG_BITS;
 pub(crate) use entry::{ADDRESS_LIMIT, Entry, Probe};
+use grow::Growth;
 pub(crate) use grow::Look;
-use grow::{Growth, OverflowPool};
+use overflow::OverflowPool;
 
 const BUCKET_BYTES: usize = 64;
 /// Level of an empty index: 2^8 buckets, which take 16 KiB.
@@ -89,8 +94,9 @@ impl Candidates {
 }
 
 /// A copy of the index's level and split pointer, which a thread needs to find buckets. One copy
-/// serves a whole batch. If a bucket is split after the copy was made, the depth in the bucket's
-/// meta word shows the split.
+/// serves all lookups under a pin. If a bucket is split after the copy was made, the depth in the
+/// bucket's meta word shows the split. A thread without a pin may only prefetch: a fold may remove
+/// the bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outline<'a> {
     index: &'a Index,
@@ -223,9 +229,11 @@ pub(crate) struct Index {
     /// Number of slots in use whose entry knows no tag bit. A split that cannot read the records of
     /// such an entry copies it to both buckets, so splits do not lower their number per bucket.
     blank_entries: AtomicU64,
-    /// Locked by the thread that splits buckets.
+    /// Locked by the thread that splits or folds buckets.
     growth: Mutex<Growth>,
     pool: Mutex<OverflowPool>,
+    /// Locked while all buckets must keep their numbers, and by the thread that folds buckets.
+    numbers: Mutex<()>,
     eras: Eras,
     /// Unit in which memory is charged to the budget, in bytes.
     granule_bytes: u64,
@@ -336,6 +344,7 @@ impl Index {
             blank_entries: AtomicU64::new(0),
             growth: Mutex::new(Growth::default()),
             pool: Mutex::new(OverflowPool::default()),
+            numbers: Mutex::default(),
             eras: Eras::new(budget.saved_bytes_max()),
             granule_bytes: budget.index_unit_bytes(),
         })

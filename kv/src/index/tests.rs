@@ -13,21 +13,21 @@ use crate::limits::Limits;
 use crate::record::address::TableNumber;
 use crate::record::hash::KeyHash;
 
-const TABLE: TableNumber = TableNumber(1);
+pub(super) const TABLE: TableNumber = TableNumber(1);
 
-fn hash(table: TableNumber, key: u64) -> u64 {
+pub(super) fn hash(table: TableNumber, key: u64) -> u64 {
     KeyHash::new(7).of(table, key)
 }
 
 /// The address of record n is n * `STRIDE`. Record numbers begin at 1, so no record lies at address
 /// 0.
-const STRIDE: u64 = 64;
+pub(super) const STRIDE: u64 = 64;
 
 /// The key and the previous address of each record, by record number. Number 0 means "no record".
-struct Records {
+pub(super) struct Records {
     keys: Vec<AtomicU64>,
     previous: Vec<AtomicU64>,
-    taken: AtomicU64,
+    pub(super) taken: AtomicU64,
 }
 
 impl Records {
@@ -36,34 +36,34 @@ impl Records {
         Records { keys: words(), previous: words(), taken: AtomicU64::new(0) }
     }
 
-    fn append(&self, key: u64) -> Address {
+    pub(super) fn append(&self, key: u64) -> Address {
         let number = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
         self.keys[number as usize].store(key, Ordering::Relaxed);
         Address::new(number * STRIDE)
     }
 
-    fn key(&self, address: Address) -> u64 {
+    pub(super) fn key(&self, address: Address) -> u64 {
         self.keys[(address.raw() / STRIDE) as usize].load(Ordering::Relaxed)
     }
 
-    fn previous(&self, address: Address) -> Address {
+    pub(super) fn previous(&self, address: Address) -> Address {
         Address::new(self.previous[(address.raw() / STRIDE) as usize].load(Ordering::Relaxed))
     }
 
-    fn link(&self, address: Address, previous: Address) {
+    pub(super) fn link(&self, address: Address, previous: Address) {
         let number = (address.raw() / STRIDE) as usize;
         self.previous[number].store(previous.raw(), Ordering::Relaxed);
     }
 }
 
-struct Indexed {
-    budget: Budget,
-    index: Index,
-    records: Records,
+pub(super) struct Indexed {
+    pub(super) budget: Budget,
+    pub(super) index: Index,
+    pub(super) records: Records,
 }
 
 impl Indexed {
-    fn new(budget_bytes: u64, records: usize) -> Self {
+    pub(super) fn new(budget_bytes: u64, records: usize) -> Self {
         let page_bytes = Budget::page_bytes_for(budget_bytes);
         let budget = Budget::new(budget_bytes, page_bytes, Limits::PRODUCT).unwrap();
         let index = Index::new(&budget).unwrap();
@@ -74,7 +74,7 @@ impl Indexed {
         Look::Record(hash(TABLE, self.records.key(address)), self.records.previous(address))
     }
 
-    fn assert_counts(&self) {
+    pub(super) fn assert_counts(&self) {
         assert_eq!(self.index.counts(), self.index.recount());
     }
 
@@ -95,7 +95,7 @@ impl Indexed {
         None
     }
 
-    fn insert(&self, key: u64) -> Address {
+    pub(super) fn insert(&self, key: u64) -> Address {
         let address = self.records.append(key);
         let mut searched = Candidates::default();
         loop {
@@ -311,7 +311,7 @@ fn threads_that_insert_the_same_keys_insert_each_once() {
 }
 
 /// Returns all entries, sorted.
-fn entries(index: &Index) -> Vec<u64> {
+pub(super) fn entries(index: &Index) -> Vec<u64> {
     let mut all = Vec::new();
     for i in 0..index.bucket_count() {
         let bucket = index.bucket(i);
@@ -324,7 +324,7 @@ fn entries(index: &Index) -> Vec<u64> {
 }
 
 /// A folder of images of an index: a whole image, and images of the changes since the image before.
-struct Album {
+pub(super) struct Album {
     dir: tempfile::TempDir,
     written: u64,
     /// The last whole image and the images after it.
@@ -332,7 +332,7 @@ struct Album {
 }
 
 impl Album {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Album { dir: tempfile::tempdir().unwrap(), written: 0, images: Vec::new() }
     }
 
@@ -342,7 +342,7 @@ impl Album {
 
     /// Writes the image of the cut that the argument `cut` makes. Returns the image's length in
     /// bytes.
-    fn add<'a>(&mut self, whole: bool, cut: impl FnOnce() -> Cut<'a>) -> u64 {
+    pub(super) fn add<'a>(&mut self, whole: bool, cut: impl FnOnce() -> Cut<'a>) -> u64 {
         let kind = if whole { ImageKind::Whole } else { ImageKind::Since(self.written) };
         if whole {
             self.images.clear();
@@ -353,18 +353,18 @@ impl Album {
         cut().write(&self.path(self.written), of, kind).unwrap().1
     }
 
-    fn open(&self, log_begin: u64, log_end: u64) -> Images {
+    pub(super) fn open(&self, log_begin: u64, log_end: u64) -> Images {
         let of = |number| CheckpointIdentity { bank: 7, checkpoint: number, id: 70 };
         let files = self.images.iter().map(|&number| (self.path(number), of(number)));
         Images::new(files, log_begin, log_end, Limits::PRODUCT)
     }
 
-    fn load(&self, budget: &Budget) -> Index {
+    pub(super) fn load(&self, budget: &Budget) -> Index {
         Index::load(&self.open(0, u64::MAX), budget).unwrap()
     }
 }
 
-fn budget(bytes: u64) -> Budget {
+pub(super) fn budget(bytes: u64) -> Budget {
     Budget::new(bytes, Budget::page_bytes_for(bytes), Limits::PRODUCT).unwrap()
 }
 

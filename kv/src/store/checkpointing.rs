@@ -99,7 +99,7 @@ impl Store {
             return Ok(None);
         }
         let settled = || {
-            // Locked, because only one thread at a time pauses batches.
+            // Locked, so that no checkpoint is taken meanwhile.
             let _newest = self.newest.lock();
             let reserved = core.log.reserve_frame()?;
             let pause = core.gate.pause();
@@ -262,6 +262,9 @@ impl Store {
         // `newest.is_retry` stays true unless the checkpoint is completed.
         let is_retry = std::mem::replace(&mut newest.is_retry, true);
         let partial = self.checkpoints.begin(number)?;
+        // The index does not fold until its image is written. Waits for at most a portion of a
+        // fold. A lock order: see `index::fold`.
+        let numbers = core.index.keep_numbers();
         let kind = self.next_image(&newest, &partial)?;
         let moment =
             self.moment(&core, number, |number| self.checkpoint_id(number, state, is_retry))?;
@@ -276,6 +279,7 @@ impl Store {
         }
         let path = partial.image_path(number);
         let (image, file_bytes) = index.write(&path, identity, kind)?;
+        drop(numbers);
         images.push(ImageEntry { checkpoint: number, id: identity.id, file_bytes });
         core.log.await_flushed(log_end)?;
         // Parts whose writes have completed are durable with the log.
@@ -328,10 +332,11 @@ impl Store {
     }
 
     /// Decides if the next checkpoint gets a whole image of the index or an image of changes. For
-    /// an image of changes, links the images that it builds on into the new checkpoint.
+    /// an image of changes, links the images that it builds on into the new checkpoint. The caller
+    /// keeps the numbers of the index's buckets until the image is written.
     fn next_image(&self, newest: &Newest, partial: &PartialCheckpoint<'_>) -> Result<ImageKind> {
         let core = self.core();
-        if newest.takes_changes(core.index.changed_part()) {
+        if !core.index.has_folded() && newest.takes_changes(core.index.changed_part()) {
             if partial.link_images(newest.number, &newest.images) {
                 return Ok(ImageKind::Since(newest.number));
             }

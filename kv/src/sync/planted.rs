@@ -40,6 +40,10 @@ pub(crate) enum Planted {
     /// A split moves an entry without tag bits only into the bucket of its chain's newest record.
     /// Older records of the chain may belong to the other bucket.
     SplitByHead,
+    /// Buckets are folded without a pause of the batches.
+    FoldUnpaused,
+    /// After a fold, the next image of the index may be one of changes.
+    FoldUntold,
     /// A thread that begins a new page at the log's tail does not check whether another thread has
     /// done so already.
     TurnTwice,

@@ -1,6 +1,6 @@
 //! Calls compaction for one page after another: in the compaction thread, and in the call
-//! [`Store::compact`](crate::Store::compact). In a bank with two tiers, calls the spill or the merge
-//! that is due.
+//! [`Store::compact`](crate::Store::compact). In a bank with two tiers, calls the spill or the
+//! merge that is due.
 
 use std::time::{Duration, Instant};
 

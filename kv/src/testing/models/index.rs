@@ -1,9 +1,14 @@
-//! Models of the index. Threads insert, move, remove and look up entries while buckets fill up and
-//! split.
+//! Models of the index. Threads insert, move, remove and look up entries while buckets fill up,
+//! split and are folded.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{SMALL, explore, finds};
+use crate::checkpoint::identity::CheckpointIdentity;
+use crate::epoch::Gate;
+use crate::files::directory::Place as FilePlace;
+use crate::index::image::{ImageKind, Images};
 use crate::index::{Candidates, Entry, Index, Inserted, Look};
 use crate::memory::budget::Budget;
 use crate::record::address::Address;
@@ -45,8 +50,13 @@ fn hash(key: u64) -> u64 {
 impl Indexed {
     /// Makes an index that has one bucket, and inserts `keys`.
     fn with(keys: impl IntoIterator<Item = u64>) -> Arc<Indexed> {
+        Indexed::with_budget(SMALL.budget_bytes_min, keys)
+    }
+
+    /// Makes an index with this memory budget, as [`with`](Self::with) does.
+    fn with_budget(budget_bytes: u64, keys: impl IntoIterator<Item = u64>) -> Arc<Indexed> {
         quietly(|| {
-            let budget = Budget::new(SMALL.budget_bytes_min, SMALL.page_bytes_min, SMALL).unwrap();
+            let budget = Budget::new(budget_bytes, SMALL.page_bytes_min, SMALL).unwrap();
             let index = Index::new(&budget).unwrap();
             let indexed = Indexed { index, budget, records: Default::default() };
             for key in keys {
@@ -84,8 +94,13 @@ impl Indexed {
 
     /// Returns all records of a key with their entries, and the entries that were searched.
     fn places(&self, key: u64) -> (Vec<Place>, Candidates) {
+        self.places_in(&self.index, key)
+    }
+
+    /// Returns what [`places`](Self::places) returns, for another index of the same records.
+    fn places_in(&self, index: &Index, key: u64) -> (Vec<Place>, Candidates) {
         let mut candidates = Candidates::default();
-        self.index.candidates(hash(key), &mut candidates);
+        index.candidates(hash(key), &mut candidates);
         let mut places = Vec::new();
         for entry in candidates.iter() {
             let mut address = entry.address();
@@ -294,6 +309,128 @@ fn growing_by_records() {
     quietly(|| assert_eq!(indexed.index.counts(), indexed.index.recount(), "miscounted"));
 }
 
+/// Images of an index that folds: a whole image, and images of the changes since the image before.
+struct Album {
+    dir: tempfile::TempDir,
+    images: Vec<(FilePlace, CheckpointIdentity)>,
+    written: u64,
+    /// The keys that the newest image has.
+    keys: Vec<u64>,
+}
+
+impl Album {
+    fn new() -> Self {
+        let memory = Path::new("/dev/shm");
+        let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        Album { dir: dir.unwrap(), images: Vec::new(), written: 0, keys: Vec::new() }
+    }
+
+    /// Writes an image as a checkpoint does. The index may have some of `keys`.
+    fn add(&mut self, indexed: &Indexed, gate: &Gate, keys: impl Iterator<Item = u64>) {
+        let index = &indexed.index;
+        let numbers = index.keep_numbers();
+        let is_whole = self.images.is_empty() || index.has_folded();
+        let kind = if is_whole { ImageKind::Whole } else { ImageKind::Since(self.written) };
+        if is_whole {
+            self.images.clear();
+            index.mark_all_changed();
+        }
+        self.written += 1;
+        let of = CheckpointIdentity { bank: 7, checkpoint: self.written, id: 70 };
+        let place = FilePlace::of_path(&self.dir.path().join(self.written.to_string())).unwrap();
+        let pause = gate.pause();
+        self.keys = quietly(|| keys.filter(|&key| indexed.has(key)).collect());
+        let cut = index.cut();
+        drop(pause);
+        cut.write(&place, of, kind).unwrap();
+        drop(numbers);
+        self.images.push((place, of));
+    }
+
+    /// Loads the newest image, and asserts that it has the keys of its moment.
+    fn check(self, indexed: &Indexed, keys: impl Iterator<Item = u64>) {
+        let budget = Budget::new(FOLDING_BUDGET_BYTES, SMALL.page_bytes_min, SMALL).unwrap();
+        let images = Images::new(self.images.into_iter(), 0, u64::MAX, SMALL);
+        let loaded = Index::load(&images, &budget).unwrap();
+        let has = |&key: &u64| !indexed.places_in(&loaded, key).0.is_empty();
+        assert_eq!(keys.filter(has).collect::<Vec<_>>(), self.keys);
+        assert_eq!(loaded.counts(), loaded.recount());
+    }
+}
+
+/// Memory budget of [`folding`] in bytes.
+const FOLDING_BUDGET_BYTES: u64 = 32 << 10;
+
+/// Buckets are folded while threads look up, insert and move keys, and a checkpoint writes an image
+/// of the index.
+fn folding() {
+    const KEPT: u64 = 12;
+    const MOST: u64 = 100;
+    let indexed = Indexed::with_budget(FOLDING_BUDGET_BYTES, 1..=MOST);
+    let gate = Arc::new(Gate::default());
+    let mut album = Album::new();
+    let keys = || (1..=KEPT).chain(MOST + 1..=MOST + 3);
+    quietly(|| {
+        while indexed.grow() {}
+        assert!(indexed.index.bucket_count() > 16);
+        album.add(&indexed, &gate, keys());
+        (KEPT + 1..=MOST).for_each(|key| indexed.remove(key));
+    });
+    let folding = {
+        let (indexed, gate) = (Arc::clone(&indexed), Arc::clone(&gate));
+        thread::spawn(move || _ = indexed.index.fold(&indexed.budget, &gate, 0))
+    };
+    let writing = {
+        let (indexed, gate) = (Arc::clone(&indexed), Arc::clone(&gate));
+        thread::spawn(move || {
+            for key in MOST + 1..=MOST + 2 {
+                let _pin = gate.enter();
+                assert!(indexed.insert(key));
+            }
+            // The search and the insert may lie before and after a fold.
+            let key = MOST + 3;
+            let pin = gate.enter();
+            let (places, searched) = indexed.places(key);
+            assert!(places.is_empty());
+            let new = indexed.append(key);
+            drop(pin);
+            let _pin = gate.enter();
+            let link = |previous| indexed.link(new, previous);
+            let hash = hash(key);
+            match indexed.index.insert(&indexed.budget, hash, &searched, new, link, || true) {
+                Inserted::Yes => {}
+                Inserted::Changed => assert!(indexed.insert(key)),
+            }
+            indexed.move_to_tail(5);
+        })
+    };
+    let checkpoint = {
+        let (indexed, gate) = (Arc::clone(&indexed), Arc::clone(&gate));
+        thread::spawn(move || {
+            album.add(&indexed, &gate, keys());
+            album
+        })
+    };
+    for key in [3, 8, 11, 12] {
+        let _pin = gate.enter();
+        assert!(indexed.has(key), "key {key} was lost");
+    }
+    folding.join().unwrap();
+    writing.join().unwrap();
+    let album = checkpoint.join().unwrap();
+    quietly(|| {
+        album.check(&indexed, keys());
+        while indexed.index.fold(&indexed.budget, &gate, 0).is_some() {}
+        assert!(indexed.index.bucket_count() <= 8);
+        indexed.assert_holds(keys());
+        assert_eq!(indexed.index.entry_count(), KEPT + 3);
+        assert_eq!(indexed.index.counts(), indexed.index.recount(), "miscounted");
+        (MOST + 10..2 * MOST).for_each(|key| assert!(indexed.insert(key)));
+        while indexed.grow() {}
+        indexed.assert_holds(keys().chain(MOST + 10..2 * MOST));
+    });
+}
+
 #[test]
 fn no_key_is_inserted_twice() {
     explore("inserting into a bucket", inserting_into_a_bucket);
@@ -313,6 +450,21 @@ fn no_key_is_lost_by_growth() {
 fn entries_without_tag_bits_are_counted_and_lead_to_their_keys() {
     explore("growing with blank entries", growing_with_blank_entries);
     explore("growing by records", growing_by_records);
+}
+
+#[test]
+fn no_key_is_lost_by_folds() {
+    explore("folding", folding);
+}
+
+#[test]
+fn planted_a_fold_without_a_pause_is_found() {
+    finds(Planted::FoldUnpaused, folding);
+}
+
+#[test]
+fn planted_a_fold_that_images_do_not_know_of_is_found() {
+    finds(Planted::FoldUntold, folding);
 }
 
 #[test]

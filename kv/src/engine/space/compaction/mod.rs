@@ -73,7 +73,7 @@ use crate::error::Result;
 use crate::index::Candidates;
 use crate::memory::budget::Budget;
 use crate::record::address::{Address, TableNumber};
-use crate::sync::{MutexGuard, Planted, planted};
+use crate::sync::{MutexGuard, Planted, planted, thread};
 
 /// Number of rows that are handled under one pin. The cache misses of their index lookups overlap.
 const GROUP_ROWS: usize = 32;
@@ -186,6 +186,25 @@ impl<'c> Compaction<'c> {
             }
             drop(guard);
             index.wait_for_image();
+        }
+    }
+
+    /// Folds a part of the index, after a spill has removed entries. Gives the memory to frames and
+    /// read cache. Must be called while not pinned. Only compaction moves the log's beginning, so
+    /// it stays meanwhile.
+    fn fold_index(&self) {
+        let Core { log, index, gate, budget, space, .. } = self.core;
+        for _ in 0..index.portions_per_spill() {
+            let Some(folded) = index.fold(budget, gate, log.begin()) else { return };
+            if folded.freed_bytes > 0 {
+                log.allowance_changed();
+            }
+            if space.signal.state.lock().shutdown {
+                return;
+            }
+            // Batches run meanwhile. Without a rest, a thread that wakes after a pause could find
+            // the next one.
+            thread::sleep(folded.rest());
         }
     }
 

@@ -74,6 +74,7 @@ impl Compaction<'_> {
         counters.compaction_copied_bytes.add(copied);
         self.core.space.signal.note_spill(passed, copied, log.tail_address() - log.begin());
         counters.compaction_us.add(started.elapsed().as_micros() as u64);
+        self.fold_index();
         Ok(copied)
     }
 
