@@ -107,7 +107,8 @@ pub enum Shortage {
 /// is written. Another thread may replace the row's record before the effect of a call is final.
 /// The store then calls the same method again with the same `i`. Each call must therefore do the
 /// whole work for key `i`, and the last call counts. Other threads may wait for the row during a
-/// call. A method should therefore only compute, and must not call any store.
+/// call. A method should therefore only compute. It must not call any store, and must not wait for
+/// another thread: every store may pause all batches at any time.
 pub trait Operation {
     /// What the operation does to a row that exists.
     const ACCESS: Access;

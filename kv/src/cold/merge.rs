@@ -220,8 +220,8 @@ impl<'d> Merge<'d> {
         let (first, last) = (*hashes.start(), *hashes.end());
         let sizes = sources.iter().map(|parts| {
             let bytes: u64 = parts.iter().map(|part| bytes_within(part, &hashes)).sum();
-            let block_bits = parts.iter().map(|part| part.head().block_bits).max().unwrap_or(0);
-            (bytes, 1 << block_bits)
+            let longest = parts.iter().map(|part| part.longest_block_bytes()).max();
+            (bytes, longest.unwrap_or(0))
         });
         let units = unit_bytes(target.cursors_bytes, &sizes.collect::<Vec<_>>());
         let source = |(parts, unit_bytes)| Source::new(parts, first, last, unit_bytes);
@@ -522,18 +522,26 @@ struct Plan<'p, 'd> {
 }
 
 /// Divides `cursors_bytes` among sources, of which `sources` has the bytes that take part in the
-/// merge and the length of a block. Each gets a block, and a part of the rest in proportion to its
-/// bytes. All sources then need their next blocks at about the same time, so few reads bring all
-/// of them.
+/// merge and the length of the longest block. Each gets a block, and a part of the rest in
+/// proportion to its bytes. All sources then need their next blocks at about the same time, so few
+/// reads bring all of them.
 fn unit_bytes(cursors_bytes: usize, sources: &[(u64, usize)]) -> Vec<usize> {
-    let all_bytes: u64 = sources.iter().map(|&(bytes, _)| bytes).sum();
-    let blocks_bytes: usize = sources.iter().map(|&(_, block_bytes)| block_bytes).sum();
-    let rest = cursors_bytes.saturating_sub(blocks_bytes) as f64;
-    let of = |&(bytes, block_bytes): &(u64, usize)| {
-        let share = bytes as f64 / all_bytes.max(1) as f64;
-        (block_bytes + (rest * share) as usize).min(CURSOR_BYTES_MAX)
-    };
-    sources.iter().map(of).collect()
+    let mut units: Vec<usize> = sources.iter().map(|&(_, block_bytes)| block_bytes).collect();
+    let mut rest = cursors_bytes.saturating_sub(units.iter().sum());
+    let mut bytes_left: u64 = sources.iter().map(|&(bytes, _)| bytes).sum();
+    let mut order: Vec<usize> = (0..sources.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(sources[i].0));
+    // The largest first: what it can't use remains for the others.
+    for i in order {
+        let bytes = sources[i].0;
+        let share = bytes as f64 / bytes_left.max(1) as f64;
+        let room = CURSOR_BYTES_MAX.saturating_sub(units[i]);
+        let more = ((rest as f64 * share) as usize).min(room);
+        units[i] += more;
+        rest -= more.min(rest);
+        bytes_left -= bytes;
+    }
+    units
 }
 
 /// Returns the bytes of a part's rows within `hashes`, if they are spread evenly.

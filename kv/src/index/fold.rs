@@ -86,6 +86,8 @@ const FOLDED_QUARTERS: u64 = 3;
 const PART_PER_SPILL: u64 = 32;
 /// Batches run between two portions for the length of a portion's pause times this number.
 const REST: u32 = 3;
+/// Longest rest between two portions. A pause seems long if the process was suspended in it.
+const REST_MAX: Duration = Duration::from_millis(50);
 
 /// What a portion of a fold has done.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +102,7 @@ pub(crate) struct Folded {
 impl Folded {
     /// Returns how long the caller should let batches run before the next portion.
     pub(crate) fn rest(self) -> Duration {
-        self.paused * REST
+        (self.paused * REST).min(REST_MAX)
     }
 }
 

@@ -466,5 +466,8 @@ fn cursors_share_their_memory_by_the_bytes_that_they_read() {
     assert_eq!(blocks(unit_bytes(105 * BLOCK, &sources)), [71, 21, 12, 1]);
     assert_eq!(blocks(unit_bytes(3 * BLOCK, &sources)), [1, 1, 2, 1], "too little for all");
     assert_eq!(unit_bytes(64 << 20, &[(1, BLOCK), (1, BLOCK)]), [CURSOR_BYTES_MAX; 2]);
+    let most = CURSOR_BYTES_MAX / BLOCK;
+    let sources = [(2, BLOCK), (96, BLOCK), (2, BLOCK)];
+    assert_eq!(blocks(unit_bytes((most + 102) * BLOCK, &sources)), [51, most, 51], "what is left");
     assert_eq!(unit_bytes(0, &[]), []);
 }

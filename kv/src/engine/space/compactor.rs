@@ -288,16 +288,25 @@ fn pace(core: &Core, bytes: u64) {
 /// two tiers, and has read or written `bytes` bytes. Rests longer if there is a throttle.
 pub(super) fn rest(core: &Core, bytes: u64, worked: Duration) {
     let rest = core.headroom().debt(&mut core.space.signal.state.lock()).rest_after(worked);
-    // A writer that waits for a unit of work ends the rest. So does a spill that is due, because
-    // its pages would soon have to be written.
-    let is_late = |state: &mut CompactorState| {
-        let headroom = core.headroom();
-        headroom.debt(state).makes_writers_wait() || headroom.is_spill_due(state, false)
-    };
     match throttled(core, bytes) {
-        Duration::ZERO => pause(core, rest, is_late),
+        Duration::ZERO => pause(core, rest, |state| is_late(core, state)),
         throttled => pause(core, rest.max(throttled), |_| false),
     }
+}
+
+/// True if the compactor of a bank in two tiers should not rest. A writer waits for a unit of work,
+/// or a spill is due, whose pages would soon have to be written.
+fn is_late(core: &Core, state: &mut CompactorState) -> bool {
+    let headroom = core.headroom();
+    headroom.debt(state).makes_writers_wait() || headroom.is_spill_due(state, false)
+}
+
+/// Lets batches run for `length` between two pauses of a fold. Returns false if the compactor has
+/// more urgent work.
+pub(super) fn rest_in_fold(core: &Core, length: Duration) -> bool {
+    pause(core, length, |state| is_late(core, state));
+    let state = &mut core.space.signal.state.lock();
+    !state.shutdown && !state.urgent && !is_late(core, state)
 }
 
 /// Returns the time that `bytes` bytes take at the throttle.

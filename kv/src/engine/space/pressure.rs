@@ -182,37 +182,45 @@ pub(super) fn log_limit_bytes(
     limit_bytes.max(shortest_bytes)
 }
 
-/// A log whose rows have outstanding Gets may be this multiple of those rows' bytes.
+/// A log may be this multiple of the bytes of its rows with outstanding Gets.
 const LOG_OF_HELD: u64 = 2;
 /// After a step that held many rows, the log's limit is this many eighths of its length. So spills
 /// go on, and no writer waits for them.
 const LIMIT_EIGHTHS: u64 = 7;
 
-/// Returns the largest length in bytes of a log whose limit would otherwise be `limit_bytes`, and
-/// whose rows with outstanding Gets take `held_bytes`.
+/// How long the log may be because its rows have outstanding Gets (are *held*).
 ///
-/// A spill copies these rows to the tail. A training step may get more rows than `limit_bytes`
-/// holds. Without this rule, spills would then copy the same rows again and again, and the log
-/// would not become shorter until the step ends.
-pub(super) fn log_limit_beside_held(limit_bytes: u64, held_bytes: u64) -> u64 {
-    limit_bytes.max(LOG_OF_HELD * held_bytes)
+/// A spill copies held rows to the tail. A training step may get more rows than the log should
+/// have. Spills would then copy the same rows again and again, and the log would not become shorter
+/// until the step ends. So the log may be twice as long as what spills have copied in one lap, which
+/// is one passage through the log.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Held {
+    /// The address at which the present lap ends.
+    lap_end: u64,
+    /// Bytes that spills have copied in the present lap, and in the lap before.
+    copied: u64,
+    copied_before: u64,
+    /// The length in bytes that the log may have. It shrinks with the log.
+    limit_bytes: u64,
 }
 
-/// Returns the bytes of log that rows with outstanding Gets take, after a spill of `passed_bytes`
-/// bytes copied `copied_bytes` of them to the tail. They took `held_bytes` before it. The log has
-/// `log_bytes` bytes after it.
-///
-/// If the spill has copied most of what it passed, the other rows of the log may be held too. If
-/// not, the log's limit becomes a little less than its length, and shrinks with it.
-pub(super) fn held_log_bytes(
-    held_bytes: u64,
-    passed_bytes: u64,
-    copied_bytes: u64,
-    log_bytes: u64,
-) -> u64 {
-    match copied_bytes > passed_bytes / 2 {
-        true => held_bytes.max(log_bytes),
-        false => held_bytes.min(log_bytes / 8 * LIMIT_EIGHTHS / LOG_OF_HELD),
+impl Held {
+    /// Notes a spill that began at the address `start` and copied `copied_bytes` bytes to the tail.
+    /// The log then reaches from `begin` to `tail`.
+    pub(super) fn note(&mut self, start: u64, copied_bytes: u64, begin: u64, tail: u64) {
+        if start >= self.lap_end {
+            self.copied_before = std::mem::take(&mut self.copied);
+            self.lap_end = tail;
+        }
+        self.copied += copied_bytes;
+        let shrunk = self.limit_bytes.min((tail - begin) / 8 * LIMIT_EIGHTHS);
+        self.limit_bytes = shrunk.max(LOG_OF_HELD * self.copied.max(self.copied_before));
+    }
+
+    /// Returns the largest length in bytes of a log that may otherwise have `limit_bytes`.
+    pub(super) fn log_limit_bytes(&self, limit_bytes: u64) -> u64 {
+        limit_bytes.max(self.limit_bytes)
     }
 }
 
@@ -358,23 +366,45 @@ mod tests {
 
     #[test]
     fn a_log_whose_rows_are_held_may_grow_and_shrinks_after_them() {
-        let limits: Vec<u64> = [
-            // The bytes that the spill passed and copied, and the log's length.
-            (100, 50, 1000),
-            (100, 51, 1000),
-            (100, 100, 2000),
-            (100, 100, 1800),
-            (100, 40, 3900),
-            (100, 0, 3800),
-            (100, 0, 1100),
-        ]
-        .into_iter()
-        .scan(0, |held, (passed, copied, log)| {
-            *held = held_log_bytes(*held, passed, copied, log);
-            Some(log_limit_beside_held(1000, *held))
-        })
-        .collect();
-        assert_eq!(limits, [1000, 2000, 4000, 4000, 3408, 3324, 1000]);
+        let mut held = Held::default();
+        let mut limit_after = |start, copied, begin, tail| {
+            held.note(start, copied, begin, tail);
+            held.log_limit_bytes(1000)
+        };
+        assert_eq!(limit_after(0, 100, 100, 1100), 1000, "the first lap");
+        assert_eq!(limit_after(1100, 400, 1500, 3000), 1000);
+        assert_eq!(limit_after(1500, 400, 1900, 3400), 1600);
+        assert_eq!(limit_after(1900, 400, 2300, 3800), 2400);
+        assert_eq!(limit_after(2300, 0, 3000, 5400), 2400, "the rows are held in this lap");
+        assert_eq!(limit_after(3000, 0, 3400, 5400), 2400, "they were held in the lap before");
+        assert_eq!(limit_after(3400, 0, 3800, 5400), 2400);
+        assert_eq!(limit_after(5400, 0, 5800, 7400), 1400, "the limit shrinks with the log");
+        assert_eq!(limit_after(5800, 0, 6200, 7400), 1050);
+        assert_eq!(limit_after(6200, 0, 6600, 7400), 1000);
+    }
+
+    /// Rows whose Gets never end lie together, and other rows are written beside them.
+    #[test]
+    fn few_held_rows_do_not_make_the_log_long() {
+        let (unit, held_bytes, limit) = (100, 3000, 1000);
+        let mut held = Held::default();
+        // True for each unit of the log whose rows are held.
+        let mut log: std::collections::VecDeque<bool> = vec![true; 30].into();
+        let (mut begin, mut longest) = (0, 0);
+        for _ in 0..5000 {
+            log.push_back(false);
+            let length = |log: &std::collections::VecDeque<bool>| log.len() as u64 * unit;
+            while length(&log) > held.log_limit_bytes(limit) {
+                let first = log.pop_front().unwrap();
+                log.extend(first.then_some(true));
+                let copied = if first { unit } else { 0 };
+                let start = begin;
+                begin += unit;
+                held.note(start, copied, begin, begin + length(&log));
+            }
+            longest = longest.max(length(&log));
+        }
+        assert!((held_bytes..3 * held_bytes).contains(&longest), "{longest}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The signal between the compaction thread and the batches that wait for space.
 
-use super::pressure::{Packing, held_log_bytes};
+use super::pressure::{Held, Packing};
 use crate::engine::cold::dues::{Due, Dues, Spared};
 use crate::error::Error;
 use crate::sync::{Condvar, Mutex};
@@ -26,9 +26,8 @@ pub(super) struct CompactorState {
     /// The shortest length of the log in bytes since the store was opened. `None` in a bank with
     /// one tier.
     pub(super) shortest_log_bytes: Option<u64>,
-    /// The bytes of log that rows with outstanding Gets take, as the last spill has found them. 0
-    /// if few of the rows that spills pass have any.
-    pub(super) held_log_bytes: u64,
+    /// How long the log may be because of rows with outstanding Gets.
+    pub(super) held: Held,
     /// The number of a view of the cold tier, and what is due in it.
     pub(super) dues: Option<(u64, Dues)>,
     /// What merges leave out because of damage.
@@ -91,14 +90,6 @@ impl Signal {
     pub(super) fn stop_until(&self, error: &Error, until: Until) {
         self.state.lock().stopped = Some((error.to_string(), until));
         self.raise();
-    }
-
-    /// Notes what a spill has found that passed `passed_bytes` bytes of log and copied
-    /// `copied_bytes` of them to the tail. The log has `log_bytes` bytes after it.
-    pub(super) fn note_spill(&self, passed_bytes: u64, copied_bytes: u64, log_bytes: u64) {
-        let mut state = self.state.lock();
-        let held = held_log_bytes(state.held_log_bytes, passed_bytes, copied_bytes, log_bytes);
-        state.held_log_bytes = held;
     }
 
     /// Notes that spills and merges have read or written `bytes` bytes. Writers may wait for that.

@@ -3,7 +3,7 @@
 
 use super::Space;
 use super::options::ColdTier;
-use super::pressure::{Debt, log_limit_beside_held, log_limit_bytes, run_limit_bytes};
+use super::pressure::{Debt, log_limit_bytes, run_limit_bytes};
 use super::room::Headroom;
 use super::signal::{CompactorState, Until};
 use super::tier_memory::TierMemory;
@@ -200,7 +200,7 @@ impl Headroom<'_> {
                 log_limit_bytes(self.log.bytes_before_spill(), memory_bytes, shortest_bytes)
             }
         };
-        let log_limit_bytes = log_limit_beside_held(log_limit_bytes, state.held_log_bytes);
+        let log_limit_bytes = state.held.log_limit_bytes(log_limit_bytes);
         let dues = self.dues(state);
         let run_share = self.cold.memory_plan().run_share;
         let run_limit_bytes = run_limit_bytes(dues.base_bytes, self.sort_buffer_bytes(), run_share);

@@ -64,6 +64,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Instant;
 
+use super::compactor::rest_in_fold;
 use super::pressure::Fill;
 use crate::device::AlignedBuffer;
 use crate::engine::batch::Scratch;
@@ -73,7 +74,7 @@ use crate::error::Result;
 use crate::index::Candidates;
 use crate::memory::budget::Budget;
 use crate::record::address::{Address, TableNumber};
-use crate::sync::{MutexGuard, Planted, planted, thread};
+use crate::sync::{MutexGuard, Planted, planted};
 
 /// Number of rows that are handled under one pin. The cache misses of their index lookups overlap.
 const GROUP_ROWS: usize = 32;
@@ -191,20 +192,18 @@ impl<'c> Compaction<'c> {
 
     /// Folds a part of the index, after a spill has removed entries. Gives the memory to frames and
     /// read cache. Must be called while not pinned. Only compaction moves the log's beginning, so
-    /// it stays meanwhile.
+    /// it stays meanwhile. Folds one portion even if there is more urgent work.
     fn fold_index(&self) {
-        let Core { log, index, gate, budget, space, .. } = self.core;
+        let Core { log, index, gate, budget, .. } = self.core;
         for _ in 0..index.portions_per_spill() {
             let Some(folded) = index.fold(budget, gate, log.begin()) else { return };
             if folded.freed_bytes > 0 {
                 log.allowance_changed();
             }
-            if space.signal.state.lock().shutdown {
+            // Without a rest, a thread that wakes after a pause could find the next one.
+            if !rest_in_fold(self.core, folded.rest()) {
                 return;
             }
-            // Batches run meanwhile. Without a rest, a thread that wakes after a pause could find
-            // the next one.
-            thread::sleep(folded.rest());
         }
     }
 

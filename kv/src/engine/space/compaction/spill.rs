@@ -10,7 +10,7 @@
 //! version. A tombstone enters, because it hides older versions in the cold tier. A row with
 //! outstanding Gets of this opening is copied to the tail, so a cold row has no outstanding Gets.
 //! For that, a record in a chain is walked to. If a training step's Gets fill the log, its limit
-//! grows (`engine::space::pressure::log_limit_beside_held`).
+//! grows (`engine::space::pressure::Held`).
 //!
 //! **Order.** The spill publishes the view with the new run, then moves the log's beginning, then
 //! removes the index entries that lead below it. A search loads the beginning, the index and the
@@ -69,10 +69,11 @@ impl Compaction<'_> {
         let done = self.spill_into(&mut rows, start);
         self.pass.sort_buffer = Some(rows);
         let copied = done.map_err(|error| self.failure(error))?;
-        let passed = log.begin() - start;
-        counters.compacted_bytes.add(passed);
+        let begin = log.begin();
+        counters.compacted_bytes.add(begin - start);
         counters.compaction_copied_bytes.add(copied);
-        self.core.space.signal.note_spill(passed, copied, log.tail_address() - log.begin());
+        let signal = &self.core.space.signal;
+        signal.state.lock().held.note(start, copied, begin, log.tail_address());
         counters.compaction_us.add(started.elapsed().as_micros() as u64);
         self.fold_index();
         Ok(copied)
