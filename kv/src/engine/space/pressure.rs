@@ -192,8 +192,8 @@ const LIMIT_EIGHTHS: u64 = 7;
 ///
 /// A spill copies held rows to the tail. A training step may get more rows than the log should
 /// have. Spills would then copy the same rows again and again, and the log would not become shorter
-/// until the step ends. So the log may be twice as long as what spills have copied in one lap, which
-/// is one passage through the log.
+/// until the step ends. So the log may be twice as long as what spills have copied in one lap: one
+/// passage through the log.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Held {
     /// The address at which the present lap ends.
