@@ -490,6 +490,10 @@ mod mounted {
     fn a_file_system_on_a_file() {
         let Some(at) = place() else { return };
         let images = tempfile::tempdir().unwrap();
+        // The image is in memory: the test fills the file system with many syncs, and on a busy
+        // drive these would take minutes.
+        let size = format!("size={}m", 2 * SIZE_MIB);
+        assert!(mount(&["-t", "tmpfs", "-o", &size, "none"], images.path()));
         let image = images.path().join("image");
         let image = image.to_str().unwrap();
         for device in [DeviceChoice::Threads, DeviceChoice::Auto] {

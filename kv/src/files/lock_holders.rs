@@ -1,10 +1,15 @@
 //! Finds out which processes hold a lock on a file, for error messages.
 
 use std::fmt;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::process;
 
+/// Number of times that the list of locks is read until it has an entry for the file.
+const READS_MAX: usize = 16;
+/// Bytes of the list of locks that are read with one system call. The kernel gives a page at most.
+const READ_BYTES: usize = 64 << 10;
 /// Length in characters at which a command line is cut in a message.
 const COMMAND_CHARS_MAX: usize = 120;
 
@@ -32,14 +37,42 @@ pub struct LockHolders(pub Vec<LockHolder>);
 impl LockHolders {
     /// Finds the processes that hold a lock (`flock`) on a file.
     pub(crate) fn of(file: &Metadata) -> Self {
-        // Outside Linux the file `/proc/locks` does not exist. The list of processes is then empty.
-        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-        let mut processes: Vec<u32> = locks.lines().filter_map(|line| holder(line, file)).collect();
-        processes.sort_unstable();
-        processes.dedup();
-        let named = |process| LockHolder { process, command: command_of(process) };
-        LockHolders(processes.into_iter().map(named).collect())
+        Self::in_lists(file, || locks().unwrap_or_default())
     }
+
+    /// Finds the holders in the lists that `list` returns. The kernel may leave a lock out if other
+    /// locks come and go between the system calls that read the list. Some process holds the lock,
+    /// so a list without an entry for the file is read again.
+    fn in_lists(file: &Metadata, mut list: impl FnMut() -> String) -> Self {
+        let find = || {
+            let mut processes: Vec<u32> =
+                list().lines().filter_map(|line| holder(line, file)).collect();
+            processes.sort_unstable();
+            processes.dedup();
+            processes
+        };
+        let found = std::iter::repeat_with(find).take(READS_MAX).find(|found| !found.is_empty());
+        let named = |process| LockHolder { process, command: command_of(process) };
+        LockHolders(found.unwrap_or_default().into_iter().map(named).collect())
+    }
+}
+
+/// Reads the list of all locks. Outside Linux there is none. The buffer is long, because each
+/// further call may leave locks out.
+fn locks() -> std::io::Result<String> {
+    let mut file = File::open("/proc/locks")?;
+    let mut bytes = vec![0; READ_BYTES];
+    let mut filled = 0;
+    // The loop ends with the list.
+    loop {
+        match file.read(&mut bytes[filled..])? {
+            0 => break,
+            more => filled += more,
+        }
+        bytes.resize(filled + READ_BYTES, 0);
+    }
+    bytes.truncate(filled);
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 impl fmt::Display for LockHolders {
@@ -110,15 +143,36 @@ mod tests {
         assert_eq!(shown(&[holder(other, "")]), format!("process {other}, or one that it started"));
     }
 
+    /// Returns a line of the kernel about a lock on the device of `file`.
+    fn line_of(file: &Metadata, kind: &str, inode: u64) -> String {
+        let major = libc::major(file.dev() as _);
+        let minor = libc::minor(file.dev() as _);
+        format!("1: {kind}  ADVISORY  WRITE 4711 {major:02x}:{minor:02x}:{inode} 0 EOF")
+    }
+
+    /// Regression test: while other processes took and released locks, an error named no process.
+    #[test]
+    fn a_list_that_lacks_the_lock_is_read_again() {
+        let file = tempfile::tempfile().unwrap().metadata().unwrap();
+        let mut reads = 0;
+        let found = LockHolders::in_lists(&file, || {
+            reads += 1;
+            line_of(&file, "FLOCK", file.ino() + u64::from(reads < 3))
+        });
+        assert_eq!((found.0[0].process, reads), (4711, 3));
+        let mut reads = 0;
+        let found = LockHolders::in_lists(&file, || {
+            reads += 1;
+            String::new()
+        });
+        assert_eq!((found, reads), (LockHolders::default(), READS_MAX));
+    }
+
     #[test]
     fn reads_lines_of_the_kernel() {
         let file = tempfile::tempfile().unwrap();
         let file = file.metadata().unwrap();
-        let major = libc::major(file.dev() as _);
-        let minor = libc::minor(file.dev() as _);
-        let line = |kind: &str, inode| {
-            format!("1: {kind}  ADVISORY  WRITE 4711 {major:02x}:{minor:02x}:{inode} 0 EOF")
-        };
+        let line = |kind: &str, inode| line_of(&file, kind, inode);
         assert_eq!(holder(&line("FLOCK", file.ino()), &file), Some(4711));
         assert_eq!(holder(&line("-> FLOCK", file.ino()), &file), None);
         assert_eq!(holder(&line("POSIX", file.ino()), &file), None);
