@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::compacting::{RECORD_BYTES, VALUE_BYTES, check, ends, open};
-use crate::common::{GetAll, PutAll, options, put, value};
-use embank_kv::{Clock, Error, Store, StoreOptions};
+use crate::common::{GetAll, PutAll, acquire, options, put, release, value};
+use embank_kv::{Clock, Error, Store, StoreOptions, TierLimits};
 
 #[test]
 fn compaction_beside_a_checkpoint_keeps_to_the_quota() {
@@ -140,4 +140,43 @@ fn at_the_quota_writers_wait_for_compaction_and_then_fail() {
     let mut rows = vec![Vec::new(); 500];
     store.execute(table, &keys[..500], Clock::Keep, &mut GetAll(&mut rows)).unwrap();
     assert!(rows.iter().zip(&keys).all(|(row, &key)| *row == value(key, 30, VALUE_BYTES)));
+}
+
+/// Training gets more rows of a bank in two tiers than the quota has room for. Spills copy these
+/// rows to the log's tail, which makes no room. The call fails, and after the step there is room.
+#[test]
+fn a_step_that_is_longer_than_the_quota_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let quota = StoreOptions { disk_quota_bytes: Some(4 << 20), ..options(1 << 20) };
+    let ended = ends(300, move || {
+        let (store, table) = open(dir.path(), &quota);
+        store.begin_second_tier(TierLimits {
+            log_bytes: 64 << 10,
+            sort_buffer_bytes: 32 << 10,
+            base_part_bytes: 4 << 20,
+            level_runs: 16,
+        });
+        let keys: Vec<u64> = (0..20_000).collect();
+        for keys in keys.chunks(500) {
+            put(&store, table, keys, 0, VALUE_BYTES);
+        }
+        for step in 0..2 {
+            let mut got = Vec::new();
+            let error = keys.chunks(500).find_map(|keys| {
+                let error = acquire(&store, table, keys, None).err();
+                got.extend_from_slice(if error.is_none() { keys } else { &[] });
+                error
+            });
+            let Some(Error::QuotaExceeded { .. }) = error else { panic!("{step}: {error:?}") };
+            assert!(got.len() > 2_000, "{}", got.len());
+            for keys in got.chunks(500) {
+                release(&store, table, keys).unwrap();
+            }
+            for keys in keys.chunks(500) {
+                put(&store, table, keys, 0, VALUE_BYTES);
+            }
+        }
+        check(&store, table, &keys.iter().map(|&key| (key, 0)).collect(), 0..20_000);
+    });
+    assert!(ended, "the call waits for room that spills cannot make");
 }

@@ -218,6 +218,17 @@ impl Held {
         self.limit_bytes = shrunk.max(LOG_OF_HELD * self.copied.max(self.copied_before));
     }
 
+    /// True if spills may shorten a log of `log_bytes` bytes. False if they have just copied nearly
+    /// all of it to its tail.
+    pub(super) fn lets_shrink(&self, log_bytes: u64) -> bool {
+        self.copied.max(self.copied_before) < log_bytes / 8 * LIMIT_EIGHTHS
+    }
+
+    /// Begins a lap at `tail`. Until it has copied them, no rows count as held.
+    pub(super) fn begin_lap(&mut self, tail: u64) {
+        (self.copied, self.copied_before, self.lap_end) = (0, 0, tail);
+    }
+
     /// Returns the largest length in bytes of a log that may otherwise have `limit_bytes`.
     pub(super) fn log_limit_bytes(&self, limit_bytes: u64) -> u64 {
         limit_bytes.max(self.limit_bytes)
@@ -381,6 +392,24 @@ mod tests {
         assert_eq!(limit_after(5400, 0, 5800, 7400), 1400, "the limit shrinks with the log");
         assert_eq!(limit_after(5800, 0, 6200, 7400), 1050);
         assert_eq!(limit_after(6200, 0, 6600, 7400), 1000);
+    }
+
+    #[test]
+    fn a_log_whose_rows_are_held_cannot_shrink() {
+        let mut held = Held::default();
+        assert!(held.lets_shrink(1000));
+        held.note(0, 800, 800, 1800);
+        assert!(held.lets_shrink(1000), "a fifth of the log may go");
+        held.note(800, 100, 900, 1900);
+        assert!(!held.lets_shrink(1000));
+        held.note(1800, 0, 1900, 1900);
+        assert!(!held.lets_shrink(1000), "the rows were held in the lap before");
+        held.note(1900, 0, 1950, 1950);
+        assert!(held.lets_shrink(1000));
+        held.note(1950, 900, 2900, 3900);
+        assert!(!held.lets_shrink(1000));
+        held.begin_lap(3900);
+        assert!(held.lets_shrink(1000));
     }
 
     /// Rows whose Gets never end lie together, and other rows are written beside them.

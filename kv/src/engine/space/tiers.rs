@@ -250,8 +250,12 @@ impl Headroom<'_> {
         // a read each and merges more writes.
         let page_bytes = self.log.page_bytes();
         let run_bytes = if urgent { page_bytes } else { self.run_pages() * page_bytes };
-        self.log.settled().saturating_sub(self.log.begin()) >= run_bytes
-            && (urgent || self.debt(state).exceeds_log())
+        let begin = self.log.begin();
+        self.log.settled().saturating_sub(begin) >= run_bytes
+            && match urgent {
+                true => state.held.lets_shrink(self.log.tail_address() - begin),
+                false => self.debt(state).exceeds_log(),
+            }
     }
 
     /// Returns the base merge at the cursor, however few bytes the runs have.

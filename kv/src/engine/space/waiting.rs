@@ -108,6 +108,10 @@ impl Headroom<'_> {
             let next = tail + self.unit_bytes() / WAITS_PER_UNIT;
             self.space.next_wait.store(next, Ordering::Relaxed);
         }
+        if done.is_err() {
+            // A later call tries once more whether spills find rows that no call holds any more.
+            state.held.begin_lap(tail);
+        }
         if done.is_err() && state.is_stopped_until(Until::Signal) {
             // Compaction tries again, so that a later call finds room.
             signal.changed.notify_all();
@@ -184,7 +188,8 @@ impl Headroom<'_> {
                 || self.space.pins.lock().taking
                 // Copying rows frees no space while a checkpoint holds the old records or parts.
                 || !self.space.has_holder() && match self.has_two_tiers() {
-                    // Ends, because each spill shortens the log and each merge the runs.
+                    // Ends, because each merge shortens the runs, and the spills of each lap the
+                    // log, unless its rows are held (`Held::lets_shrink`).
                     true => self.tier_work(state, true).is_some()
                         || self.debt(state).exceeds_log() && self.can_settle(),
                     false => self.pressure(state).has_dead_space()
