@@ -109,8 +109,8 @@ pub(crate) struct RowsArgs {
     /// made from files first. A file named `-` is `./-`.
     #[arg(required = true)]
     inputs: Vec<PathBuf>,
-    /// Format of the inputs [default: by their names: .csv, .tsv, .bin, .parquet, .arrow, .feather;
-    /// else tsv]
+    /// Format of the inputs [default: by their names: .csv, .tsv, .bin, .parquet, .arrow, .feather,
+    /// .tar; else tsv]
     ///
     /// The names may be in upper or lower case, and .gz or .zst may follow. The command refuses
     /// inputs whose names say different formats.
@@ -140,6 +140,9 @@ pub(crate) struct RowsArgs {
     /// Threads [default: as many as there are cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// The folder below which the files of fields of kind `file` lie
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -160,7 +163,7 @@ enum InputFormat {
     Csv,
     /// Numbers of 32 bits, little-endian, nothing between rows
     Packed,
-    /// Parquet or Arrow files: each field is the column of its name
+    /// Parquet, Arrow or tar files: each field is the column, or the member, of its name
     Columns,
 }
 
@@ -257,7 +260,8 @@ impl RowsArgs {
     }
 
     fn options(&self) -> Result<RunOptions> {
-        let mut options = RunOptions { format: self.format()?, ..RunOptions::default() };
+        let root = self.root.clone();
+        let mut options = RunOptions { format: self.format()?, root, ..RunOptions::default() };
         if let Some(threads) = self.threads {
             options.threads = threads;
         }

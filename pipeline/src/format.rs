@@ -27,8 +27,10 @@ pub enum Format {
     /// Fields of 32 bits, little-endian, without gaps. The paper on PIPER calls this format
     /// Config III.
     Packed,
-    /// Parquet and Arrow files (IPC files or streams), told apart by their first bytes. A field is
-    /// read from the column that has its name. Needs the crate's feature `parquet`.
+    /// Parquet, Arrow (IPC files or streams) and tar files, told apart by their first bytes. A
+    /// field is read from the column that has its name. In a tar file, as WebDataset writes it, the
+    /// members that share a name up to the first dot are a row, and the rest of the name is the
+    /// field's. Needs the crate's feature `parquet`.
     Columns,
     /// The format that the names of a run's inputs imply by their extensions, in upper or lower
     /// case:
@@ -36,7 +38,8 @@ pub enum Format {
     /// - `.csv`: [`CSV`](Self::CSV)
     /// - `.tsv`, `.tab`: [`TSV`](Self::TSV)
     /// - `.bin`: [`Packed`](Self::Packed)
-    /// - `.parquet`, `.pq`, `.arrow`, `.arrows`, `.feather`, `.ipc`: [`Columns`](Self::Columns)
+    /// - `.parquet`, `.pq`, `.arrow`, `.arrows`, `.feather`, `.ipc`, `.tar`:
+    ///   [`Columns`](Self::Columns)
     ///
     /// Other extensions imply no format. If no name implies a format, the format is
     /// [`TSV`](Self::TSV). It is an error if two names imply different formats, or if an extension
@@ -271,7 +274,7 @@ impl Named {
             Some("gz" | "gzip" | "zst" | "zstd") => true,
             Some(
                 other @ ("bz2" | "xz" | "lzma" | "lz4" | "lzo" | "snappy" | "br" | "z" | "zip"
-                | "7z" | "tar" | "tgz"),
+                | "7z" | "tgz"),
             ) => {
                 return refused(format!(
                     ".{other} is not decompressed: unpack it, or compress it by gzip or zstd"
@@ -285,6 +288,10 @@ impl Named {
             Some("csv") => Ok(Some(Self::Csv)),
             Some("tsv" | "tab") => Ok(Some(Self::Tsv)),
             Some("bin") => Ok(Some(Self::Packed)),
+            Some("tar") if compressed => refused(
+                "a compressed tar is not read: unpack it, since pictures hardly become smaller"
+                    .to_owned(),
+            ),
             Some("parquet" | "parq" | "pq" | "arrow" | "arrows" | "feather" | "ipc")
                 if compressed =>
             {
@@ -292,7 +299,7 @@ impl Named {
                     "files of columns are compressed inside, not as a whole: unpack it".to_owned(),
                 )
             }
-            Some("parquet" | "parq" | "pq" | "arrow" | "arrows" | "feather" | "ipc") => {
+            Some("parquet" | "parq" | "pq" | "arrow" | "arrows" | "feather" | "ipc" | "tar") => {
                 Ok(Some(Self::Columns))
             }
             Some(

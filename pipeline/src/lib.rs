@@ -21,11 +21,13 @@
 //! | `plan` | from a [`Spec`] to what runs over each block |
 //! | `columns` | Parquet and Arrow files |
 //! | `spec` | what a user says of fields, columns, outputs and vocabularies |
+//! | `arrays` | decoders of pictures, for costly columns |
 //! | `operators` | what can be done to a column; a new operator is a file there |
 //! | `decode` | text and packed rows to blocks of columns |
 //! | `trace`, `batch` | where the time goes; matrices |
 //! | `options`, `format`, `error` | what a user sets, how rows lie in inputs, what can go wrong |
 
+mod arrays;
 mod batch;
 #[cfg(feature = "parquet")]
 mod columns;
@@ -59,9 +61,9 @@ mod pages {
     mod pipeline {}
 }
 
-#[cfg(feature = "arrow")]
-pub use batch::arrow_schema;
 pub use batch::{Batch, Matrix, MatrixInfo};
+#[cfg(feature = "arrow")]
+pub use batch::{array_metadata, arrow_schema};
 pub use decode::{BadField, FieldKind, Level};
 pub use error::{BadRowReport, Error, Result};
 pub use execute::{Consumer, RunReport};
@@ -70,7 +72,7 @@ pub use feed::{Feed, FeedInput, FeedPosition, InputId, Waited};
 pub use flight::FlightServer;
 pub use format::{Format, Header, Separator, TextSettings};
 pub use input::Input;
-pub use operators::{Operator, Value};
+pub use operators::{Crop, Image, Operator, Value};
 #[cfg(feature = "flight")]
 pub use options::FlightOptions;
 pub use options::{FeedOptions, RunOptions};

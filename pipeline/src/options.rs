@@ -3,6 +3,8 @@
 #[cfg(feature = "flight")]
 use std::time::Duration;
 
+use std::path::PathBuf;
+
 use crate::decode::Level;
 use crate::error::{Error, Result, refused};
 use crate::feed::InputId;
@@ -42,6 +44,9 @@ pub struct RunOptions {
     /// Bytes of a chunk. A thread works on one chunk at a time, and a batch holds the rows of one
     /// chunk. Default: 512 KiB.
     pub chunk_bytes: usize,
+    /// The folder below which the files of fields of kind [`File`](crate::FieldKind::File) lie.
+    /// Default: none, which such fields refuse.
+    pub root: Option<PathBuf>,
     /// Whether to measure the time of each stage. A traced run takes a few percent longer. Default:
     /// false.
     pub trace: bool,
@@ -54,6 +59,7 @@ impl Default for RunOptions {
             level: Level::detect(),
             format: Format::TSV,
             chunk_bytes: CHUNK_BYTES,
+            root: None,
             trace: false,
         }
     }

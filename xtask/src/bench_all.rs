@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 47] = [
+const MEASUREMENTS: [&[&str]; 48] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -52,6 +52,7 @@ const MEASUREMENTS: [&[&str]; 47] = [
     &["pipeline", "binary"],
     &["pipeline", "threads"],
     &["pipeline", "explain"],
+    &["pipeline", "images"],
     &["pipeline", "vocabulary"],
     &["pipeline", "peers"],
     &["pipeline", "feed"],

@@ -72,12 +72,14 @@ fn in_names_of_python(text: String) -> String {
 
 /// Rust names of operators, kinds of fields and dtypes of outputs that occur in messages about a
 /// spec, each with its Python name.
-const SPEC_NAMES: [(&str, &str); 21] = [
+const SPEC_NAMES: [(&str, &str); 25] = [
     ("Bits32", "\"bits32\""),
+    ("Blob", "\"blob\""),
     ("Bucketize", "bucketize"),
     ("Bytes", "\"bytes\""),
     ("Clip", "clip"),
     ("F32", "\"f32\""),
+    ("File", "\"file\""),
     ("FillMissing", "fill_missing"),
     ("Float", "float_"),
     ("Float32", "\"float32\""),
@@ -86,12 +88,14 @@ const SPEC_NAMES: [(&str, &str); 21] = [
     ("Hex32", "\"hex32\""),
     ("I32", "\"i32\""),
     ("I64", "\"i64\""),
+    ("Image", "image"),
     ("Int32", "\"int32\""),
     ("Int64", "\"int64\""),
     ("Logarithm", "logarithm"),
     ("Modulus", "modulus"),
     ("Neg2Zero", "neg2zero"),
     ("Skip", "\"skip\""),
+    ("U8", "\"u8\""),
     ("Uint64", "\"uint64\""),
     ("Vocabulary", "vocabulary"),
 ];

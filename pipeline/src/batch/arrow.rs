@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::types::{ArrowPrimitiveType, Float32Type, Int32Type, Int64Type, UInt32Type};
+use arrow_array::types::{
+    ArrowPrimitiveType, Float32Type, Int32Type, Int64Type, UInt8Type, UInt32Type,
+};
 use arrow_array::{ArrayRef, FixedSizeListArray, PrimitiveArray, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 
@@ -12,10 +14,16 @@ use crate::spec::Dtype;
 
 /// Metadata key of a column. Its value is a JSON list of the names of the matrix's columns.
 const COLUMNS: &str = "embank.columns";
+/// Metadata of a column of arrays: Arrow's extension type for tensors of one shape.
+const EXTENSION: &str = "ARROW:extension:name";
+const EXTENSION_METADATA: &str = "ARROW:extension:metadata";
+const FIXED_SHAPE_TENSOR: &str = "arrow.fixed_shape_tensor";
 
 /// Returns the Arrow schema of batches with these outputs. Each output is a column of lists without
 /// nulls. A list is one row of the output's matrix, so it has as many values as the matrix has
-/// columns. The metadata `embank.columns` is a JSON list of the names of the matrix's columns.
+/// columns. The metadata `embank.columns` is a JSON list of the names of the matrix's columns. An
+/// output of pictures has Arrow's extension type `arrow.fixed_shape_tensor`, whose metadata has the
+/// shape.
 ///
 /// # Examples
 /// ```
@@ -31,10 +39,33 @@ pub fn arrow_schema(outputs: &[MatrixInfo]) -> SchemaRef {
     let field = |info: &MatrixInfo| {
         let kind = DataType::FixedSizeList(item(info.dtype), width(info));
         let columns = serde_json::Value::from(info.columns.clone()).to_string();
-        Field::new(&info.name, kind, false)
-            .with_metadata(HashMap::from([(COLUMNS.to_owned(), columns)]))
+        let mut metadata = array_metadata(&info.shape);
+        metadata.insert(COLUMNS.to_owned(), columns);
+        Field::new(&info.name, kind, false).with_metadata(metadata)
     };
     Arc::new(Schema::new(outputs.iter().map(field).collect::<Vec<_>>()))
+}
+
+/// Returns the metadata of a column whose rows have this shape: the name and the shape of Arrow's
+/// extension type for tensors, if a row is more than a list.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::array_metadata;
+///
+/// assert!(array_metadata(&[40]).is_empty());
+/// assert_eq!(array_metadata(&[8, 6, 3])["ARROW:extension:name"], "arrow.fixed_shape_tensor");
+/// ```
+#[must_use]
+pub fn array_metadata(shape: &[usize]) -> HashMap<String, String> {
+    if shape.len() < 2 {
+        return HashMap::new();
+    }
+    let shape = serde_json::json!({ "shape": shape }).to_string();
+    HashMap::from([
+        (EXTENSION.to_owned(), FIXED_SHAPE_TENSOR.to_owned()),
+        (EXTENSION_METADATA.to_owned(), shape),
+    ])
 }
 
 impl Batch {
@@ -64,6 +95,7 @@ impl Batch {
                 Matrix::I32(values) => primitive::<Int32Type>(values),
                 Matrix::I64(values) => primitive::<Int64Type>(values),
                 Matrix::Bits32(values) => primitive::<UInt32Type>(values),
+                Matrix::U8(values) => primitive::<UInt8Type>(values),
             };
             let item = item(info.dtype);
             let width = width(info);
@@ -88,10 +120,11 @@ fn item(dtype: Dtype) -> FieldRef {
         Dtype::I32 => DataType::Int32,
         Dtype::I64 => DataType::Int64,
         Dtype::Bits32 => DataType::UInt32,
+        Dtype::U8 => DataType::UInt8,
     };
     Arc::new(Field::new("item", kind, false))
 }
 
 fn width(info: &MatrixInfo) -> i32 {
-    i32::try_from(info.columns.len()).expect("a pipeline has fewer columns")
+    i32::try_from(info.row_values()).expect("a row has fewer values")
 }

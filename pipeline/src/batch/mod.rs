@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::spec::Dtype;
 
 #[cfg(feature = "arrow")]
-pub use arrow::arrow_schema;
+pub use arrow::{array_metadata, arrow_schema};
 
 /// An output's name and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,10 +18,29 @@ pub use arrow::arrow_schema;
 pub struct MatrixInfo {
     /// The output's name.
     pub name: String,
-    /// Names of the matrix's columns, from left to right.
+    /// Names of the matrix's columns, from left to right. An output of pictures has one.
     pub columns: Vec<String>,
     /// Type of the values.
     pub dtype: Dtype,
+    /// Shape of a row: the number of columns, or height, width and channels of a picture.
+    pub shape: Vec<usize>,
+}
+
+impl MatrixInfo {
+    /// Number of values of a row.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{Pipeline, RunOptions, Spec};
+    ///
+    /// let pipeline = Pipeline::new(&Spec::criteo(5000), &RunOptions::default())?;
+    /// assert_eq!(pipeline.outputs()[0].row_values(), 40);
+    /// # Ok::<(), embank_pipeline::Error>(())
+    /// ```
+    #[must_use]
+    pub fn row_values(&self) -> usize {
+        self.shape.iter().product()
+    }
 }
 
 /// Some rows, with one matrix for each output.
@@ -59,11 +78,14 @@ pub enum Matrix {
     I64(Vec<i64>),
     /// An output of dtype [`Bits32`](Dtype::Bits32).
     Bits32(Vec<u32>),
+    /// An output of dtype [`U8`](Dtype::U8).
+    U8(Vec<u8>),
 }
 
 /// A matrix's values, row by row. Values after the batch's last row are invalid.
 #[derive(Debug, Clone)]
 pub(crate) enum Values {
+    Bytes(Vec<u8>),
     Words(Vec<u32>),
     Wides(Vec<u64>),
 }
@@ -71,6 +93,7 @@ pub(crate) enum Values {
 impl Batch {
     pub(crate) fn new(infos: Arc<[MatrixInfo]>) -> Self {
         let values = |info: &MatrixInfo| match info.dtype {
+            Dtype::U8 => Values::Bytes(Vec::new()),
             Dtype::I64 => Values::Wides(Vec::new()),
             Dtype::F32 | Dtype::I32 | Dtype::Bits32 => Values::Words(Vec::new()),
         };
@@ -82,11 +105,12 @@ impl Batch {
     pub(crate) fn reserve(&mut self, rows: usize) {
         self.rows = 0;
         for (info, values) in self.infos.iter().zip(&mut self.matrices) {
-            let wanted = rows * info.columns.len();
+            let wanted = rows * info.row_values();
             match values {
+                Values::Bytes(values) if values.len() < wanted => values.resize(wanted, 0),
                 Values::Words(values) if values.len() < wanted => values.resize(wanted, 0),
                 Values::Wides(values) if values.len() < wanted => values.resize(wanted, 0),
-                Values::Words(_) | Values::Wides(_) => {}
+                Values::Bytes(_) | Values::Words(_) | Values::Wides(_) => {}
             }
         }
     }
@@ -129,7 +153,7 @@ impl Batch {
     pub fn into_matrices(self) -> Vec<Matrix> {
         let Self { rows, infos, matrices, .. } = self;
         let matrix = |(info, values): (&MatrixInfo, Values)| {
-            let count = rows * info.columns.len();
+            let count = rows * info.row_values();
             match (info.dtype, values) {
                 (Dtype::F32, Values::Words(mut values)) => {
                     values.truncate(count);
@@ -147,6 +171,10 @@ impl Batch {
                     values.truncate(count);
                     Matrix::I64(bytemuck::cast_vec(values))
                 }
+                (Dtype::U8, Values::Bytes(mut values)) => {
+                    values.truncate(count);
+                    Matrix::U8(values)
+                }
                 _ => unreachable!("a matrix is as wide as its dtype"),
             }
         };
@@ -155,8 +183,18 @@ impl Batch {
 
     fn words(&self, output: usize) -> Option<&[u32]> {
         match self.matrices.get(output)? {
-            Values::Words(values) => Some(&values[..self.rows * self.infos[output].columns.len()]),
-            Values::Wides(_) => None,
+            Values::Words(values) => Some(&values[..self.rows * self.infos[output].row_values()]),
+            Values::Bytes(_) | Values::Wides(_) => None,
+        }
+    }
+
+    /// Returns the values of output number `output`, row by row. `None` unless its dtype is
+    /// [`U8`](Dtype::U8).
+    #[must_use]
+    pub fn u8(&self, output: usize) -> Option<&[u8]> {
+        match self.matrices.get(output)? {
+            Values::Bytes(values) => Some(&values[..self.rows * self.infos[output].row_values()]),
+            Values::Words(_) | Values::Wides(_) => None,
         }
     }
 
@@ -189,9 +227,9 @@ impl Batch {
     #[must_use]
     pub fn i64(&self, output: usize) -> Option<&[i64]> {
         match self.matrices.get(output)? {
-            Values::Words(_) => None,
+            Values::Bytes(_) | Values::Words(_) => None,
             Values::Wides(values) => {
-                let values = &values[..self.rows * self.infos[output].columns.len()];
+                let values = &values[..self.rows * self.infos[output].row_values()];
                 Some(bytemuck::cast_slice(values))
             }
         }
@@ -200,9 +238,9 @@ impl Batch {
 
 /// Moves rows from one batch to another, for feeds.
 impl Batch {
-    /// Returns the values of each matrix, with the number of the matrix's columns.
+    /// Returns the values of each matrix, with the number of values of a row.
     pub(crate) fn matrices_mut(&mut self) -> impl Iterator<Item = (&mut Values, usize)> {
-        self.matrices.iter_mut().zip(self.infos.iter().map(|info| info.columns.len()))
+        self.matrices.iter_mut().zip(self.infos.iter().map(MatrixInfo::row_values))
     }
 
     /// Appends rows of another batch with the same outputs. The vectors of `self` must hold no
@@ -212,6 +250,7 @@ impl Batch {
         for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
             let range = rows.start * width..rows.end * width;
             match (into, from) {
+                (Values::Bytes(into), Values::Bytes(from)) => into.extend_from_slice(&from[range]),
                 (Values::Words(into), Values::Words(from)) => into.extend_from_slice(&from[range]),
                 (Values::Wides(into), Values::Wides(from)) => into.extend_from_slice(&from[range]),
                 _ => unreachable!("both have the same outputs"),
@@ -229,6 +268,7 @@ impl Batch {
         self.rows += places.len();
         for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
             match (into, from) {
+                (Values::Bytes(into), Values::Bytes(from)) => gather(into, from, places, width),
                 (Values::Words(into), Values::Words(from)) => gather(into, from, places, width),
                 (Values::Wides(into), Values::Wides(from)) => gather(into, from, places, width),
                 _ => unreachable!("both have the same outputs"),
@@ -246,6 +286,9 @@ impl Batch {
         }
         for ((held, width), with) in self.matrices_mut().zip(&with.matrices) {
             match (held, with) {
+                (Values::Bytes(held), Values::Bytes(with)) => {
+                    replace(held, places, &with[first * width..], width);
+                }
                 (Values::Words(held), Values::Words(with)) => {
                     replace(held, places, &with[first * width..], width);
                 }
@@ -277,6 +320,9 @@ impl Batch {
         let held = held.matrices.iter_mut();
         for (((into, width), held), with) in self.matrices_mut().zip(held).zip(&with.matrices) {
             match (into, held, with) {
+                (Values::Bytes(into), Values::Bytes(held), Values::Bytes(with)) => {
+                    exchange(into, held, places, &with[first * width..], width);
+                }
                 (Values::Words(into), Values::Words(held), Values::Words(with)) => {
                     exchange(into, held, places, &with[first * width..], width);
                 }
@@ -292,6 +338,7 @@ impl Batch {
 impl Values {
     pub(crate) fn reserve(&mut self, values: usize) {
         match self {
+            Self::Bytes(own) => own.reserve_exact(values),
             Self::Words(own) => own.reserve_exact(values),
             Self::Wides(own) => own.reserve_exact(values),
         }
@@ -299,6 +346,7 @@ impl Values {
 
     pub(crate) fn try_reserve(&mut self, values: usize) -> Result<(), TryReserveError> {
         match self {
+            Self::Bytes(own) => own.try_reserve_exact(values),
             Self::Words(own) => own.try_reserve_exact(values),
             Self::Wides(own) => own.try_reserve_exact(values),
         }

@@ -1,4 +1,4 @@
-//! Reads Parquet and Arrow files. Columns are found by name, for the fields of a pipeline.
+//! Reads Parquet, Arrow and tar files. Columns are found by name, for the fields of a pipeline.
 //!
 //! As for compressed text ([`crate::input::stream`]), the thread that claims the next chunk also
 //! reads it. A chunk is some rows of a record batch. When an input is opened, this module checks
@@ -21,6 +21,7 @@ mod ipc;
 mod pages;
 mod parquet_file;
 mod partitions;
+mod tar;
 mod types;
 
 use std::fs::File;
@@ -30,6 +31,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
 use arrow_schema::Schema;
 use parquet::file::reader::ChunkReader;
 
@@ -40,6 +42,7 @@ use cell::{Cell, cell};
 use ipc::Ipc;
 use parquet_file::ParquetFile;
 pub(crate) use partitions::Partitions;
+use tar::Tar;
 pub(crate) use types::FieldMeaning;
 use types::{Found, Origin, as_bytes, check};
 
@@ -61,6 +64,8 @@ pub(crate) struct ColumnStream<'a> {
     /// Number of rows in the file. `None` if it is not known.
     rows_total: Option<u64>,
     found: Found,
+    /// True if the last column of a batch has the names of the rows.
+    has_names: bool,
 }
 
 /// Some rows of a file.
@@ -69,11 +74,18 @@ pub(crate) struct ColumnRows {
     batch: RecordBatch,
     /// The origin of each field's values.
     origins: Arc<[Origin]>,
+    has_names: bool,
 }
 
 impl ColumnRows {
     pub(crate) fn rows(&self) -> usize {
         self.batch.num_rows()
+    }
+
+    /// The name of a row, if rows have names.
+    pub(crate) fn name(&self, row: usize) -> Option<&str> {
+        let names = self.has_names.then(|| self.batch.columns().last())??;
+        Some(names.as_string::<i32>().value(row))
     }
 }
 
@@ -102,6 +114,9 @@ impl<'a> ColumnStream<'a> {
             if magic.starts_with(b"PAR1") {
                 return Self::of_parquet(file, fields, partitions, chunk_bytes, part);
             }
+            if is_tar(&mut file)? {
+                return Self::of_tar(file, fields, chunk_bytes);
+            }
             Self::of_arrow(file, bytes, &magic, fields, partitions, chunk_bytes)
         })
     }
@@ -119,8 +134,23 @@ impl<'a> ColumnStream<'a> {
                 let bytes = bytes::Bytes::copy_from_slice(bytes);
                 return Self::of_parquet(bytes, fields, &none, chunk_bytes, None);
             }
+            if is_tar(&mut cursor)? {
+                return Self::of_tar(cursor, fields, chunk_bytes);
+            }
             Self::of_arrow(cursor, bytes.len() as u64, &magic, fields, &none, chunk_bytes)
         })
+    }
+
+    fn of_tar(
+        from: impl Read + Seek + Send + 'a,
+        fields: &Fields,
+        chunk_bytes: usize,
+    ) -> Result<Self, String> {
+        let (tar, found, rows) = Tar::open(from, fields, chunk_bytes)?;
+        let chunk_rows = usize::MAX;
+        let rows_total = Some(rows);
+        let batches = tar.batches();
+        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total, found, has_names: true })
     }
 
     fn of_parquet(
@@ -135,7 +165,7 @@ impl<'a> ColumnStream<'a> {
         let rows_total = Some(file.rows);
         let found = file.found.clone();
         let batches = file.batches(chunk_rows, part)?;
-        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total, found })
+        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total, found, has_names: false })
     }
 
     fn of_arrow(
@@ -171,7 +201,8 @@ impl<'a> ColumnStream<'a> {
             Some(batch) if batch.num_rows() > 0 => refused.take().map_or(Ok(Some(batch)), Err),
             other => Ok(other),
         });
-        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total: None, found })
+        let rows_total = None;
+        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total, found, has_names: false })
     }
 
     /// Returns the next rows. `None` at the end.
@@ -192,7 +223,7 @@ impl<'a> ColumnStream<'a> {
         self.rest = (left > 0).then(|| batch.slice(rows, left));
         self.rows += rows as u64;
         let origins = Arc::clone(&self.found.origins);
-        Ok(Some(ColumnRows { batch: batch.slice(0, rows), origins }))
+        Ok(Some(ColumnRows { batch: batch.slice(0, rows), origins, has_names: self.has_names }))
     }
 
     /// Number of rows of the file. `None` for an Arrow file, which does not say it.
@@ -250,6 +281,14 @@ fn chunk_rows(fields: &Fields, chunk_bytes: usize) -> usize {
     (values / fields.len()).clamp(values.clamp(1, BLOCK_ROWS), CHUNK_ROWS_MAX)
 }
 
+/// True if the file is a tar archive. Goes back to its beginning.
+fn is_tar(from: &mut (impl Read + Seek)) -> Result<bool, String> {
+    let mut block = Vec::new();
+    let read = from.by_ref().take(512).read_to_end(&mut block);
+    read.and_then(|_| from.seek(SeekFrom::Start(0))).map_err(|error| error.to_string())?;
+    Ok(tar::is_tar(&block))
+}
+
 fn magic(from: &mut (impl Read + Seek)) -> Result<[u8; 8], String> {
     let mut magic = Vec::new();
     let read = from.by_ref().take(8).read_to_end(&mut magic);
@@ -270,6 +309,7 @@ pub(crate) fn read_columns(
     assert!(rows.len() <= BLOCK_ROWS, "a block has no room for more");
     block.clear();
     block.rows = rows.len();
+    block.first_line = rows.start;
     for plane in 0..layout.planes() {
         block.missing_mut(plane)[..rows.len()].fill(0);
     }
@@ -398,8 +438,15 @@ mod tests {
             Ok(Some(RecordBatch::try_from_iter([("x", numbers)]).unwrap()))
         });
         let found = Found::default();
-        let mut stream =
-            ColumnStream { batches, rest: None, chunk_rows: 3, rows: 0, rows_total: None, found };
+        let mut stream = ColumnStream {
+            batches,
+            rest: None,
+            chunk_rows: 3,
+            rows: 0,
+            rows_total: None,
+            found,
+            has_names: false,
+        };
         let mut chunks = Vec::new();
         while let Some(rows) = stream.next().unwrap() {
             chunks.push(rows.rows());

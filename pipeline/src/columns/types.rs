@@ -102,7 +102,7 @@ impl Meaning {
     }
 
     /// `None` for columns of nulls, which have no values.
-    fn of(kind: FieldKind, found: &DataType) -> Option<Self> {
+    pub(super) fn of(kind: FieldKind, found: &DataType) -> Option<Self> {
         Some(match found {
             DataType::Null => return None,
             DataType::Date32 | DataType::Date64 => Self::Date,
@@ -111,7 +111,7 @@ impl Meaning {
             DataType::Time32(_) | DataType::Time64(_) => Self::TimeOfDay,
             DataType::Duration(_) => Self::Duration,
             found if is_text(found) => match kind {
-                FieldKind::Bytes => Self::Bytes,
+                FieldKind::Bytes | FieldKind::Blob | FieldKind::File => Self::Bytes,
                 FieldKind::Hex32 => Self::HexDigits,
                 _ => Self::Number,
             },
@@ -301,7 +301,7 @@ fn fits(kind: FieldKind, found: &DataType) -> bool {
         }
         FieldKind::Hex32 => whole || found.is_floating(),
         FieldKind::Float32 => whole || found.is_floating() || decimal_places.is_some(),
-        FieldKind::Bytes | FieldKind::Skip => false,
+        FieldKind::Bytes | FieldKind::Blob | FieldKind::File | FieldKind::Skip => false,
     }
 }
 

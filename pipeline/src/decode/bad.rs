@@ -30,9 +30,21 @@ pub(crate) enum Fault {
     Value { field: usize, why: BadField, snippet: Vec<u8> },
     /// A field can't be read. `column` is its offset from the start of the row.
     Field { field: usize, column: usize, why: BadField, snippet: Vec<u8> },
+    /// A value can't be decoded to an array. `name` is the path of its file, or empty.
+    Array { field: usize, name: Vec<u8>, why: String },
+    /// The row of this name has a fault.
+    #[cfg(feature = "parquet")]
+    OfRow { name: String, fault: Box<Self> },
 }
 
 impl Fault {
+    /// Adds the name of the row.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn of_row(&mut self, name: &str) {
+        let unnamed = std::mem::replace(self, Self::Fields { found: 0, expected: 0 });
+        *self = Self::OfRow { name: name.to_owned(), fault: Box::new(unnamed) };
+    }
+
     /// The byte of the row, from 1, at which the bad field of a text begins.
     pub(crate) fn column(&self) -> Option<u64> {
         match self {

@@ -17,6 +17,9 @@ pub(crate) enum Slot {
     Wide(usize),
     /// Byte strings.
     Bytes(usize),
+    /// Arrays, which are in the batch and not in the block. The index is that of
+    /// [`Plan::arrays`](crate::plan::Plan::arrays).
+    Array(usize),
 }
 
 /// Place of the bits that mark missing values of a column.
@@ -76,6 +79,10 @@ impl ByteColumn {
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) rows: usize,
+    /// The line in the chunk of the first row that was read. A text with quotes counts rows.
+    pub(crate) first_line: usize,
+    /// For each row the number of rows that were read before it. Empty if no row was removed.
+    read_before: Vec<u32>,
     words: Vec<u32>,
     wides: Vec<u64>,
     pub(crate) bytes: Vec<ByteColumn>,
@@ -88,6 +95,8 @@ impl Block {
     pub(crate) fn new(columns: ColumnCounts, planes: usize) -> Self {
         Self {
             rows: 0,
+            first_line: 0,
+            read_before: Vec::new(),
             words: vec![0; columns.words * COLUMN_STRIDE],
             wides: vec![0; columns.wides * COLUMN_STRIDE],
             bytes: vec![ByteColumn::default(); columns.bytes],
@@ -97,7 +106,13 @@ impl Block {
 
     pub(crate) fn clear(&mut self) {
         self.rows = 0;
+        self.read_before.clear();
         self.bytes.iter_mut().for_each(ByteColumn::clear);
+    }
+
+    /// The line in the chunk of a row.
+    pub(crate) fn line(&self, row: usize) -> usize {
+        self.first_line + self.read_before.get(row).map_or(row, |&before| before as usize)
     }
 
     /// Returns a column of 32-bit values.
@@ -221,6 +236,10 @@ impl Block {
             .for_each(|column| retain(&mut column[..rows], kept));
         self.missing.iter_mut().for_each(|plane| retain(&mut plane[..rows], kept));
         self.bytes.iter_mut().for_each(|column| column.retain(kept));
+        if self.read_before.is_empty() {
+            self.read_before.extend(0..rows as u32);
+        }
+        retain(&mut self.read_before, kept);
         self.rows = kept.iter().filter(|kept| **kept).count();
     }
 }

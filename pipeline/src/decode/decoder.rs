@@ -99,6 +99,7 @@ impl Decoder {
             self.rows_done = 0;
         }
         block.rows = rows;
+        block.first_line = run.lines_before + done;
         let first_end = run.first + done * self.layout.fields.len();
         let first_line = run.lines_before + done;
 
@@ -254,7 +255,7 @@ impl Decoder {
         for row in 0..block.rows {
             let bytes = self.field(text, first_end, row, field);
             let missing = match (kind, target.slot) {
-                (FieldKind::Bytes, Slot::Bytes(column)) => {
+                (FieldKind::Bytes | FieldKind::Blob | FieldKind::File, Slot::Bytes(column)) => {
                     let missing =
                         bytes.is_empty() || (spelling.is_first() && spelling.is_missing(bytes));
                     let value = (!missing).then_some(bytes);

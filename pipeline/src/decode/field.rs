@@ -22,6 +22,11 @@ pub enum FieldKind {
     Uint64,
     /// Bytes, unchanged.
     Bytes,
+    /// Up to 64 MiB of bytes that [`Operator::Image`](crate::Operator::Image) decodes. Text has at
+    /// most 16 MiB of them in a line.
+    Blob,
+    /// The path of a file with such bytes, relative to [`RunOptions::root`](crate::RunOptions::root).
+    File,
     /// The field is neither read nor checked.
     Skip,
 }

@@ -9,6 +9,12 @@ use crate::spec::TimeUnit;
 /// Largest number of bytes of a byte string in a field.
 pub(crate) const FIELD_BYTES_MAX: usize = 1 << 16;
 
+/// Largest number of blobs of a column in a block.
+#[cfg(feature = "parquet")]
+const BLOBS_OF_BLOCK: usize = 32;
+#[cfg(feature = "parquet")]
+const _: () = assert!(BLOBS_OF_BLOCK * crate::arrays::VALUE_BYTES_MAX < u32::MAX as usize);
+
 /// How one field is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FieldLayout {
@@ -115,19 +121,27 @@ impl Layout {
             FieldKind::Skip => return,
             FieldKind::Int32 | FieldKind::Hex32 | FieldKind::Float32 => &mut self.columns.words,
             FieldKind::Int64 | FieldKind::Uint64 => &mut self.columns.wides,
-            FieldKind::Bytes => &mut self.columns.bytes,
+            FieldKind::Bytes | FieldKind::Blob | FieldKind::File => &mut self.columns.bytes,
         };
         let index = *counter;
         *counter += 1;
         let slot = match kind {
             FieldKind::Int64 | FieldKind::Uint64 => Slot::Wide(index),
-            FieldKind::Bytes => Slot::Bytes(index),
+            FieldKind::Bytes | FieldKind::Blob | FieldKind::File => Slot::Bytes(index),
             _ => Slot::Word(index),
         };
         self.targets[at] =
             Some(Target { slot, missing: MissingBit { plane: self.planes, bit: 0 } });
         self.planes += 1;
         self.singles.push(at);
+    }
+
+    /// Largest number of rows of a block of columns. The bytes of a block's strings are counted by
+    /// 32 bits.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn block_rows(&self) -> usize {
+        let has_blobs = self.fields.iter().any(|field| field.kind == FieldKind::Blob);
+        if has_blobs { BLOBS_OF_BLOCK } else { super::block::BLOCK_ROWS }
     }
 
     /// The target of a field. `None` if the field is skipped.
@@ -171,6 +185,8 @@ fn narrow(field: &FieldLayout) -> Option<StepKind> {
         | FieldKind::Int64
         | FieldKind::Float32
         | FieldKind::Bytes
+        | FieldKind::Blob
+        | FieldKind::File
         | FieldKind::Skip => None,
     }
 }

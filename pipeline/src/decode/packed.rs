@@ -49,7 +49,9 @@ pub(crate) fn unpack(rows: &[u8], layout: &Layout, level: Level, block: &mut Blo
 fn column(layout: &Layout, field: usize) -> Option<usize> {
     match layout.target(field)?.slot {
         Slot::Word(column) => Some(column),
-        Slot::Wide(_) | Slot::Bytes(_) => unreachable!("the plan refuses these in packed rows"),
+        Slot::Wide(_) | Slot::Bytes(_) | Slot::Array(_) => {
+            unreachable!("the plan refuses these in packed rows")
+        }
     }
 }
 

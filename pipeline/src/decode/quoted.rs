@@ -191,7 +191,10 @@ impl Unquoted {
                     // detect such a number: in the copy without quotes, the kernels would take the
                     // separator or line end for the field's end.
                     let kind = layout.kind(field).unwrap_or(FieldKind::Skip);
-                    let number = !matches!(kind, FieldKind::Bytes | FieldKind::Skip);
+                    let number = !matches!(
+                        kind,
+                        FieldKind::Bytes | FieldKind::Blob | FieldKind::File | FieldKind::Skip
+                    );
                     let value = &text[found.begin..found.end];
                     let holds =
                         |value| memchr::memchr2(syntax.separator.first(), b'\n', value).is_some();

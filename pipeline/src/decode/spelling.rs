@@ -50,7 +50,7 @@ impl Spelling {
             FieldKind::Uint64 => uint64(one).is_ok(),
             FieldKind::Hex32 => hex32(one).is_ok(),
             FieldKind::Float32 => float32(one).is_ok(),
-            FieldKind::Bytes => true,
+            FieldKind::Bytes | FieldKind::Blob | FieldKind::File => true,
             FieldKind::Skip => false,
         };
         let whole = |one: &Vec<u8>| whole_floats && whole_digits(one).is_some();

@@ -44,6 +44,7 @@ fn decode(text: &[u8], kinds: &[FieldKind], required: &[usize], level: Level) ->
                     Slot::Word(word) => block.word(word)[row].to_le_bytes().to_vec(),
                     Slot::Wide(wide) => block.wide(wide)[row].to_le_bytes().to_vec(),
                     Slot::Bytes(bytes) => block.bytes[bytes].get(row).to_vec(),
+                    Slot::Array(_) => unreachable!("no field is an array"),
                 };
                 assert!(
                     !missing || value.iter().all(|&byte| byte == 0),
@@ -65,7 +66,7 @@ fn reference_value(field: &[u8], kind: FieldKind) -> Result<Option<Vec<u8>>, Bad
         FieldKind::Float32 => field::float32(field).map(|v| v.map(|v| v.to_le_bytes().to_vec())),
         FieldKind::Bytes if field.len() > 12 => Err(BadField::TooLong(12)),
         FieldKind::Bytes => Ok((!field.is_empty()).then(|| field.to_vec())),
-        FieldKind::Skip | FieldKind::Uint64 => Ok(None),
+        FieldKind::Skip | FieldKind::Uint64 | FieldKind::Blob | FieldKind::File => Ok(None),
     }
 }
 

@@ -237,6 +237,16 @@ fn fault_text(fault: &Fault, fields: &[String], format: Format, advises: bool) -
         Fault::Value { field, why, snippet } => {
             wrong_field(&fields[*field], *why, snippet, advises)
         }
+        #[cfg(feature = "parquet")]
+        Fault::OfRow { name, fault } => {
+            format!("{name:?}: {}", fault_text(fault, fields, format, advises))
+        }
+        Fault::Array { field, name, why } if name.is_empty() => {
+            format!("field {:?} {why}", fields[*field])
+        }
+        Fault::Array { field, name, why } => {
+            format!("field {:?}, {:?}, {why}", fields[*field], shown(name))
+        }
         Fault::Field { field, why, snippet, .. } => {
             wrong_field(&fields[*field], *why, snippet, advises)
         }

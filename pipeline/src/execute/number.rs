@@ -254,10 +254,11 @@ impl OneVocabulary<'_> {
 #[inline]
 fn show(batch: &mut Batch, shown: &[Shown], row: u32, id: u64) {
     for &Shown { output, column } in shown {
-        let at = row as usize * batch.infos[output].columns.len() + column;
+        let at = row as usize * batch.infos[output].row_values() + column;
         match &mut batch.matrices[output] {
             Values::Words(values) => values[at] = id as u32,
             Values::Wides(values) => values[at] = id,
+            Values::Bytes(_) => unreachable!("pictures are no ids"),
         }
     }
 }

@@ -157,17 +157,36 @@ impl ChunkReader<'_> {
             #[cfg(feature = "parquet")]
             Form::Columns { from, next, layout } => {
                 let begin = *next;
-                *next = (begin + crate::decode::BLOCK_ROWS).min(from.rows());
+                *next = (begin + layout.block_rows()).min(from.rows());
                 crate::columns::read_columns(from, begin..*next, layout, block, bad);
                 true
             }
         }
     }
 
-    /// Converts a bad row's place from rows to lines of the chunk.
+    /// Returns the number of lines of the row at a line, or of the row of this number of a text
+    /// with quotes.
+    pub(super) fn lines_of(&self, line: usize) -> usize {
+        match &self.form {
+            Form::Unquoted { unquoted, .. } => unquoted.lines_of(line),
+            _ => 1,
+        }
+    }
+
+    /// Converts a bad row's place from rows to lines of the chunk. Adds the row's name, if it has
+    /// one.
     pub(super) fn place(&self, bad: &mut BadRow) {
-        if let Form::Unquoted { unquoted, original, syntax, .. } = &self.form {
-            unquoted.place(original, *syntax, bad);
+        match &self.form {
+            Form::Unquoted { unquoted, original, syntax, .. } => {
+                unquoted.place(original, *syntax, bad);
+            }
+            #[cfg(feature = "parquet")]
+            Form::Columns { from, .. } => {
+                if let Some(name) = from.name(bad.line) {
+                    bad.fault.of_row(name);
+                }
+            }
+            _ => {}
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::arrays::Root;
 use crate::batch::MatrixInfo;
 use crate::format::Format;
 use crate::input::Chunks;
@@ -16,6 +17,8 @@ pub(crate) struct Setup<'a, 'i> {
     pub(crate) plan: &'a Arc<Plan>,
     pub(crate) format: Format,
     pub(crate) options: &'a RunOptions,
+    /// The folder of the files that fields name, if there is such a field.
+    pub(crate) root: Option<&'a Root>,
     pub(crate) infos: &'a Arc<[MatrixInfo]>,
     /// How this run sees each vocabulary.
     pub(crate) numberings: &'a [RunNumbering],

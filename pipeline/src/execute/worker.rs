@@ -125,6 +125,8 @@ impl<'a, 'i> Worker<'a, 'i> {
         self.blocks.reserve(reader.rows, done);
         while reader.next(&mut self.blocks.block, &mut self.blocks.bad) {
             self.stopwatch.lap(Stage::Decode);
+            self.blocks.make_arrays(done, |line| reader.lines_of(line))?;
+            self.stopwatch.lap(Stage::Array);
             done.bad.add_block(&mut self.blocks.bad, |bad| reader.place(bad));
             self.blocks.finish(done, &mut self.stopwatch)?;
         }

@@ -23,6 +23,7 @@ pub(super) fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Ba
                     widen(block, column, &mut into[place.min(rows * width)..], width);
                 }
             }
+            (OutputFrom::Array(_), Values::Bytes(_)) => {}
             _ => unreachable!("a matrix is as wide as its plan says"),
         }
     }
@@ -48,6 +49,6 @@ fn widen(block: &Block, column: WidenedSlot, into: &mut [u64], stride: usize) {
                 *into = *value;
             }
         }
-        Slot::Bytes(_) => unreachable!("the plan refuses to show text"),
+        Slot::Bytes(_) | Slot::Array(_) => unreachable!("the plan refuses to show text"),
     }
 }

@@ -11,7 +11,6 @@ use super::epoch::Message;
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{BadRowReport, Error};
 use crate::feed::InputId;
-use crate::spec::Dtype;
 
 /// Largest number of bytes of a failure's text. gRPC libraries refuse headers above 8 KiB, and a
 /// status has the text twice.
@@ -123,8 +122,7 @@ impl Encoder {
     /// messages.
     fn message_rows(&self, batch: &Batch) -> usize {
         let Some(message_bytes) = self.message_bytes else { return batch.rows().max(1) };
-        let bytes =
-            |info: &MatrixInfo| info.columns.len() * if info.dtype == Dtype::I64 { 8 } else { 4 };
+        let bytes = |info: &MatrixInfo| info.row_values() * info.dtype.bytes();
         let row_bytes: usize = batch.infos().iter().map(bytes).sum();
         (message_bytes / row_bytes.max(1)).max(1)
     }

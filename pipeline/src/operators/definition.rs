@@ -15,6 +15,12 @@ pub(crate) enum Kind {
     U64,
     F32,
     Bytes,
+    /// Bytes that a costly column decodes.
+    Blob,
+    /// Paths of files with such bytes.
+    File,
+    /// Arrays of bytes, which a costly column has made.
+    Array,
     /// Ids of a vocabulary. They have 32 bits if the range of the vocabulary's values is known,
     /// otherwise 64.
     Id,
@@ -30,6 +36,9 @@ impl fmt::Display for Kind {
             Self::U64 => "unsigned numbers of 64 bits",
             Self::F32 => "floats",
             Self::Bytes => "text",
+            Self::Blob => "blobs",
+            Self::File => "paths of files",
+            Self::Array => "pictures",
             Self::Id => "ids of a vocabulary",
         })
     }
@@ -39,6 +48,8 @@ impl fmt::Display for Kind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flow {
     pub(crate) kind: Kind,
+    /// The index of the column's field. 0 for a column that is made of others.
+    pub(crate) field: usize,
     pub(crate) slot: Slot,
     /// The bit of the block that marks missing rows. `None` if no row can be missing.
     pub(crate) missing: Option<MissingBit>,
@@ -52,7 +63,7 @@ impl Flow {
     /// Makes a column of type `kind` in `slot`. No value is missing or negative, and no limit is
     /// known.
     pub(crate) fn new(kind: Kind, slot: Slot) -> Self {
-        Self { kind, slot, missing: None, signed: false, below: None }
+        Self { kind, field: 0, slot, missing: None, signed: false, below: None }
     }
 }
 

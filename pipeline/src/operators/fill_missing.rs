@@ -76,13 +76,14 @@ impl Definition for FillMissing<'_> {
                         .map(|value| fill_word(program, column, missing, value)),
                     Slot::Wide(column) => wide(flow.kind, value)
                         .map(|value| fill_wide(program, column, missing, value)),
+                    Slot::Array(_) => None,
                     Slot::Bytes(column) => match value {
-                        Value::Text(text) => {
+                        Value::Text(text) if flow.kind == Kind::Bytes => {
                             check_length(place.column, text)?;
                             fill_text(program, column, missing, text);
                             Some(())
                         }
-                        Value::Int(_) | Value::Float(_) => None,
+                        Value::Text(_) | Value::Int(_) | Value::Float(_) => None,
                     },
                 };
             if filled.is_none() {

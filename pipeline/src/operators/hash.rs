@@ -77,7 +77,7 @@ fn number(block: &Block, slot: Slot, row: usize) -> u64 {
     match slot {
         Slot::Word(column) => u64::from(block.word(column)[row]),
         Slot::Wide(column) => block.wide(column)[row],
-        Slot::Bytes(_) => unreachable!("the plan refuses to cross text"),
+        Slot::Bytes(_) | Slot::Array(_) => unreachable!("the plan refuses to cross text"),
     }
 }
 

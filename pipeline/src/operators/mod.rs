@@ -19,6 +19,7 @@ mod fill_missing;
 mod float;
 mod hash;
 mod hex2int;
+mod image;
 mod logarithm;
 mod modulus;
 mod program;
@@ -26,6 +27,7 @@ mod vocabulary;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::arrays::{Crop, Image};
 pub use fill_missing::Value;
 
 pub(crate) use definition::{Definition, Flow, Kind, Place};
@@ -75,6 +77,12 @@ pub enum Operator {
     Bucketize(Vec<f32>),
     /// Converts the number to f32.
     Float,
+    /// Decodes a JPEG or PNG to an array of height x width x 3 bytes: red, green and blue. For a
+    /// required field of kind [`Blob`](crate::FieldKind::Blob) or
+    /// [`File`](crate::FieldKind::File), as the column's only operator. An output of dtype
+    /// [`U8`](crate::Dtype::U8) shows the column. A picture that can't be decoded makes its row
+    /// bad.
+    Image(Image),
 }
 
 impl Operator {
@@ -91,6 +99,7 @@ impl Operator {
             Self::Clip { low, high } => Box::new(clip::Clip { low: *low, high: *high }),
             Self::Bucketize(boundaries) => Box::new(bucketize::Bucketize(boundaries)),
             Self::Float => Box::new(float::Float),
+            Self::Image(image) => Box::new(image::DecodeImage(*image)),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use crate::arrays::ArrayPlan;
 use crate::decode::{Block, ColumnCounts, Level, Slot};
 
 type Run = Box<dyn Fn(Level, &mut Block) + Send + Sync>;
@@ -84,6 +85,8 @@ pub(crate) struct Program {
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) vocabularies: Vec<NamedVocabulary>,
     pub(crate) look_ups: Vec<LookUp>,
+    /// Columns of arrays, which are made before the kernels run.
+    pub(crate) arrays: Vec<ArrayPlan>,
     /// Number of columns in a block.
     pub(crate) columns: ColumnCounts,
     /// True if a bank can number values of unknown range.
@@ -99,6 +102,7 @@ impl Program {
             kernels: Vec::new(),
             vocabularies: Vec::new(),
             look_ups: Vec::new(),
+            arrays: Vec::new(),
             columns,
             has_bank,
             shared_bytes: HashSet::new(),

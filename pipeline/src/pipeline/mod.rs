@@ -14,6 +14,7 @@ use std::sync::atomic::AtomicBool;
 
 use embank::locks::Mutex;
 
+use crate::arrays::{self, Root};
 use crate::batch::MatrixInfo;
 use crate::error::{Error, Result};
 use crate::execute::{BadRowLimit, RunReport};
@@ -49,6 +50,8 @@ pub struct Pipeline {
     /// The plan for rows with the fields in the spec's order.
     plan: Arc<Plan>,
     options: RunOptions,
+    /// The folder of the files that fields name.
+    root: Option<Arc<Root>>,
     bad_rows: BadRowLimit,
     infos: Arc<[MatrixInfo]>,
     /// The vocabularies. Evaluations share them, and read them when one of their runs begins. At
@@ -137,6 +140,7 @@ impl Pipeline {
         let has_bank = bank.is_some() || scratch.is_some();
         let plans = Arc::new(Plans::new(spec, options.format, has_bank)?);
         let plan = Arc::clone(plans.own());
+        let root = arrays::root(&plan.arrays, options.root.as_deref())?;
         let numberings = plan.vocabularies.iter().map(|vocabulary| {
             let scratch = scratch.filter(|_| !vocabulary.is_of_known_range());
             open(vocabulary, bank.or(scratch))
@@ -146,6 +150,7 @@ impl Pipeline {
             name: output.name.clone(),
             columns: output.columns.clone(),
             dtype: output.dtype,
+            shape: output.shape.clone(),
         };
         let infos = plan.outputs.iter().map(info).collect();
         let learns = bank.is_none_or(|bank| bank.reading().is_none());
@@ -153,6 +158,7 @@ impl Pipeline {
             plan,
             plans,
             options: options.clone(),
+            root,
             bad_rows: BadRowLimit { policy: spec.bad_rows, share_max: spec.bad_rows_max },
             infos,
             numberings: Arc::new(Mutex::new(numberings)),
@@ -213,6 +219,7 @@ impl Pipeline {
             plans: Arc::clone(&self.plans),
             plan: Arc::clone(&self.plan),
             options: self.options.clone(),
+            root: self.root.clone(),
             bad_rows: self.bad_rows,
             infos: Arc::clone(&self.infos),
             numberings: Arc::clone(&self.numberings),

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::Pipeline;
+use crate::arrays::chunk_bytes;
 use crate::error::{Error, Result};
 use crate::execute::{
     self, BadRowLimit, CommitOptions, Committer, Consumer, Outcome, RunReport, Setup,
@@ -100,6 +101,7 @@ impl Pipeline {
             plan: plans.own(),
             format: plans.format(),
             options: &self.options,
+            root: self.root.as_deref(),
             infos: &self.infos,
             numberings: &numberings,
             generates,
@@ -206,7 +208,8 @@ impl Pipeline {
         states: &Arc<FileStates>,
     ) -> Result<Chunks<'a>> {
         let stop = Arc::clone(&self.stop);
-        Chunks::new(inputs, self.options.chunk_bytes, plans, stop, Arc::clone(states))
+        let chunk_bytes = chunk_bytes(&self.plan.arrays, self.options.chunk_bytes);
+        Chunks::new(inputs, chunk_bytes, plans, stop, Arc::clone(states))
     }
 
     /// Measures how many bytes per second this pipeline can read from the inputs if it does nothing

@@ -67,7 +67,11 @@ fn check_word(field: &Field, word: &str, number: i64) -> Result<()> {
         FieldKind::Int64 => Some(int64(text).is_ok()),
         FieldKind::Uint64 => Some(uint64(text).is_ok()),
         FieldKind::Float32 => Some(float32(text).is_ok()),
-        FieldKind::Hex32 | FieldKind::Bytes | FieldKind::Skip => None,
+        FieldKind::Hex32
+        | FieldKind::Bytes
+        | FieldKind::Blob
+        | FieldKind::File
+        | FieldKind::Skip => None,
     };
     let Some(is_number) = reads(word.as_bytes()) else {
         return refused(format!(

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::plans::TextLimits;
+use crate::arrays::VALUE_BYTES_MAX;
 use crate::decode::{FIELD_BYTES_MAX, FieldKind, FieldLayout, Layout, Slot, Spelling};
 use crate::error::{Result, refused};
 use crate::format::Format;
@@ -96,7 +97,7 @@ impl<'a> Fields<'a> {
         let fields = fields.map(|((field, &kind), uses)| FieldLayout {
             kind,
             required: field.required,
-            bytes_max: uses.bytes_max,
+            bytes_max: if kind == FieldKind::Blob { VALUE_BYTES_MAX } else { uses.bytes_max },
             spelling: Spelling::new(kind, &field.missing, field.whole_floats, &field.words),
             time_unit: field.time_unit,
         });
@@ -126,6 +127,8 @@ impl<'a> Fields<'a> {
             FieldKind::Hex32 => (Kind::U32, false),
             FieldKind::Float32 => (Kind::F32, true),
             FieldKind::Bytes => (Kind::Bytes, false),
+            FieldKind::Blob => (Kind::Blob, false),
+            FieldKind::File => (Kind::File, false),
             FieldKind::Skip => unreachable!("a field that a column is made of is read"),
         };
         let others_follow = self.uses_left[field] > 1;
@@ -142,7 +145,7 @@ impl<'a> Fields<'a> {
         };
         self.uses_left[field] -= 1;
         let missing = (!self.spec.fields[field].required).then_some(target.missing);
-        Ok(Flow { missing, signed, ..Flow::new(kind, slot) })
+        Ok(Flow { field, missing, signed, ..Flow::new(kind, slot) })
     }
 }
 
@@ -167,7 +170,10 @@ fn kind_of(field: &Field, uses: Uses) -> Result<FieldKind> {
 
 /// Fails if packed rows can't have this field.
 fn check_packed(field: &Field, kind: FieldKind, format: Format) -> Result<()> {
-    let is_word = !matches!(field.kind, FieldKind::Int64 | FieldKind::Uint64 | FieldKind::Bytes);
+    let is_word = !matches!(
+        field.kind,
+        FieldKind::Int64 | FieldKind::Uint64 | FieldKind::Bytes | FieldKind::Blob | FieldKind::File
+    );
     if format != Format::Packed || is_word || kind == FieldKind::Hex32 {
         return Ok(());
     }

@@ -16,6 +16,7 @@ mod plans;
 
 use std::sync::Arc;
 
+use crate::arrays::ArrayPlan;
 use crate::decode::{Block, ColumnCounts, FieldKind, FieldLayout, Layout, Slot};
 use crate::operators::{Kernel, LookUp, ValueSpace};
 use crate::spec::{Dtype, VocabularySpec};
@@ -46,6 +47,8 @@ pub(crate) struct OutputPlan {
     pub(crate) name: String,
     pub(crate) columns: Vec<String>,
     pub(crate) dtype: Dtype,
+    /// Shape of a row.
+    pub(crate) shape: Vec<usize>,
     pub(crate) from: OutputFrom,
 }
 
@@ -55,6 +58,8 @@ pub(crate) enum OutputFrom {
     Words(Vec<usize>),
     /// Slots that are widened to i64.
     Wides(Vec<WidenedSlot>),
+    /// Arrays of this index, which are in the batch before the block is written out.
+    Array(usize),
 }
 
 /// A slot that a matrix shows as i64.
@@ -74,6 +79,7 @@ pub(crate) struct Plan {
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) vocabularies: Vec<VocabularyPlan>,
     pub(crate) look_ups: Vec<LookUp>,
+    pub(crate) arrays: Vec<ArrayPlan>,
     pub(crate) outputs: Vec<OutputPlan>,
     /// Number of columns in a block.
     pub(crate) columns: ColumnCounts,

@@ -41,7 +41,19 @@ pub(super) fn outputs(
             }
             columns.push(flow);
         }
-        outputs.push(output_plan(output, &columns, program));
+        outputs.push(output_plan(output, &columns, program)?);
+    }
+    for (index, array) in program.arrays.iter_mut().enumerate() {
+        let shows = |output: &OutputPlan| output.from == OutputFrom::Array(index);
+        let shown: Vec<_> = (0..).zip(&outputs).filter(|(_, output)| shows(output)).collect();
+        let [(output, _)] = *shown else {
+            return refused(format!(
+                "column {:?} makes pictures, so one output must show it, and {} do",
+                array.column,
+                shown.len()
+            ));
+        };
+        array.output = output;
     }
     Ok(outputs)
 }
@@ -53,6 +65,12 @@ fn why_not_shown(dtype: Dtype, flow: Flow) -> Option<&'static str> {
     }
     match (dtype, flow.kind) {
         (_, Kind::Bytes) => Some("it has text; Hash and Modulus make numbers of it"),
+        (_, Kind::Blob | Kind::File) => {
+            Some("it has bytes to decode; Image makes pictures of them")
+        }
+        (Dtype::U8, Kind::Array) => None,
+        (_, Kind::Array) => Some("it has pictures, which are u8"),
+        (Dtype::U8, _) => Some("it has no pictures"),
         (Dtype::F32, Kind::Id) => Some("ids of a vocabulary are no floats"),
         (Dtype::F32, Kind::I64 | Kind::U64) => Some("it has 64 bits; give it Float"),
         (Dtype::I32 | Dtype::I64, Kind::F32) => Some("it has floats"),
@@ -73,23 +91,36 @@ fn largest_id(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::I32 => u64::from(i32::MAX.cast_unsigned()),
         Dtype::Bits32 => u64::from(u32::MAX),
-        Dtype::I64 | Dtype::F32 => u64::MAX,
+        Dtype::I64 | Dtype::F32 | Dtype::U8 => u64::MAX,
     }
 }
 
-fn output_plan(output: &Output, columns: &[Flow], program: &mut Program) -> OutputPlan {
+fn output_plan(output: &Output, columns: &[Flow], program: &mut Program) -> Result<OutputPlan> {
+    let mut shape = vec![columns.len()];
     let from = match output.dtype {
+        Dtype::U8 => {
+            let [Flow { slot: Slot::Array(array), .. }] = *columns else {
+                return refused(format!(
+                    "output {:?} has {} columns, and an output of u8 has one of pictures",
+                    output.name,
+                    columns.len()
+                ));
+            };
+            shape = program.arrays[array].shape();
+            OutputFrom::Array(array)
+        }
         Dtype::I64 => OutputFrom::Wides(columns.iter().map(widened_slot).collect()),
         dtype => {
             OutputFrom::Words(columns.iter().map(|flow| word(dtype, *flow, program)).collect())
         }
     };
-    OutputPlan {
+    Ok(OutputPlan {
         name: output.name.clone(),
         columns: output.columns.clone(),
         dtype: output.dtype,
+        shape,
         from,
-    }
+    })
 }
 
 fn widened_slot(flow: &Flow) -> WidenedSlot {
@@ -101,7 +132,9 @@ fn word(dtype: Dtype, flow: Flow, program: &mut Program) -> usize {
     let word = match flow.slot {
         Slot::Word(word) => word,
         Slot::Wide(_) if flow.kind == Kind::Id => return narrow_ids(program, flow.slot),
-        Slot::Wide(_) | Slot::Bytes(_) => unreachable!("`why_not_shown` refuses 64 bits"),
+        Slot::Wide(_) | Slot::Bytes(_) | Slot::Array(_) => {
+            unreachable!("`why_not_shown` refuses 64 bits")
+        }
     };
     if dtype != Dtype::F32 || flow.kind == Kind::F32 {
         return word;

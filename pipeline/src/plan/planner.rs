@@ -46,7 +46,7 @@ pub(super) fn plan(
     }
     check_vocabularies(spec, &program.vocabularies)?;
     let outputs = outputs(spec, &flows, &mut program)?;
-    let Program { kernels, vocabularies, look_ups, columns, .. } = program;
+    let Program { kernels, vocabularies, look_ups, arrays, columns, .. } = program;
     let with_settings = |NamedVocabulary { name, space }| VocabularyPlan {
         settings: spec.vocabularies.iter().find(|settings| settings.name == name).cloned(),
         name,
@@ -58,6 +58,7 @@ pub(super) fn plan(
         kernels,
         vocabularies: vocabularies.into_iter().map(with_settings).collect(),
         look_ups,
+        arrays,
         outputs,
         columns,
     })
@@ -70,8 +71,9 @@ fn through_operators(column: &Column, from: Flow, program: &mut Program) -> Resu
     let mut is_first = true;
     for operator in &column.operators {
         let definition = operator.definition();
-        if flow.kind == Kind::Id {
-            return refused(format!("column {name:?}: Vocabulary must be its last operator"));
+        if let Kind::Id | Kind::Array = flow.kind {
+            let last = if flow.kind == Kind::Id { "Vocabulary" } else { "Image" };
+            return refused(format!("column {name:?}: {last} must be its last operator"));
         }
         if flow.missing.is_some() && !definition.takes_missing() {
             return refused(format!(
@@ -94,6 +96,9 @@ fn crossed_slot(column: &Column, name: &str, flows: &HashMap<&str, Flow>) -> Res
         }
         Some(flow) if flow.missing.is_some() => "which may be missing: give it FillMissing",
         Some(flow) if flow.kind == Kind::Bytes => "which has text: give it Hash",
+        Some(Flow { kind: Kind::Blob | Kind::File | Kind::Array, .. }) => {
+            "which has pictures or other bytes to decode"
+        }
         Some(flow) => return Ok(flow.slot),
     };
     refused(format!("column {:?} crosses {name:?}, {why}", column.name))

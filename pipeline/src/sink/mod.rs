@@ -219,6 +219,9 @@ fn check(format: FileFormat, info: &MatrixInfo) -> Result<()> {
     if format == FileFormat::Packed && info.dtype == Dtype::I64 {
         return refuse("packed rows have numbers of 32 bits; make it Bits32, or write npy".into());
     }
+    if info.dtype == Dtype::U8 && format != FileFormat::Npy {
+        return refuse("it has pictures, which only npy files take".into());
+    }
     if format == FileFormat::Parquet {
         if cfg!(not(feature = "parquet")) {
             return refuse(
@@ -241,8 +244,11 @@ fn little_endian(batch: &Batch, output: usize) -> Cow<'_, [u8]> {
         Dtype::F32 => batch.f32(output).map(bytemuck::cast_slice),
         Dtype::I32 => batch.i32(output).map(bytemuck::cast_slice),
         Dtype::Bits32 => batch.bits32(output),
-        Dtype::I64 => None,
+        Dtype::I64 | Dtype::U8 => None,
     };
+    if let Some(bytes) = batch.u8(output) {
+        return Cow::Borrowed(bytes);
+    }
     let wides = batch.i64(output);
     if cfg!(target_endian = "little") {
         let bytes = words.map(bytemuck::cast_slice).or(wides.map(bytemuck::cast_slice));
@@ -260,12 +266,14 @@ fn npy_header(info: &MatrixInfo, rows: u64) -> Vec<u8> {
         Dtype::I32 => "<i4",
         Dtype::Bits32 => "<u4",
         Dtype::I64 => "<i8",
+        Dtype::U8 => "|u1",
     };
-    let columns = info.columns.len();
+    let shape: Vec<_> = info.shape.iter().map(usize::to_string).collect();
+    let shape = shape.join(", ");
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend((NPY_HEADER_BYTES as u16 - 10).to_le_bytes());
     bytes.extend(
-        format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({rows}, {columns}), }}")
+        format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({rows}, {shape}), }}")
             .as_bytes(),
     );
     assert!(bytes.len() < NPY_HEADER_BYTES, "two numbers of 20 digits fit");

@@ -15,6 +15,21 @@ pub enum Dtype {
     I64,
     /// The 32 bits of each value, unchanged, as in PIPER's packed rows.
     Bits32,
+    /// u8, for pictures. The output has one column, which
+    /// [`Operator::Image`](crate::Operator::Image) makes.
+    U8,
+}
+
+impl Dtype {
+    /// Bytes of a value.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::F32 | Self::I32 | Self::Bits32 => 4,
+            Self::I64 => 8,
+        }
+    }
 }
 
 /// A matrix of rows by columns, as PIPER's Concatenate makes it.

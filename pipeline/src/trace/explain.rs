@@ -144,8 +144,11 @@ mod tests {
     use super::*;
 
     /// A trace of a million rows in one second. `times` has the microseconds of processor and wall
-    /// time of each stage.
+    /// time of each stage but `Array`, which takes none.
     fn trace(times: [(u64, u64); 7], reading_us: u64) -> Trace {
+        let [read, decode, rest @ ..] = times;
+        let [transform, look_up, concatenate, number, consume] = rest;
+        let times = [read, decode, (0, 0), transform, look_up, concatenate, number, consume];
         let time = |(cpu, wall)| StageTime {
             cpu: Duration::from_micros(cpu),
             wall: Duration::from_micros(wall),

@@ -25,6 +25,8 @@ pub enum Stage {
     Read,
     /// Decodes bytes into columns.
     Decode,
+    /// Makes the arrays of costly columns. Reads files, if a field names them.
+    Array,
     /// Runs the operators on columns.
     Transform,
     /// Replaces values by their ids, if they have ids.
@@ -39,9 +41,10 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in the order in which a row passes them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Read,
         Self::Decode,
+        Self::Array,
         Self::Transform,
         Self::LookUp,
         Self::Concatenate,
@@ -55,6 +58,7 @@ impl Stage {
         match self {
             Self::Read => "read",
             Self::Decode => "decode",
+            Self::Array => "make arrays",
             Self::Transform => "transform",
             Self::LookUp => "look up",
             Self::Concatenate => "concatenate",

@@ -2,6 +2,7 @@
 
 mod explain;
 mod generate;
+mod images;
 mod python;
 mod reference;
 mod slow_drive;
@@ -37,6 +38,8 @@ enum Measurement {
     /// Five pipelines, each with a slow stage: checks that the explanation names it and predicts
     /// the speed
     Explain(Common),
+    /// JPEGs to arrays, beside a bare loop over the same crates
+    Images(images::Args),
     /// A bank's vocabulary of byte strings that is larger than memory: build, look up, reverse,
     /// verify, memory, disk
     Vocabulary(vocabulary::Args),
@@ -114,6 +117,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Measurement::Binary(common) => speed::binary(&common.prepared()?),
         Measurement::Threads(common) => speed::threads(&common.prepared()?),
         Measurement::Explain(common) => explain::run(&common.prepared()?),
+        Measurement::Images(args) => images::run(args),
         Measurement::Vocabulary(args) => vocabulary::run(args),
     }
 }

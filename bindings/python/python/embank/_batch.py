@@ -18,11 +18,12 @@ else:
 
 
 class Batch(_Base):
-    """Rows of a pipeline: a dict of arrays `(rows, columns)` by output name.
+    """Rows of a pipeline: a dict of arrays `(rows, columns)` by output name. Pictures are arrays
+    `(rows, height, width, 3)`.
 
     The arrays own the memory that the pipeline wrote, without a copy. The caller may change and
-    keep them. An output of dtype `"f32"` is a float32 array, `"i32"` int32, `"i64"` int64, and
-    `"bits32"` uint32.
+    keep them. An output of dtype `"f32"` is a float32 array, `"i32"` int32, `"i64"` int64,
+    `"bits32"` uint32, and `"u8"` uint8.
 
     >>> batch = next(Pipeline(criteo(100)).feed(b"1" + b"\\t7" * 39 + b"\\n"))
     >>> {name: (array.dtype.name, array.shape) for name, array in batch.items()}
@@ -41,7 +42,8 @@ class Batch(_Base):
         """The batch for libraries of Arrow, in the arrays' memory:
         `pyarrow.record_batch(batch.arrow())`.
 
-        Each output is a column of fixed-size lists; a list is a row of the output's matrix.
+        Each output is a column of fixed-size lists; a list is a row of the output's matrix. A
+        column of pictures has Arrow's type for tensors of one shape.
         """
         return ArrowBatch(
             {name: np.require(array, requirements=["C", "A"]) for name, array in self.items()}

@@ -1025,7 +1025,7 @@ class PartPipeline:
     def spec(self) -> str:
         """The spec as JSON. Equal specs have equal JSON."""
     @property
-    def outputs(self) -> list[tuple[str, int, str]]:
+    def outputs(self) -> list[tuple[str, list[int], str]]:
         """Name, number of columns and dtype of each output."""
     def check_split(self, split: str) -> None:
         """Fails if the split was made for another spec."""
@@ -1089,6 +1089,7 @@ class Pipeline:
         quote: Optional[str] = None,
         threads: Optional[int] = None,
         chunk_bytes: Optional[int] = None,
+        root: Optional[Union[str, PathLike[str]]] = None,
     ) -> Self: ...
     @property
     def outputs(self) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
 import threading
@@ -124,7 +125,8 @@ class FrozenPipeline:
     def files_iterator(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The encoded rows of record batches of parts, for `DataFrame.mapInArrow` of Spark with
         the schema `spark_schema`. The rows are those of `files`; outputs are lists, and an output
-        of dtype `"bits32"` has 64-bit numbers, because Spark has no unsigned ones.
+        of dtype `"bits32"` has 64-bit numbers, because Spark has no unsigned ones. A picture is
+        binary: its bytes, row by row.
         """
         for batch in batches:
             for split, row in parts_in(batch):
@@ -134,9 +136,12 @@ class FrozenPipeline:
     @property
     def spark_schema(self) -> str:
         """The schema of `files_iterator` and `rows_iterator`, for `DataFrame.mapInArrow`."""
-        types = {"f32": "FLOAT", "i32": "INT", "i64": "BIGINT", "bits32": "BIGINT"}
+        types = {
+            "f32": "ARRAY<FLOAT>", "i32": "ARRAY<INT>", "i64": "ARRAY<BIGINT>",
+            "bits32": "ARRAY<BIGINT>", "u8": "BINARY",
+        }
         outputs = [
-            f"`{name.replace('`', '``')}` ARRAY<{types[dtype]}>"
+            f"`{name.replace('`', '``')}` {types[dtype]}"
             for name, _, dtype in self._pipeline().outputs
         ]
         return ", ".join(["part BIGINT", "row BIGINT", *outputs])
@@ -218,22 +223,35 @@ class FrozenPipeline:
 
     def _schema(self) -> Any:
         pyarrow = load_pyarrow()
-        types = {"f32": "float32", "i32": "int32", "i64": "int64", "bits32": "uint32"}
+        types = {
+            "f32": "float32", "i32": "int32", "i64": "int64", "bits32": "uint32", "u8": "uint8"
+        }
         fields = [("part", pyarrow.int64()), ("row", pyarrow.int64())]
-        for name, columns, dtype in self._pipeline().outputs:
-            item = pyarrow.field("item", getattr(pyarrow, types[dtype])(), nullable=False)
-            fields.append(pyarrow.field(name, pyarrow.list_(item, columns), nullable=False))
+        for name, shape, dtype in self._pipeline().outputs:
+            value = getattr(pyarrow, types[dtype])()
+            if len(shape) > 1:
+                fields.append(pyarrow.field(name, pyarrow.fixed_shape_tensor(value, shape), nullable=False))
+                continue
+            item = pyarrow.field("item", value, nullable=False)
+            fields.append(pyarrow.field(name, pyarrow.list_(item, *shape), nullable=False))
         return pyarrow.schema(fields)
 
     def _for_spark(self, rows: Any) -> Any:
         """The rows with lists of any length in place of fixed-size lists."""
         pyarrow = load_pyarrow()
         columns = [rows.column(0), rows.column(1)]
-        for name, width, dtype in self._pipeline().outputs:
-            values = rows.column(name).flatten()
+        for name, shape, dtype in self._pipeline().outputs:
+            width = math.prod(shape)
+            column = rows.column(name)
+            values = (column.storage if len(shape) > 1 else column).flatten()
             if dtype == "bits32":
                 values = values.cast(pyarrow.int64())
             places = np.arange(rows.num_rows + 1, dtype=np.int32) * np.int32(width)
+            if dtype == "u8":
+                bytes_ = values.buffers()[1].slice(values.offset, len(values))
+                buffers = [None, pyarrow.py_buffer(places), bytes_]
+                columns.append(pyarrow.BinaryArray.from_buffers(pyarrow.binary(), rows.num_rows, buffers))
+                continue
             columns.append(pyarrow.ListArray.from_arrays(pyarrow.array(places), values))
         return pyarrow.RecordBatch.from_arrays(columns, names=rows.schema.names)
 

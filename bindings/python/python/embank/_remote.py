@@ -309,7 +309,7 @@ class _Memory:
     memory as writable.
     """
 
-    def __init__(self, buffer: Any, begin: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+    def __init__(self, buffer: Any, begin: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.buffer = buffer
         self.__array_interface__ = {
             "version": 3, "data": (buffer.address + begin, False), "shape": shape, "typestr": dtype.str,
@@ -323,11 +323,14 @@ def _batch_of(data: Any) -> Batch:
 
 
 def _matrix(column: Any) -> NDArray[Any]:
-    """Returns a column of lists as a matrix. The matrix is copied only if the message is not
-    aligned in memory."""
-    values = column.flatten()
+    """Returns a column of lists as a matrix, or a column of tensors as an array. It is copied only
+    if the message is not aligned in memory."""
+    pyarrow: Any = import_module("pyarrow")
+    tensors = isinstance(column, pyarrow.ExtensionArray)
+    row = tuple(column.type.shape) if tensors else (column.type.list_size,)
+    values = (column.storage if tensors else column).flatten()
     dtype = np.dtype(values.type.to_pandas_dtype())
-    shape = (len(column), column.type.list_size)
+    shape = (len(column), *row)
     if len(values) == 0:
         return np.empty(shape, dtype)
     memory = _Memory(values.buffers()[1], values.offset * dtype.itemsize, shape, dtype)

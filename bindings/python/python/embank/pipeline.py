@@ -71,6 +71,7 @@ __all__ = [
     "float_",
     "hash_",
     "hex2int",
+    "image",
     "logarithm",
     "merge_parts",
     "modulus",
@@ -80,9 +81,9 @@ __all__ = [
     "vocabulary",
 ]
 
-Kind = Literal["int32", "int64", "uint64", "hex32", "float32", "bytes", "skip"]
+Kind = Literal["int32", "int64", "uint64", "hex32", "float32", "bytes", "blob", "file", "skip"]
 TimeUnit = Literal["s", "ms", "us", "ns"]
-Dtype = Literal["f32", "i32", "i64", "bits32"]
+Dtype = Literal["f32", "i32", "i64", "bits32", "u8"]
 
 
 def _one_of(what: str, value: object, names: Any) -> None:
@@ -161,6 +162,45 @@ def bucketize(boundaries: Sequence[float]) -> Operator:
 def float_() -> Operator:
     """The number as float32."""
     return Operator("float")
+
+
+def image(
+    height: int,
+    width: int,
+    *,
+    resize: Optional[int] = None,
+    crop: Optional[Literal["center"]] = None,
+) -> Operator:
+    """A JPEG or PNG as an array `(height, width, 3)` of uint8: red, green and blue.
+
+    It must be the only operator of a column of a required field of kind `"blob"` or `"file"`, and
+    an output of dtype `"u8"` with this column alone shows it. The picture is turned as its Exif
+    orientation says, and resized by Pillow's filter `BILINEAR`. A picture that cannot be decoded
+    makes its row bad.
+
+    Args:
+        height: Rows of pixels of the array.
+        width: Pixels of a row.
+        resize: The length in pixels of the picture's shorter side before the crop, at least
+            `height` and `width`. Default: None.
+        crop: `"center"` keeps the middle of the picture: with `resize`, `height` x `width` pixels,
+            as `Resize` and `CenterCrop` of torchvision do; without, the largest part that has the
+            array's proportions. Default: None, which stretches the picture. `resize` needs a crop.
+
+    >>> spec = Spec(
+    ...     fields=[Field("jpg", "blob", required=True), Field("cls", "int32", required=True)],
+    ...     columns=[Column("jpg", image(224, 224, resize=256, crop="center")), Column("cls")],
+    ...     outputs=[Output("picture", ["jpg"], "u8"), Output("label", ["cls"], "i64")],
+    ... )
+    >>> Pipeline(spec).outputs
+    {'picture': ['jpg'], 'label': ['cls']}
+    """
+    given: dict[str, Any] = {"height": height, "width": width}
+    if resize is not None:
+        given["resize"] = resize
+    if crop is not None:
+        given["crop"] = crop
+    return Operator({"image": given})
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,16 @@ use std::sync::Arc;
 
 use arrow_array::ffi::{FFI_ArrowSchema, to_ffi};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use arrow_array::types::{ArrowPrimitiveType, Float32Type, Int32Type, Int64Type, UInt32Type};
+use arrow_array::types::{
+    ArrowPrimitiveType, Float32Type, Int32Type, Int64Type, UInt8Type, UInt32Type,
+};
 use arrow_array::{
     Array, ArrayRef, FixedSizeListArray, PrimitiveArray, RecordBatchReader, StructArray,
 };
 use arrow_buffer::{Buffer, ScalarBuffer};
 use arrow_schema::{ArrowError, Field, Fields, Schema};
-use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use embank_pipeline::array_metadata;
+use numpy::{Element, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -29,7 +32,7 @@ use pyo3::types::{PyCapsule, PyDict};
 /// `Batch.arrow`.
 ///
 /// Each output is a column of fixed-size lists without nulls. A list is a row of the output's
-/// matrix.
+/// matrix, or the values of a picture.
 ///
 /// >>> from embank.pipeline import Pipeline, criteo
 /// >>> batch = next(Pipeline(criteo(100)).feed(b"1" + b"\t7" * 39 + b"\n"))
@@ -55,12 +58,13 @@ impl PyArrowBatch {
                 .or_else(|| column::<Int32Type>(&array))
                 .or_else(|| column::<Int64Type>(&array))
                 .or_else(|| column::<UInt32Type>(&array))
+                .or_else(|| column::<UInt8Type>(&array))
                 .ok_or_else(|| {
                     PyTypeError::new_err(format!(
-                        "{name:?} is no matrix of float32, int32, int64 or uint32"
+                        "{name:?} is no array of rows of float32, int32, int64, uint32 or uint8"
                     ))
                 })?;
-            let column = found.map_err(|what| {
+            let (column, shape) = found.map_err(|what| {
                 PyTypeError::new_err(format!(
                     "{name:?} {what}: np.require(array, requirements=[\"C\", \"A\"]) makes a copy that can be used"
                 ))
@@ -71,7 +75,8 @@ impl PyArrowBatch {
                     column.len()
                 )));
             }
-            fields.push(Field::new(name, column.data_type().clone(), false));
+            let field = Field::new(name, column.data_type().clone(), false);
+            fields.push(field.with_metadata(array_metadata(&shape)));
             columns.push(column);
         }
         let made = StructArray::try_new_with_length(
@@ -111,13 +116,18 @@ impl PyArrowBatch {
     }
 }
 
-/// Returns a matrix as a column of lists. `None` if the values are not of type `T`, or if a list
-/// would be too long for Arrow. The inner error names a problem of the matrix's memory layout.
-fn column<T: ArrowPrimitiveType>(array: &Bound<'_, PyAny>) -> Option<Result<ArrayRef, &'static str>>
+/// A column, and the shape of a row.
+type ShapedColumn = (ArrayRef, Vec<usize>);
+
+/// Returns an array as a column of lists. `None` if the values are not of type `T`, or if a list
+/// would be too long for Arrow. The inner error names a problem of the array's memory layout.
+fn column<T: ArrowPrimitiveType>(
+    array: &Bound<'_, PyAny>,
+) -> Option<Result<ShapedColumn, &'static str>>
 where
     T::Native: Element,
 {
-    let array = array.cast::<PyArray2<T::Native>>().ok()?;
+    let array = array.cast::<PyArrayDyn<T::Native>>().ok()?;
     if !array.is_c_contiguous() {
         return Some(Err("is not contiguous in memory"));
     }
@@ -125,19 +135,23 @@ where
     if !array.is_empty() && !array.data().is_aligned() {
         return Some(Err("is not aligned in memory"));
     }
-    let &[rows, columns] = array.shape() else { return None };
+    let [rows, shape @ ..] = array.shape() else { return None };
+    if shape.is_empty() {
+        return None;
+    }
+    let (rows, shape) = (*rows, shape.to_vec());
     let values = PrimitiveArray::<T>::new(shared(array), None);
     let item = Arc::new(Field::new("item", T::DATA_TYPE, false));
-    let columns = i32::try_from(columns).ok()?;
+    let columns = i32::try_from(shape.iter().product::<usize>()).ok()?;
     let lists =
         FixedSizeListArray::try_new_with_length(item, columns, Arc::new(values), None, rows);
-    lists.ok().map(|lists| Ok(Arc::new(lists) as ArrayRef))
+    lists.ok().map(|lists| Ok((Arc::new(lists) as ArrayRef, shape)))
 }
 
 /// The memory of a contiguous and aligned array as an Arrow buffer.
 #[expect(unsafe_code, reason = "the buffer keeps the array alive")]
 fn shared<T: Element + arrow_buffer::ArrowNativeType>(
-    array: &Bound<'_, PyArray2<T>>,
+    array: &Bound<'_, PyArrayDyn<T>>,
 ) -> ScalarBuffer<T> {
     if array.is_empty() {
         return ScalarBuffer::from(Vec::new());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use embank::Home;
-use embank_pipeline::{Batch, Matrix, Waited};
-use numpy::{Element, PyArray1, PyArray2, PyArrayMethods};
+use embank_pipeline::{Batch, Matrix, MatrixInfo, Waited};
+use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -285,24 +285,30 @@ fn arrays<'py>(py: Python<'py>, batch: Batch) -> PyResult<Bound<'py, PyAny>> {
     static BATCH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let rows = batch.rows();
     let shapes: Vec<_> =
-        batch.infos().iter().map(|info| (info.name.clone(), [rows, info.columns.len()])).collect();
+        batch.infos().iter().map(|info| (info.name.clone(), shape(rows, info))).collect();
     let found = PyDict::new(py);
     for ((name, shape), matrix) in shapes.into_iter().zip(batch.into_matrices()) {
         match matrix {
-            Matrix::F32(values) => found.set_item(name, matrix_2d(py, values, shape)?)?,
-            Matrix::I32(values) => found.set_item(name, matrix_2d(py, values, shape)?)?,
-            Matrix::I64(values) => found.set_item(name, matrix_2d(py, values, shape)?)?,
-            Matrix::Bits32(values) => found.set_item(name, matrix_2d(py, values, shape)?)?,
+            Matrix::F32(values) => found.set_item(name, array(py, values, shape)?)?,
+            Matrix::I32(values) => found.set_item(name, array(py, values, shape)?)?,
+            Matrix::I64(values) => found.set_item(name, array(py, values, shape)?)?,
+            Matrix::Bits32(values) => found.set_item(name, array(py, values, shape)?)?,
+            Matrix::U8(values) => found.set_item(name, array(py, values, shape)?)?,
             _ => unreachable!("there is an array for every kind of matrix"),
         }
     }
     BATCH.import(py, "embank.pipeline", "Batch")?.call1((found,))
 }
 
-fn matrix_2d<'py, T: Element>(
+/// The shape of an output's array.
+fn shape(rows: usize, info: &MatrixInfo) -> Vec<usize> {
+    [rows].into_iter().chain(info.shape.iter().copied()).collect()
+}
+
+fn array<'py, T: Element>(
     py: Python<'py>,
     values: Vec<T>,
-    shape: [usize; 2],
-) -> PyResult<Bound<'py, PyArray2<T>>> {
+    shape: Vec<usize>,
+) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
     PyArray1::from_vec(py, values).reshape(shape)
 }

@@ -43,10 +43,10 @@ mod slot;
 ///         the bank's checkpoints hold them together with the tables. Default: None, the
 ///         vocabularies live in the pipeline.
 ///     format: `"tsv"` (tabs, no header), `"csv"` (commas, a header, double quotes), `"packed"`
-///         (rows of 32-bit numbers), or `"columns"` (Parquet and Arrow). Default: None, the format
-///         follows from the suffixes of the inputs' names in upper or lower case (`.csv`,
-///         `.csv.gz`, `.parquet`, ...), and is `"tsv"` for other names and for bytes. A run refuses
-///         inputs whose names stand for different formats.
+///         (rows of 32-bit numbers), or `"columns"` (Parquet, Arrow and tar). Default: None, the
+///         format follows from the suffixes of the inputs' names in upper or lower case (`.csv`,
+///         `.csv.gz`, `.parquet`, `.tar`, ...), and is `"tsv"` for other names and for bytes. A run
+///         refuses inputs whose names stand for different formats.
 ///     separator: The text between fields, such as `";"` or `"::"`. Default: the format's.
 ///     header: The meaning of the first line of each input. `"names"`: the line names the columns;
 ///         fields are found by name, in any order, and other columns are not read. `"skip"`: the
@@ -56,6 +56,8 @@ mod slot;
 ///         character. Default: the format's.
 ///     threads: The number of threads of a run. Default: the number of cores.
 ///     chunk_bytes: Bytes of input that a thread works on at a time. Default: 512 KiB.
+///     root: The folder below which the files of fields of kind `"file"` lie. Default: None, which
+///         such fields refuse.
 ///
 /// Each run continues the numbering of the run before it. Only one run at a time can learn, that
 /// is, give ids to new values. Runs with `learn=False` insert nothing, and any number of them can
@@ -121,6 +123,8 @@ pub(crate) struct PyPipeline {
 struct PipelineOutput {
     name: String,
     columns: Vec<String>,
+    /// Shape of a row.
+    shape: Vec<usize>,
     dtype: &'static str,
 }
 
@@ -130,9 +134,11 @@ impl PipelineOutput {
             Dtype::F32 => "f32",
             Dtype::I32 => "i32",
             Dtype::I64 => "i64",
+            Dtype::U8 => "u8",
             _ => "bits32",
         };
-        Self { name: info.name.clone(), columns: info.columns.clone(), dtype }
+        let MatrixInfo { name, columns, shape, .. } = info.clone();
+        Self { name, columns, shape, dtype }
     }
 }
 
@@ -141,7 +147,7 @@ impl PyPipeline {
     #[new]
     #[pyo3(signature = (
         spec, *, bank=None, format=None, separator=None, header=None, quote=None, threads=None,
-        chunk_bytes=None
+        chunk_bytes=None, root=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn new(
@@ -153,11 +159,13 @@ impl PyPipeline {
         quote: Option<&str>,
         threads: Option<&Bound<'_, PyAny>>,
         chunk_bytes: Option<&Bound<'_, PyAny>>,
+        root: Option<std::path::PathBuf>,
     ) -> PyResult<Self> {
         let py = spec.py();
         let json = spec_json(spec)?;
         let mut options = RunOptions {
             format: text_format(format, separator, header, quote)?,
+            root,
             ..Default::default()
         };
         options.threads = thread_count(threads)?.unwrap_or(options.threads);

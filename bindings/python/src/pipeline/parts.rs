@@ -110,11 +110,11 @@ impl PyPartPipeline {
         self.spec.to_json()
     }
 
-    /// Name, number of columns and dtype of each output.
+    /// Name, shape of a row and dtype of each output.
     #[getter]
-    fn outputs(&self) -> Vec<(String, usize, &'static str)> {
+    fn outputs(&self) -> Vec<(String, Vec<usize>, &'static str)> {
         let one =
-            |output: &PipelineOutput| (output.name.clone(), output.columns.len(), output.dtype);
+            |output: &PipelineOutput| (output.name.clone(), output.shape.clone(), output.dtype);
         self.outputs.iter().map(one).collect()
     }
 
