@@ -501,7 +501,7 @@ fn explain_predicts_and_tries_and_writes_nothing_but_the_plot() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(
             (&report["rows"], report["stages"].as_array().unwrap().len()),
-            (&8000.into(), 7)
+            (&8000.into(), 8)
         );
         assert_eq!(report["predicted"]["threads"], report["measured"]["threads"]);
         assert!(report["measured"]["rows_per_second"].as_f64().unwrap() > 0.0);

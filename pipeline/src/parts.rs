@@ -71,9 +71,9 @@ enum WrittenHeader {
 /// Divides files into parts of about `part_bytes` bytes, in the order of the inputs.
 ///
 /// A part of a text begins and ends where a row does, so a row is a bit of one part only, also if
-/// it has line ends in quotes. A compressed text and an Arrow file are one part. A part of a
-/// Parquet file is some of its row groups, of about `part_bytes` compressed bytes together. Each
-/// file has at least one part, also an empty one.
+/// it has line ends in quotes. A compressed text, an Arrow file and a tar file are one part. A part
+/// of a Parquet file is some of its row groups, of about `part_bytes` compressed bytes together.
+/// Each file has at least one part, also an empty one.
 ///
 /// A text with quotes is read as a whole here. Of other files, the beginning and a few bytes for
 /// each part are read.

@@ -244,6 +244,55 @@ fn the_part_that_is_kept_lies_in_the_middle() {
     }
 }
 
+/// No picture is too long by the rounding of a number, and a crop also applies to a picture that
+/// has the array's size.
+#[test]
+fn every_length_of_a_side_can_be_cropped() {
+    let line = |side: u32| png(&vec![50; side as usize * 3], side, 1);
+    for side in [7, 16] {
+        let pictures: Vec<_> = (1..=600).map(line).collect();
+        let pictures: Vec<&[u8]> = pictures.iter().map(|picture| &**picture).collect();
+        for resize in [None, Some(side)] {
+            let image = Image { resize, crop: Some(Crop::Center), ..Image::new(side, side) };
+            let (labels, arrays, told) = decode(image, &pictures);
+            assert_eq!((labels.len(), told.len()), (600, 0), "{side} {resize:?}: {told:?}");
+            assert!(arrays.iter().all(|&value| value == 50));
+        }
+    }
+    let square = |side: u32| png(&vec![9; (side * side * 3) as usize], side, side);
+    let sides = [58, 116, 225, 232, 347, 350, 355, 368, 450, 481, 496, 498, 500, 506];
+    let pictures = sides.map(square);
+    let pictures: Vec<&[u8]> = pictures.iter().map(|picture| &**picture).collect();
+    for side in [224, 299, 336, 480] {
+        let image =
+            Image { resize: Some(side), crop: Some(Crop::Center), ..Image::new(side, side) };
+        let (labels, _, told) = decode(image, &pictures);
+        assert_eq!(labels.len(), sides.len(), "{side}: {told:?}");
+    }
+    let pixel = |at: usize| [(at % 32 * 8) as u8, 0, 0];
+    let ramp: Pixels = (0..32 * 32).flat_map(pixel).collect();
+    let zoomed = Image { resize: Some(64), crop: Some(Crop::Center), ..Image::new(32, 32) };
+    let (_, array, _) = decode(zoomed, &[&png(&ramp, 32, 32)]);
+    assert!(array[0].abs_diff(64) <= 4 && array[31 * 3].abs_diff(190) <= 4, "{:?}", &array[..96]);
+}
+
+/// What a damaged JPEG leaves out does not come from another picture.
+#[test]
+fn a_damaged_picture_has_nothing_of_the_one_before() {
+    let light = png(&[255; 64 * 48 * 3], 64, 48);
+    let whole = jpeg(64, 48);
+    for end in [&b"\xFF\xD9"[..], b"\xFF\xFE\x00\x02\xFF\xD9"] {
+        let cut = [&whole[..whole.len() * 2 / 3], end].concat();
+        let alone = decode(Image::new(48, 64), &[&cut, &light]);
+        let after = decode(Image::new(48, 64), &[&light, &cut]);
+        if alone.0.len() == 2 {
+            assert_eq!(alone.1[..64 * 48 * 3], after.1[64 * 48 * 3..]);
+        } else {
+            assert_eq!((alone.0.len(), after.0.len()), (1, 1));
+        }
+    }
+}
+
 /// Changes the marker of a JPEG's frame, or what follows it.
 fn with_frame(mut bytes: Vec<u8>, change: impl Fn(&mut [u8])) -> Vec<u8> {
     let at = bytes.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
@@ -283,6 +332,7 @@ fn bad_pictures_are_bad_rows() {
         (with_frame(good.clone(), |frame| frame[5..9].fill(0)), "can't be decoded"),
         (bomb, "can't be decoded"),
         (huge, "PNG"),
+        (png(&[0; 70_000 * 3], 70_000, 1), "65535 in a row or column"),
     ];
     let mut pictures: Vec<&[u8]> = Vec::new();
     for (bytes, _) in &bad {
@@ -514,6 +564,8 @@ fn specs_that_can_not_work_are_refused() {
     let json = good.to_json();
     assert!(json.contains("\"image\"") && json.contains("\"blob\""), "{json}");
     assert_eq!(Spec::from_json(&json).unwrap(), good);
+    let text = Pipeline::new(&good, &RunOptions::default()).map(drop).unwrap_err().to_string();
+    assert!(text.contains("which text can't hold"), "{text}");
     let packed = RunOptions { format: Format::Packed, ..RunOptions::default() };
     assert!(Pipeline::new(&good, &packed).is_err());
 }
@@ -605,6 +657,28 @@ fn members_of_an_archive_that_share_a_name_are_a_row() {
     assert!(run_tar(&whole_twice).unwrap_err().to_string().contains("more bytes after its end"));
     let padded = [&bytes[..], &[0; 10_240]].concat();
     assert_eq!(run_tar(&padded).unwrap().1, made);
+    // Names that are no UTF-8: two rows, whose shown names are equal.
+    let mut latin = archive(&[("e.jpg", &one), ("e.cls", b"1"), ("e.jpg", &two), ("e.cls", b"2")]);
+    for (member, letter) in [(0, 0xE8), (2, 0xE8), (4, 0xE9), (6, 0xE9)] {
+        let header = &mut latin[member * 512..][..512];
+        header[0] = letter;
+        header[148..156].fill(b' ');
+        let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+    assert_eq!(run_tar(&latin).unwrap().1, (vec![1, 2], vec![1, 2, 3, 4, 5, 6]));
+}
+
+/// A folder `name=value` gives the rows of its files a value, as with Parquet.
+#[test]
+fn an_archive_in_a_folder_of_a_partition() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("cls=7");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("a.tar"), archive(&[("a.jpg", &png(&[1, 2, 3], 1, 1))])).unwrap();
+    let mut pipeline = Pipeline::new(&spec(Image::new(1, 1), BadRows::Fail), &columns()).unwrap();
+    let (_, made) = run(&mut pipeline, &Input::file(folder.join("a.tar"))).unwrap();
+    assert_eq!(made, (vec![7], vec![1, 2, 3]));
 }
 
 #[test]
@@ -627,6 +701,8 @@ fn archives_that_would_lose_rows_are_refused() {
     for (bytes, expected) in [
         (&twice, "two members \"a.jpg\""),
         (&none, "no member whose name ends in \".jpg\""),
+        (&vec![0; 10_240], "shard"),
+        (&archive(&[("a.txt", b"x")]), "no member"),
         (&link, "\"a.jpg\" is a link"),
         (&sparse, "\"a.jpg\" is sparse"),
     ] {

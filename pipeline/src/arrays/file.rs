@@ -86,9 +86,13 @@ impl Root {
         use io::ErrorKind::{
             InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied,
         };
-        if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
+        let is = |errno: rustix::io::Errno| error.raw_os_error() == Some(errno.raw_os_error());
+        if is(rustix::io::Errno::LOOP) {
             let why = "names a file behind a symbolic link, which is not followed";
             return Err(NoArray::Bad(why.to_owned()));
+        }
+        if is(rustix::io::Errno::NXIO) || is(rustix::io::Errno::NODEV) {
+            return Err(NoArray::Bad("names a file that is no regular file".to_owned()));
         }
         Err(match error.kind() {
             NotFound | PermissionDenied | NotADirectory | IsADirectory | InvalidFilename

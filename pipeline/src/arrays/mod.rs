@@ -22,8 +22,8 @@ pub(crate) use file::Root;
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of the arrays of a chunk, if one row has fewer.
 const CHUNK_ARRAY_BYTES: usize = 1 << 20;
-/// Approximate bytes of a row of text with a path.
-const TEXT_ROW_BYTES: usize = 64;
+/// Smallest usual number of bytes of a row of text with a path.
+const ROW_BYTES: usize = 16;
 
 /// How a picture becomes an array of height x width x 3 values, red, green and blue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -101,7 +101,7 @@ impl ArrayPlan {
 pub(crate) fn chunk_bytes(arrays: &[ArrayPlan], given: usize) -> usize {
     match arrays.iter().map(ArrayPlan::bytes).sum::<usize>() {
         0 => given,
-        row => given.min((CHUNK_ARRAY_BYTES / row).max(1) * TEXT_ROW_BYTES),
+        row => given.min((CHUNK_ARRAY_BYTES / row).max(1) * ROW_BYTES),
     }
 }
 
@@ -122,6 +122,13 @@ pub(crate) fn root(arrays: &[ArrayPlan], folder: Option<&Path>) -> Result<Option
         ));
     };
     Root::open(folder).map(|root| Some(Arc::new(root)))
+}
+
+/// Returns the rows of a chunk with values to decode, of columns or members, that has
+/// `chunk_bytes` bytes.
+#[cfg(feature = "parquet")]
+pub(crate) fn chunk_rows(chunk_bytes: usize) -> usize {
+    (chunk_bytes / ROW_BYTES).max(1)
 }
 
 /// Decodes values, one after the other, in one thread.

@@ -7,7 +7,7 @@
 //!
 //! **Hostile files.** Width and height are checked before memory is allocated. A progressive JPEG
 //! has a limit of scans, because each scan of a few bytes makes the decoder pass over all pixels.
-//! A panic of a decoder makes the row bad.
+//! A panic of a decoder makes the row bad. What a damaged JPEG leaves out is black.
 
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,10 +23,12 @@ use super::Image;
 
 /// Largest number of pixels of a picture.
 const PIXELS_MAX: u64 = 64 << 20;
-/// Largest width and height of a JPEG: the format has no larger ones.
+/// Largest width and height. A JPEG has no larger ones.
 const SIDE_MAX: usize = 65_535;
 /// Largest number of scans of a JPEG. Encoders make ten.
 const SCANS_MAX: usize = 64;
+/// Largest buffer in bytes that a thread keeps for its next picture.
+const KEPT_BYTES: usize = 48 << 20;
 /// Bytes of a pixel.
 const CHANNELS: usize = 3;
 
@@ -87,7 +89,13 @@ impl PictureDecoder {
             }
             _ => &self.decoded,
         };
-        resize(&mut self.resizer, picture, image, array)
+        let resized = resize(&mut self.resizer, picture, image, array);
+        for buffer in [&mut self.decoded.pixels, &mut self.turned.pixels, &mut self.raw] {
+            if buffer.len() > KEPT_BYTES {
+                *buffer = Vec::new();
+            }
+        }
+        resized
     }
 }
 
@@ -95,9 +103,10 @@ impl Rgb {
     /// Makes the picture as large as these numbers say. Its pixels have any values.
     fn make(&mut self, width: usize, height: usize) -> Result<&mut [u8], String> {
         let pixels = width as u64 * height as u64;
-        if pixels == 0 || pixels > PIXELS_MAX {
+        if pixels == 0 || pixels > PIXELS_MAX || width.max(height) > SIDE_MAX {
             return Err(format!(
-                "is a picture of {width} x {height} pixels, and one has 1 to {PIXELS_MAX} pixels"
+                "is a picture of {width} x {height} pixels, and one has 1 to {PIXELS_MAX} pixels, \
+                 at most {SIDE_MAX} in a row or column"
             ));
         }
         let bytes = pixels as usize * CHANNELS;
@@ -123,6 +132,8 @@ fn jpeg(bytes: &[u8], into: &mut Rgb) -> Result<u32, String> {
     decoder.decode_headers().map_err(bad)?;
     let info = decoder.info().expect("the headers are decoded");
     let pixels = into.make(usize::from(info.width), usize::from(info.height))?;
+    // The decoder may leave pixels of a damaged picture as they are.
+    pixels.fill(0);
     decoder.decode_into(pixels).map_err(bad)?;
     Ok(decoder.exif().map_or(1, |exif| orientation(exif)))
 }
@@ -198,9 +209,20 @@ struct Window {
     height: f64,
 }
 
+impl Window {
+    /// Removes what lies outside of the picture because numbers were rounded.
+    fn inside(self, picture_width: f64, picture_height: f64) -> Self {
+        let (left, top) = (self.left.max(0.0), self.top.max(0.0));
+        let width = self.width.min(picture_width - left);
+        let height = self.height.min(picture_height - top);
+        Self { left, top, width, height }
+    }
+}
+
 /// Returns the part of a picture that `image` shows.
 fn window(image: &Image, width: usize, height: usize) -> Window {
     let (own_width, own_height) = (width as f64, height as f64);
+    let inside = |window: Window| window.inside(own_width, own_height);
     let (to_width, to_height) = (f64::from(image.width), f64::from(image.height));
     let whole = Window { left: 0.0, top: 0.0, width: own_width, height: own_height };
     match (image.resize, image.crop) {
@@ -208,12 +230,12 @@ fn window(image: &Image, width: usize, height: usize) -> Window {
         (None, Some(super::Crop::Center)) => {
             let scale = (own_width / to_width).min(own_height / to_height);
             let (width, height) = (to_width * scale, to_height * scale);
-            Window {
+            inside(Window {
                 left: (own_width - width) / 2.0,
                 top: (own_height - height) / 2.0,
                 width,
                 height,
-            }
+            })
         }
         (Some(shorter), Some(super::Crop::Center)) => {
             // The numbers of pixels are those of torchvision's `Resize` and `CenterCrop`.
@@ -226,12 +248,12 @@ fn window(image: &Image, width: usize, height: usize) -> Window {
             };
             let across = own_width / resized_width;
             let down = own_height / resized_height;
-            Window {
+            inside(Window {
                 left: ((resized_width - to_width) / 2.0).round_ties_even() * across,
                 top: ((resized_height - to_height) / 2.0).round_ties_even() * down,
                 width: to_width * across,
                 height: to_height * down,
-            }
+            })
         }
     }
 }
@@ -245,10 +267,6 @@ fn resize(
     let (width, height) = (picture.width, picture.height);
     let pixels = &picture.pixels[..width * height * CHANNELS];
     let window = window(image, width, height);
-    if (width, height) == (image.width as usize, image.height as usize) {
-        array.copy_from_slice(pixels);
-        return Ok(());
-    }
     let failed =
         |error: &dyn std::fmt::Display| format!("is a picture that can't be resized: {error}");
     let from = ImageRef::new(width as u32, height as u32, pixels, PixelType::U8x3);

@@ -115,7 +115,7 @@ impl<'a> ColumnStream<'a> {
                 return Self::of_parquet(file, fields, partitions, chunk_bytes, part);
             }
             if is_tar(&mut file)? {
-                return Self::of_tar(file, fields, chunk_bytes);
+                return Self::of_tar(file, fields, partitions, chunk_bytes);
             }
             Self::of_arrow(file, bytes, &magic, fields, partitions, chunk_bytes)
         })
@@ -135,7 +135,7 @@ impl<'a> ColumnStream<'a> {
                 return Self::of_parquet(bytes, fields, &none, chunk_bytes, None);
             }
             if is_tar(&mut cursor)? {
-                return Self::of_tar(cursor, fields, chunk_bytes);
+                return Self::of_tar(cursor, fields, &none, chunk_bytes);
             }
             Self::of_arrow(cursor, bytes.len() as u64, &magic, fields, &none, chunk_bytes)
         })
@@ -144,9 +144,11 @@ impl<'a> ColumnStream<'a> {
     fn of_tar(
         from: impl Read + Seek + Send + 'a,
         fields: &Fields,
+        partitions: &Partitions,
         chunk_bytes: usize,
     ) -> Result<Self, String> {
-        let (tar, found, rows) = Tar::open(from, fields, chunk_bytes)?;
+        let (tar, found, rows) =
+            Tar::open(from, fields, partitions, chunk_rows(fields, chunk_bytes))?;
         let chunk_rows = usize::MAX;
         let rows_total = Some(rows);
         let batches = tar.batches();
@@ -277,6 +279,10 @@ fn guarded<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 /// Rows of a chunk. Of many columns, a chunk has at least the rows of a block: each chunk costs
 /// some work for each column.
 fn chunk_rows(fields: &Fields, chunk_bytes: usize) -> usize {
+    let is_costly = |kind| matches!(kind, FieldKind::Blob | FieldKind::File);
+    if fields.iter().any(|(_, field)| is_costly(field.kind)) {
+        return crate::arrays::chunk_rows(chunk_bytes);
+    }
     let values = chunk_bytes / VALUE_BYTES;
     (values / fields.len()).clamp(values.clamp(1, BLOCK_ROWS), CHUNK_ROWS_MAX)
 }

@@ -11,16 +11,16 @@ use arrow_array::builder::LargeBinaryBuilder;
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 
+use super::partitions::Partitions;
 use super::types::{FieldMeaning, Found, Meaning, Origin};
 use super::{Batches, Fields};
 use crate::decode::FieldKind;
+use crate::input::shown;
 
 /// Bytes of a header and of a unit of an archive.
 const BLOCK_BYTES: usize = 512;
 /// A chunk ends at this number of bytes.
 const CHUNK_BYTES_MAX: u64 = 64 << 20;
-/// Approximate bytes of a row in a chunk's bytes.
-const ROW_BYTES: usize = 64;
 
 /// Where the bytes of a member are.
 #[derive(Debug, Clone, Copy)]
@@ -32,8 +32,8 @@ struct Member {
 /// The members of a row.
 #[derive(Debug)]
 struct Row {
-    /// The name that the members share.
-    name: String,
+    /// The name that the members share, which may be no UTF-8.
+    name: Vec<u8>,
     /// For each field the member that has its value.
     members: Vec<Option<Member>>,
 }
@@ -41,9 +41,6 @@ struct Row {
 /// True if `block`, the first bytes of a file, begins an archive.
 pub(super) fn is_tar(block: &[u8]) -> bool {
     let Ok(block) = <&[u8; BLOCK_BYTES]>::try_from(block) else { return false };
-    if block.iter().all(|&byte| byte == 0) {
-        return true;
-    }
     // The checksum of a header counts its own bytes as spaces.
     let sum: u32 = block.iter().map(|&byte| u32::from(byte)).sum();
     let own: u32 = block[148..156].iter().map(|&byte| u32::from(byte)).sum();
@@ -65,13 +62,23 @@ impl<'a, R: Read + Seek + Send + 'a> Tar<R> {
     pub(super) fn open(
         mut from: R,
         fields: &Fields,
-        chunk_bytes: usize,
+        partitions: &Partitions,
+        chunk_rows: usize,
     ) -> Result<(Self, Found, u64), String> {
         let rows = rows(&mut from, fields)?;
         let mut found = Found::default();
         let mut origins = Vec::new();
         for (place, (name, field)) in fields.iter().enumerate() {
-            if rows.iter().all(|row| row.members[place].is_none()) && !rows.is_empty() {
+            if rows.iter().all(|row| row.members[place].is_none()) {
+                if let Some(value) = partitions.value(name) {
+                    if let Some(meaning) = Meaning::of(field.kind, &DataType::Utf8) {
+                        let of = "of a folder's name".to_owned();
+                        let meaning = FieldMeaning { field: name.clone(), meaning, found: of };
+                        found.meanings.push(meaning);
+                    }
+                    origins.push(Origin::Folder(value.map(<[u8]>::to_vec)));
+                    continue;
+                }
                 if field.required {
                     return Err(format!(
                         "it has no member whose name ends in {:?}",
@@ -98,7 +105,6 @@ impl<'a, R: Read + Seek + Send + 'a> Tar<R> {
         let schema = Arc::new(Schema::new(named.collect::<Vec<_>>()));
         let kinds = fields.iter().map(|(_, field)| field.kind).collect();
         let total = rows.len() as u64;
-        let chunk_rows = (chunk_bytes / ROW_BYTES).max(1);
         let tar = Self { from, rows: rows.into_iter(), kinds, schema, chunk_rows };
         Ok((tar, found, total))
     }
@@ -126,10 +132,10 @@ impl<'a, R: Read + Seek + Send + 'a> Tar<R> {
                 bytes.resize(length as usize, 0);
                 let whole = self.from.seek(SeekFrom::Start(offset));
                 let whole = whole.and_then(|_| self.from.read_exact(&mut bytes));
-                whole.map_err(|error| format!("its member {:?}: {error}", row.name))?;
+                whole.map_err(|error| format!("a member of {:?}: {error}", shown(&row.name)))?;
                 column.append_value(value(*kind, &bytes));
             }
-            names.push(row.name);
+            names.push(shown(&row.name).into_owned());
         }
         if names.is_empty() {
             return Ok(None);
@@ -161,15 +167,21 @@ fn rows(from: &mut (impl Read + Seek), fields: &Fields) -> Result<Vec<Row>, Stri
     let mut archive = tar::Archive::new(&mut *from);
     for entry in archive.entries_with_seek().map_err(|error| error.to_string())? {
         let mut entry = entry.map_err(|error| format!("after its member {:?}: {error}", last.0))?;
-        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        let member = Member { offset: entry.raw_file_position(), bytes: entry.size() };
-        if member.offset.checked_add(member.bytes).is_none_or(|after| after > end) {
+        let raw_path = entry.path_bytes().into_owned();
+        let path = shown(&raw_path).into_owned();
+        // A sparse file is longer than its bytes in the archive.
+        let bytes = match entry.header().entry_type().is_gnu_sparse() {
+            true => entry.header().entry_size().map_err(|error| error.to_string())?,
+            false => entry.size(),
+        };
+        let member = Member { offset: entry.raw_file_position(), bytes };
+        if member.offset.checked_add(bytes).is_none_or(|after| after > end) {
             return Err(cut(&path));
         }
-        last = (path.clone(), (member.offset + member.bytes).next_multiple_of(BLOCK_BYTES as u64));
-        let Some((name, extension)) = parts(&path) else { continue };
-        let field = fields.iter().position(|(field, _)| field.eq_ignore_ascii_case(extension));
-        let Some(field) = field else { continue };
+        last = (path.clone(), (member.offset + bytes).next_multiple_of(BLOCK_BYTES as u64));
+        let Some((name, extension)) = parts(&raw_path) else { continue };
+        let is_named = |field: &str| field.as_bytes().eq_ignore_ascii_case(extension);
+        let Some(field) = fields.iter().position(|(field, _)| is_named(field)) else { continue };
         check_kind(&mut entry, &path)?;
         if rows.last().is_none_or(|row| row.name != name) {
             rows.push(Row { name: name.to_owned(), members: vec![None; fields.len()] });
@@ -185,9 +197,9 @@ fn rows(from: &mut (impl Read + Seek), fields: &Fields) -> Result<Vec<Row>, Stri
 
 /// Divides the path of a member into the name of its row and the name of its field. `None` for
 /// files without a row: those that begin with a dot, and those without one.
-fn parts(path: &str) -> Option<(&str, &str)> {
-    let file = path.rfind('/').map_or(0, |slash| slash + 1);
-    let dot = path[file..].find('.')?;
+fn parts(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let file = memchr::memrchr(b'/', path).map_or(0, |slash| slash + 1);
+    let dot = memchr::memchr(b'.', &path[file..])?;
     (dot > 0).then(|| (&path[..file + dot], &path[file + dot + 1..]))
 }
 
@@ -214,7 +226,7 @@ fn check_kind(entry: &mut tar::Entry<'_, impl Read>, path: &str) -> Result<(), S
     Err(format!("its member {path:?} is no file"))
 }
 
-/// Checks what follows the last member, at `at`: two blocks of zeros, and then zeros.
+/// Checks what follows the last member, at `at`: a block of zeros at least, and nothing else.
 fn check_end(
     from: &mut (impl Read + Seek),
     at: u64,

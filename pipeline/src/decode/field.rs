@@ -22,8 +22,8 @@ pub enum FieldKind {
     Uint64,
     /// Bytes, unchanged.
     Bytes,
-    /// Up to 64 MiB of bytes that [`Operator::Image`](crate::Operator::Image) decodes. Text has at
-    /// most 16 MiB of them in a line.
+    /// Up to 64 MiB of bytes that [`Operator::Image`](crate::Operator::Image) decodes. Not for
+    /// text.
     Blob,
     /// The path of a file with such bytes, relative to [`RunOptions::root`](crate::RunOptions::root).
     File,

@@ -121,6 +121,8 @@ impl<'a, 'i> Worker<'a, 'i> {
         drop(reading);
         self.stopwatch.lap(Stage::Read);
         done.clear();
+        // The chunk before may have ended in an error.
+        self.blocks.bad.clear();
         let mut reader = self.rows.begin(rows, claim.begin.bytes, &mut done.bad);
         self.blocks.reserve(reader.rows, done);
         while reader.next(&mut self.blocks.block, &mut self.blocks.bad) {

@@ -6,7 +6,7 @@
 //!
 //! **Approach.** A cut lies where a row begins. In text without quotes that is after a line end, so
 //! this module reads a few bytes at each cut. Text with quotes is read as a whole, with the reader
-//! of a run ([`stream`](super::stream)). A compressed text and an Arrow file are one part.
+//! of a run ([`stream`](super::stream)). A compressed text, an Arrow file and a tar file are one part.
 //! A part of a Parquet file is some row groups. The checks that need other files are made here.
 //! The reader of a later part reads the header at the beginning of the file itself.
 

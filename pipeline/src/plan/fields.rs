@@ -91,6 +91,7 @@ impl<'a> Fields<'a> {
         for (field, uses) in spec.fields.iter().zip(&uses) {
             let kind = kind_of(field, *uses)?;
             check_packed(field, kind, format)?;
+            check_blob(kind, field, format)?;
             kinds.push(kind);
         }
         let fields = spec.fields.iter().zip(&kinds).zip(&uses);
@@ -179,6 +180,18 @@ fn check_packed(field: &Field, kind: FieldKind, format: Format) -> Result<()> {
     }
     refused(format!(
         "field {:?} is {kind:?}, and packed rows have numbers of 32 bits: Int32, Hex32 or Float32",
+        field.name
+    ))
+}
+
+/// Fails if the field has bytes of pictures, and the rows are text.
+fn check_blob(kind: FieldKind, field: &Field, format: Format) -> Result<()> {
+    if kind != FieldKind::Blob || !matches!(format, Format::Text { .. }) {
+        return Ok(());
+    }
+    refused(format!(
+        "field {:?} is Blob, which text can't hold: read Parquet, Arrow or tar files, or make it \
+         File, whose text is the path of a file",
         field.name
     ))
 }

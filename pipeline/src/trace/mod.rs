@@ -25,7 +25,8 @@ pub enum Stage {
     Read,
     /// Decodes bytes into columns.
     Decode,
-    /// Makes the arrays of costly columns. Reads files, if a field names them.
+    /// Makes the arrays of costly columns. Reads files, if a field names them: an explanation does
+    /// not count the time in which a thread waits for these.
     Array,
     /// Runs the operators on columns.
     Transform,

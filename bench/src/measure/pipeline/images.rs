@@ -215,7 +215,8 @@ pub(super) fn run(mut args: Args) -> Result<()> {
         of_loop.push(bare(&pictures, &args)?);
         of_pipeline.push(piped(&list, root.path(), &args, |_| {})?);
     }
-    let loops = Row::rate("bare loop over the same crates", Spread::of(of_loop));
-    let rows = [Row::rate("pipeline", Spread::of(of_pipeline)).beside(&loops), loops];
+    let rate = |name: &str, rates| Row::of(name, "pictures/s", Spread::of(rates), 1.0);
+    let loops = rate("bare loop over the same crates", of_loop);
+    let rows = [rate("pipeline", of_pipeline).beside(&loops), loops];
     args.output.publish("pipeline images", &rows)
 }

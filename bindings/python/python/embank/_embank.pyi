@@ -1026,7 +1026,7 @@ class PartPipeline:
         """The spec as JSON. Equal specs have equal JSON."""
     @property
     def outputs(self) -> list[tuple[str, list[int], str]]:
-        """Name, number of columns and dtype of each output."""
+        """Name, shape of a row and dtype of each output."""
     def check_split(self, split: str) -> None:
         """Fails if the split was made for another spec."""
     def generate(self, split: str, row: _PartRow) -> str:

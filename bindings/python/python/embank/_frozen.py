@@ -18,7 +18,9 @@ from ._ray_hang import watch
 from .errors import PipelineError
 
 _BATCH_ROWS = 1 << 16
-"""Rows of a batch that `files` makes."""
+"""Most rows of a batch that `files` makes."""
+_BATCH_BYTES = 64 << 20
+"""Bytes of such a batch, if a row has fewer."""
 _KEPT_MAX = 2
 """Frozen pipelines that a process keeps. Two are one for training files and one for others."""
 
@@ -177,9 +179,13 @@ class FrozenPipeline:
         """
         self._pipeline().write(bank)
 
+    def _batch_rows(self) -> int:
+        values = sum(math.prod(shape) for _, shape, _ in self._pipeline().outputs)
+        return min(max(_BATCH_BYTES // max(8 * values, 1), 1), _BATCH_ROWS)
+
     def _of_part(self, split: str, row: PartRow) -> Iterator[Any]:
         replay = split == self._split
-        with self._pipeline().feed(split, row, replay, _BATCH_ROWS) as feed:
+        with self._pipeline().feed(split, row, replay, self._batch_rows()) as feed:
             first = 0
             for batch in feed:
                 encoded = load_pyarrow().record_batch(batch.arrow())
@@ -246,6 +252,11 @@ class FrozenPipeline:
             values = (column.storage if len(shape) > 1 else column).flatten()
             if dtype == "bits32":
                 values = values.cast(pyarrow.int64())
+            if rows.num_rows * width > np.iinfo(np.int32).max:
+                raise PipelineError(
+                    f"a batch of {rows.num_rows} rows has more bytes than Spark takes at once: set "
+                    "spark.sql.execution.arrow.maxRecordsPerBatch lower"
+                )
             places = np.arange(rows.num_rows + 1, dtype=np.int32) * np.int32(width)
             if dtype == "u8":
                 bytes_ = values.buffers()[1].slice(values.offset, len(values))
