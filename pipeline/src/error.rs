@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use embank::StoreError;
 use serde::{Deserialize, Serialize};
 
 use crate::feed::InputId;
@@ -324,6 +325,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Makes an [`Error::Spec`] with the reason `why`, and returns it as an `Err`.
 pub(crate) fn refused<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::Spec(why.into()))
+}
+
+/// Converts an error of an [`OutputFile`](embank::OutputFile).
+pub(crate) fn of_output(error: StoreError) -> Error {
+    match error {
+        StoreError::Io { operation, path, source }
+        | StoreError::TooManyOpenFiles { operation, path, source } => {
+            Error::Io { doing: operation, path, source }
+        }
+        other => Error::Spec(other.to_string()),
+    }
 }
 
 /// Joins the first `NAMES_MAX` names for a message, and says how many more there are.
