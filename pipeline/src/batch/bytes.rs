@@ -19,4 +19,31 @@ impl Batch {
             Values::Wides(wides) => wides[..count].iter().flat_map(|v| v.to_le_bytes()).collect(),
         }
     }
+
+    /// Replaces the batch's rows. Calls `fill` once for each output, in order, with room for the
+    /// values of `rows` rows. `fill` writes them in little-endian order. After an error of `fill`,
+    /// the batch has no rows.
+    pub(crate) fn fill<E>(
+        &mut self,
+        rows: usize,
+        mut fill: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.reserve(rows);
+        for (values, width) in self.matrices_mut() {
+            match values {
+                Values::Words(words) => {
+                    let words = &mut words[..rows * width];
+                    fill(bytemuck::cast_slice_mut(words))?;
+                    words.iter_mut().for_each(|word| *word = u32::from_le(*word));
+                }
+                Values::Wides(wides) => {
+                    let wides = &mut wides[..rows * width];
+                    fill(bytemuck::cast_slice_mut(wides))?;
+                    wides.iter_mut().for_each(|wide| *wide = u64::from_le(*wide));
+                }
+            }
+        }
+        self.rows = rows;
+        Ok(())
+    }
 }
