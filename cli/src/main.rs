@@ -1,5 +1,5 @@
 //! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, evicts rows, and
-//! plans new ones; runs pipelines over raw rows.
+//! plans new ones; runs pipelines over raw rows, and checks record files.
 //!
 //! `embank_kv::inspect` and the store do the work. This program adds the command line, and prints
 //! the results as text or JSON. A new subcommand needs a module with `Args` and `run`, a variant of
@@ -16,6 +16,7 @@ mod import;
 mod output;
 mod pipeline;
 mod plan;
+mod records;
 mod repair;
 mod reshard;
 mod rollback;
@@ -134,6 +135,8 @@ enum Command {
     Rollback(rollback::Args),
     /// Turns files of raw rows into files of tensors, by a pipeline that a JSON file describes
     Pipeline(pipeline::Args),
+    /// Looks at record files, which hold preprocessed rows, and checks them
+    Records(records::Args),
     /// Serves a pipeline's batches over Arrow Flight, to a trainer in another process or on another
     /// machine
     ///
@@ -182,6 +185,7 @@ fn run(command: Command) -> Result<Ending> {
         Command::Sets(args) => sets::run(&args),
         Command::Rollback(args) => rollback::run(&args),
         Command::Pipeline(args) => pipeline::run(&args),
+        Command::Records(args) => records::run(&args),
         #[cfg(feature = "flight")]
         Command::Serve(args) => serve::run(&args),
         Command::Plan(args) => plan::run(&args),

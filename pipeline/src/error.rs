@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use embank::StoreError;
 use serde::{Deserialize, Serialize};
 
 use crate::feed::InputId;
+use crate::records::RecordDamage;
 
 /// An error lists at most 50 names of a header.
 const NAMES_MAX: usize = 50;
@@ -260,6 +262,24 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
+    /// A record file is damaged. If the damage is in a group, other groups can still be read.
+    #[error("{0}; write the file again, or take a copy of it")]
+    Records(RecordDamage),
+    /// A newer version of Embank wrote a record file. The file is not damaged.
+    #[error(
+        "{}{}: {what}, and Embank {} does not read that. The file is not damaged: use a newer Embank",
+        path.display(),
+        group.map_or(String::new(), |group| format!(": group {group}")),
+        env!("CARGO_PKG_VERSION")
+    )]
+    NewerRecords {
+        /// The file's path.
+        path: PathBuf,
+        /// The group that can't be read, from 0. `None` if it is the whole file.
+        group: Option<u64>,
+        /// What this version does not know.
+        what: String,
+    },
     /// The system refused a thread that the call needs. A run does not fail if the system refuses
     /// some of its worker threads: it goes on with the threads that have started.
     #[error("the thread of the {thread} can't be started: {source}; {}", embank::THREADS_ADVICE)]
@@ -324,6 +344,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Makes an [`Error::Spec`] with the reason `why`, and returns it as an `Err`.
 pub(crate) fn refused<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::Spec(why.into()))
+}
+
+/// Converts an error of an [`OutputFile`](embank::OutputFile).
+pub(crate) fn of_output(error: StoreError) -> Error {
+    match error {
+        StoreError::Io { operation, path, source }
+        | StoreError::TooManyOpenFiles { operation, path, source } => {
+            Error::Io { doing: operation, path, source }
+        }
+        other => Error::Spec(other.to_string()),
+    }
 }
 
 /// Joins the first `NAMES_MAX` names for a message, and says how many more there are.

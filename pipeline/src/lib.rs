@@ -24,6 +24,7 @@
 //! | `arrays` | decoders of pictures, for costly columns |
 //! | `operators` | what can be done to a column; a new operator is a file there |
 //! | `decode` | text and packed rows to blocks of columns |
+//! | `records` | record files: rows in groups with checksums |
 //! | `trace`, `batch` | where the time goes; matrices |
 //! | `options`, `format`, `error` | what a user sets, how rows lie in inputs, what can go wrong |
 
@@ -44,6 +45,7 @@ mod options;
 mod parts;
 mod pipeline;
 mod plan;
+mod records;
 mod sink;
 mod spec;
 mod trace;
@@ -78,6 +80,10 @@ pub use options::FlightOptions;
 pub use options::{FeedOptions, RunOptions};
 pub use parts::{Part, Split, split_files};
 pub use pipeline::{Pipeline, VocabularyValues};
+pub use records::{
+    RecordDamage, RecordFidelity, RecordFile, RecordGroup, RecordOptions, RecordReport,
+    RecordWriter, verify_records,
+};
 pub use sink::{FileFormat, FileSink};
 pub use spec::{BadRows, Column, Dtype, Field, Output, Source, Spec, TimeUnit, VocabularySpec};
 pub use trace::{Bound, Explanation, Stage, StageTime, Trace};

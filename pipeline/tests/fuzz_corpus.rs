@@ -13,8 +13,12 @@ mod compressed;
 mod edits;
 #[path = "../fuzz/src/packed.rs"]
 mod packed;
+#[path = "../fuzz/src/records.rs"]
+mod records;
 #[path = "../fuzz/src/reference.rs"]
 mod reference;
+#[path = "../fuzz/src/seals.rs"]
+mod seals;
 #[path = "../fuzz/src/spec.rs"]
 mod spec;
 #[path = "../fuzz/src/text.rs"]
@@ -83,4 +87,9 @@ fn parquet_files_of_the_corpus() {
 fn arrow_files_of_the_corpus() {
     let files = columns::arrow_files();
     replay("arrow", |file: &columns::Damaged| file.run(files, b""));
+}
+
+#[test]
+fn record_files_of_the_corpus() {
+    replay("records", records::Damaged::run);
 }

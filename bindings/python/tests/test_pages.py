@@ -9,7 +9,9 @@ examples of `ON_RANKS`.
 from __future__ import annotations
 
 import copy
+import io
 import re
+import tarfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +26,7 @@ import pyarrow
 import pyarrow.flight
 import pytest
 import torch
+from PIL import Image
 from test_serve import serving
 
 import embank
@@ -130,6 +133,18 @@ def of_clicks() -> embank.pipeline.Pipeline:
         columns=[embank.pipeline.Column("clicked")],
         outputs=[embank.pipeline.Output("dense", ["clicked"], "f32")],
     ))
+
+
+def shards(names: Names, stack: ExitStack) -> Names:
+    Path("shards").mkdir()
+    picture = io.BytesIO()
+    Image.new("RGB", (300, 280)).save(picture, "JPEG")
+    with tarfile.open("shards/0.tar", "w") as archive:
+        for name, data in (("0.jpg", picture.getvalue()), ("0.cls", b"3")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return {}
 
 
 def server(names: Names, stack: ExitStack) -> Names:
@@ -299,6 +314,7 @@ SETTINGS = {
     ("export.md", "Export and import"): Setting(two_tables),
     ("life.md", "Eviction"): Setting(tracked_table),
     ("pipeline.md", "On Ray and Spark"): Setting(engines),
+    ("pipeline.md", "Pictures"): Setting(shards),
     ("pipeline.md", "Serving a training loop elsewhere"): Setting(
         server,
         {'"grpc://127.0.0.1:41234"': "ADDRESS", 'column("dense")': 'column("f")'},

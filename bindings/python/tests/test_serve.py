@@ -425,7 +425,7 @@ def test_arrays_of_your_own_go_to_arrow_too() -> None:
     with pytest.raises(TypeError, match='"w" is not contiguous in memory: np.require'):
         ArrowBatch({"w": batch["w"]})
     batch["w"] = np.zeros((3, 2))
-    with pytest.raises(TypeError, match="float32, int32, int64 or uint32"):
+    with pytest.raises(TypeError, match="float32, int32, int64, uint32 or uint8"):
         batch.arrow()
 
 

@@ -5,7 +5,9 @@ pub mod columns;
 pub mod compressed;
 pub mod edits;
 pub mod packed;
+pub mod records;
 pub mod reference;
+pub mod seals;
 pub mod spec;
 pub mod text;
 

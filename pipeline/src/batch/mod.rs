@@ -2,6 +2,7 @@
 
 #[cfg(feature = "arrow")]
 mod arrow;
+mod bytes;
 
 use std::collections::TryReserveError;
 use std::ops::Range;

@@ -2,7 +2,6 @@
 
 mod output;
 
-use std::borrow::Cow;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -196,7 +195,7 @@ impl Consumer for FileSink {
         for (output, target) in self.files.iter_mut().enumerate() {
             match target {
                 Target::Packed(file) | Target::Npy(file) => {
-                    let written = file.write_all(&little_endian(batch, output));
+                    let written = file.write_all(&batch.little_endian(output));
                     written.map_err(|error| file.failed(error))?;
                 }
                 #[cfg(feature = "parquet")]
@@ -236,27 +235,6 @@ fn check(format: FileFormat, info: &MatrixInfo) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The matrix's bytes in little-endian order.
-fn little_endian(batch: &Batch, output: usize) -> Cow<'_, [u8]> {
-    let words = match batch.infos()[output].dtype {
-        Dtype::F32 => batch.f32(output).map(bytemuck::cast_slice),
-        Dtype::I32 => batch.i32(output).map(bytemuck::cast_slice),
-        Dtype::Bits32 => batch.bits32(output),
-        Dtype::I64 | Dtype::U8 => None,
-    };
-    if let Some(bytes) = batch.u8(output) {
-        return Cow::Borrowed(bytes);
-    }
-    let wides = batch.i64(output);
-    if cfg!(target_endian = "little") {
-        let bytes = words.map(bytemuck::cast_slice).or(wides.map(bytemuck::cast_slice));
-        return Cow::Borrowed(bytes.expect("a matrix has 32 or 64 bits"));
-    }
-    let words = words.unwrap_or_default().iter().flat_map(|value: &u32| value.to_le_bytes());
-    let wides = wides.unwrap_or_default().iter().flat_map(|value| value.to_le_bytes());
-    Cow::Owned(words.chain(wides).collect())
 }
 
 /// The header of an npy file. It has the same length for any number of rows.

@@ -4,9 +4,9 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use embank::{OutputFile, StoreError};
+use embank::OutputFile;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, of_output};
 use crate::input::Input;
 
 /// The name of a stream in errors.
@@ -25,7 +25,7 @@ impl fmt::Debug for Output {
 
 impl Output {
     pub(super) fn file(path: &Path) -> Result<Self> {
-        Ok(Self::File(Box::new(OutputFile::create(path).map_err(as_own)?)))
+        Ok(Self::File(Box::new(OutputFile::create(path).map_err(of_output)?)))
     }
 
     pub(super) fn stream(to: impl Write + Send + 'static) -> Self {
@@ -66,14 +66,14 @@ impl Output {
     /// Overwrites the file's first bytes.
     pub(super) fn write_first(&self, bytes: &[u8]) -> Result<()> {
         match self {
-            Self::File(file) => file.write_at(bytes, 0).map_err(as_own),
+            Self::File(file) => file.write_at(bytes, 0).map_err(of_output),
             Self::Stream(_) => unreachable!("what is completed at its begin is no stream"),
         }
     }
 
     pub(super) fn sync(&mut self) -> Result<()> {
         match self {
-            Self::File(file) => file.sync().map(|_| ()).map_err(as_own),
+            Self::File(file) => file.sync().map(|_| ()).map_err(of_output),
             Self::Stream(stream) => stream.flush().map_err(|error| self.failed(error)),
         }
     }
@@ -83,7 +83,7 @@ impl Output {
         match self {
             Self::File(file) => {
                 let path = file.path().to_owned();
-                file.publish().map_err(as_own)?;
+                file.publish().map_err(of_output)?;
                 Ok(Some(path))
             }
             Self::Stream(_) => Ok(None),
@@ -104,15 +104,5 @@ impl Write for Output {
             Self::File(file) => file.flush(),
             Self::Stream(stream) => stream.flush(),
         }
-    }
-}
-
-fn as_own(error: StoreError) -> Error {
-    match error {
-        StoreError::Io { operation, path, source }
-        | StoreError::TooManyOpenFiles { operation, path, source } => {
-            Error::Io { doing: operation, path, source }
-        }
-        other => Error::Spec(other.to_string()),
     }
 }
