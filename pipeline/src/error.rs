@@ -296,6 +296,15 @@ pub enum Error {
     /// The consumer of the batches failed.
     #[error("the consumer of the batches failed: {0}")]
     Consumer(Box<dyn std::error::Error + Send + Sync>),
+    /// A decoder of a column can't go on. A value that can't be decoded is no such failure: it
+    /// makes its row bad.
+    #[error("column {column:?}: its decoder {what}")]
+    Decoder {
+        /// The column's name.
+        column: String,
+        /// What the decoder did, as a phrase that follows its name.
+        what: String,
+    },
     /// A feed was to skip more rows than the inputs have. The inputs or the options are probably
     /// other ones than those of the feed whose rows were counted.
     #[error(

@@ -21,7 +21,7 @@
 //! | `plan` | from a [`Spec`] to what runs over each block |
 //! | `columns` | Parquet and Arrow files |
 //! | `spec` | what a user says of fields, columns, outputs and vocabularies |
-//! | `arrays` | decoders of pictures, for costly columns |
+//! | `arrays` | decoders of pictures and other bytes, for costly columns |
 //! | `operators` | what can be done to a column; a new operator is a file there |
 //! | `decode` | text and packed rows to blocks of columns |
 //! | `records` | record files: rows in groups with checksums |
@@ -63,6 +63,7 @@ mod pages {
     mod pipeline {}
 }
 
+pub use arrays::{DecodeChannel, DecodeFailure, DecodeUnit, Decoder, Decoders, decode_with};
 pub use batch::{Batch, Matrix, MatrixInfo};
 #[cfg(feature = "arrow")]
 pub use batch::{array_metadata, arrow_schema};
@@ -74,7 +75,7 @@ pub use feed::{Feed, FeedInput, FeedPosition, InputId, Waited};
 pub use flight::FlightServer;
 pub use format::{Format, Header, Separator, TextSettings};
 pub use input::Input;
-pub use operators::{Crop, Image, Operator, Value};
+pub use operators::{Crop, Decode, Image, Operator, Value};
 #[cfg(feature = "flight")]
 pub use options::FlightOptions;
 pub use options::{FeedOptions, RunOptions};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use std::path::PathBuf;
 
+use crate::arrays::Decoders;
 use crate::decode::Level;
 use crate::error::{Error, Result, refused};
 use crate::feed::InputId;
@@ -47,6 +48,9 @@ pub struct RunOptions {
     /// The folder below which the files of fields of kind [`File`](crate::FieldKind::File) lie.
     /// Default: none, which such fields refuse.
     pub root: Option<PathBuf>,
+    /// The decoders that columns name ([`Operator::Decode`](crate::Operator::Decode)). Default:
+    /// none.
+    pub decoders: Decoders,
     /// Whether to measure the time of each stage. A traced run takes a few percent longer. Default:
     /// false.
     pub trace: bool,
@@ -60,6 +64,7 @@ impl Default for RunOptions {
             format: Format::TSV,
             chunk_bytes: CHUNK_BYTES,
             root: None,
+            decoders: Decoders::default(),
             trace: false,
         }
     }

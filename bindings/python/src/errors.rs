@@ -72,12 +72,13 @@ fn in_names_of_python(text: String) -> String {
 
 /// Rust names of operators, kinds of fields and dtypes of outputs that occur in messages about a
 /// spec, each with its Python name.
-const SPEC_NAMES: [(&str, &str); 25] = [
+const SPEC_NAMES: [(&str, &str); 26] = [
     ("Bits32", "\"bits32\""),
     ("Blob", "\"blob\""),
     ("Bucketize", "bucketize"),
     ("Bytes", "\"bytes\""),
     ("Clip", "clip"),
+    ("Decode", "decode"),
     ("F32", "\"f32\""),
     ("File", "\"file\""),
     ("FillMissing", "fill_missing"),

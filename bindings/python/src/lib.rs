@@ -86,6 +86,8 @@ mod _embank {
     #[pymodule_export]
     use crate::pipeline::arrow::PyArrowBatch;
     #[pymodule_export]
+    use crate::pipeline::decoders::end_feeds_with_callables;
+    #[pymodule_export]
     use crate::pipeline::feed::PyFeed;
     #[pymodule_export]
     use crate::pipeline::parts::{PyPartPipeline, split_files};

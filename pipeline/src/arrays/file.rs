@@ -32,7 +32,7 @@ impl Root {
 
     /// Reads the file of the relative path `name` into `bytes`. The path may not leave the folder:
     /// it has no `..`, and no part of it is a symbolic link.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         name: &[u8],
         bytes: &mut Vec<u8>,

@@ -1,14 +1,18 @@
 //! Decoders of *costly columns*: each value is some bytes, and becomes an array of one shape.
 //!
-//! A picture takes a millisecond, where a number takes nanoseconds. So the array of a row is
-//! written into the batch at once, and the rows of a chunk are few ([`chunk_bytes`]). Arrays are
-//! made before all operators, because a value that can't be decoded makes its row bad.
+//! A picture takes a millisecond, where a number takes nanoseconds. So a decoder writes the arrays
+//! of a chunk into the memory of its batch ([`DecodeUnit`]), and the rows of a chunk are few
+//! ([`chunk_bytes`]). Arrays are made before all operators, because a value that can't be decoded
+//! makes its row bad.
 //!
 //! `file` finds the bytes that a field of paths names, and `picture` decodes JPEG and PNG.
+//! `decoder` is what a decoder has to do, and `unit` what it gets.
 
+mod decoder;
 mod file;
 #[cfg(feature = "images")]
 mod picture;
+mod unit;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +20,11 @@ use std::sync::Arc;
 use crate::error::{Result, refused};
 use crate::spec::Dtype;
 
+pub use decoder::{DecodeChannel, DecodeFailure, Decoder, Decoders, decode_with};
+pub use unit::DecodeUnit;
+
 pub(crate) use file::Root;
+pub(crate) use unit::Outcome;
 
 /// Largest number of bytes of a value that is decoded.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 20;
@@ -63,6 +71,30 @@ impl Image {
     }
 }
 
+/// How a decoder that the caller gives turns values into arrays.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decode {
+    /// The decoder's name in [`RunOptions::decoders`](crate::RunOptions::decoders).
+    pub decoder: String,
+    /// Shape of an array: 1 to 8 numbers, each 1 at least.
+    pub shape: Vec<usize>,
+    /// Type of an array's values: [`U8`](Dtype::U8), [`I32`](Dtype::I32), [`I64`](Dtype::I64) or
+    /// [`F32`](Dtype::F32).
+    pub dtype: Dtype,
+    /// What tells this decoder from earlier ones of its name. Default: empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+}
+
+/// How a column makes its arrays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ArrayMaker {
+    Image(Image),
+    /// The decoder of this name.
+    Named(String),
+}
+
 /// Where the bytes of a costly column's values are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -80,19 +112,18 @@ pub(crate) struct ArrayPlan {
     /// The index of the field that has the bytes, or their path.
     pub(crate) field: usize,
     pub(crate) place: Place,
-    pub(crate) image: Image,
+    pub(crate) maker: ArrayMaker,
+    pub(crate) dtype: Dtype,
+    /// Shape of a row's array.
+    pub(crate) shape: Vec<usize>,
     /// The index of the output that shows the arrays.
     pub(crate) output: usize,
 }
 
 impl ArrayPlan {
-    pub(crate) fn shape(&self) -> Vec<usize> {
-        self.image.shape().to_vec()
-    }
-
     /// Bytes of a row's array.
     pub(crate) fn bytes(&self) -> usize {
-        self.image.shape().iter().product::<usize>() * Dtype::U8.bytes()
+        self.shape.iter().product::<usize>() * self.dtype.bytes()
     }
 }
 
@@ -103,6 +134,14 @@ pub(crate) fn chunk_bytes(arrays: &[ArrayPlan], given: usize) -> usize {
         0 => given,
         row => given.min((CHUNK_ARRAY_BYTES / row).max(1) * ROW_BYTES),
     }
+}
+
+/// The reason why a value has no array.
+pub(crate) enum NoArray {
+    /// The row is bad. The text follows the field's name.
+    Bad(String),
+    /// The run can't go on.
+    Failed(crate::Error),
 }
 
 /// Opens the folder of the files that fields of these columns name. `None` if there is no such
@@ -124,81 +163,42 @@ pub(crate) fn root(arrays: &[ArrayPlan], folder: Option<&Path>) -> Result<Option
     Root::open(folder).map(|root| Some(Arc::new(root)))
 }
 
+/// Returns the decoder of each column.
+///
+/// # Errors
+/// [`Error::Spec`](crate::Error::Spec) if `given` lacks a decoder, or has one that no column names.
+pub(crate) fn decoders(arrays: &[ArrayPlan], given: &Decoders) -> Result<Vec<Arc<dyn Decoder>>> {
+    let is_used = |name: &str| {
+        let mut makers = arrays.iter().map(|array| &array.maker);
+        makers.any(|maker| matches!(maker, ArrayMaker::Named(used) if used == name))
+    };
+    if let Some(unused) = given.names().find(|name| !is_used(name)) {
+        return refused(format!("it was given a decoder {unused:?}, which no column names"));
+    }
+    let of = |array: &ArrayPlan| -> Result<Arc<dyn Decoder>> {
+        match &array.maker {
+            #[cfg(feature = "images")]
+            ArrayMaker::Image(image) => Ok(Arc::new(picture::ImageDecoder(*image))),
+            #[cfg(not(feature = "images"))]
+            ArrayMaker::Image(_) => unreachable!("the operator is refused"),
+            ArrayMaker::Named(name) => given.get(name).map(Arc::clone).map_or_else(
+                || {
+                    refused(format!(
+                        "column {:?} decodes with {name:?}, and it was given no decoder of this name; \
+                         decoders are given in Rust and Python",
+                        array.column
+                    ))
+                },
+                Ok,
+            ),
+        }
+    };
+    arrays.iter().map(of).collect()
+}
+
 /// Returns the rows of a chunk with values to decode, of columns or members, that has
 /// `chunk_bytes` bytes.
 #[cfg(feature = "parquet")]
 pub(crate) fn chunk_rows(chunk_bytes: usize) -> usize {
     (chunk_bytes / ROW_BYTES).max(1)
-}
-
-/// Decodes values, one after the other, in one thread.
-pub(crate) struct ArrayDecoder {
-    #[cfg(feature = "images")]
-    picture: picture::PictureDecoder,
-    /// The bytes of a file.
-    bytes: Vec<u8>,
-}
-
-/// The reason why a value has no array.
-pub(crate) enum NoArray {
-    /// The row is bad. The text follows the field's name.
-    Bad(String),
-    /// The run can't go on.
-    Failed(crate::Error),
-}
-
-impl std::fmt::Debug for ArrayDecoder {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("ArrayDecoder").finish_non_exhaustive()
-    }
-}
-
-impl ArrayDecoder {
-    pub(crate) fn new() -> Self {
-        Self {
-            #[cfg(feature = "images")]
-            picture: picture::PictureDecoder::default(),
-            bytes: Vec::new(),
-        }
-    }
-
-    /// Decodes `value`, or the file of this path below `root`, into `array`.
-    pub(crate) fn decode(
-        &mut self,
-        plan: &ArrayPlan,
-        value: &[u8],
-        root: Option<&Root>,
-        array: &mut [u8],
-    ) -> std::result::Result<(), NoArray> {
-        let mut file = std::mem::take(&mut self.bytes);
-        let bytes = match (plan.place, root) {
-            (Place::Bytes(_), _) => Ok(value),
-            (Place::File(_), Some(root)) => root.read(value, &mut file).map(|()| &*file),
-            (Place::File(_), None) => unreachable!("such a pipeline is refused"),
-        };
-        let decoded =
-            bytes.and_then(|bytes| self.decode_bytes(plan, bytes, array).map_err(NoArray::Bad));
-        self.bytes = file;
-        decoded
-    }
-
-    #[cfg(feature = "images")]
-    fn decode_bytes(
-        &mut self,
-        plan: &ArrayPlan,
-        bytes: &[u8],
-        array: &mut [u8],
-    ) -> std::result::Result<(), String> {
-        self.picture.decode(&plan.image, bytes, array)
-    }
-
-    #[cfg(not(feature = "images"))]
-    fn decode_bytes(
-        &mut self,
-        _: &ArrayPlan,
-        _: &[u8],
-        _: &mut [u8],
-    ) -> std::result::Result<(), String> {
-        unreachable!("the operator is refused")
-    }
 }

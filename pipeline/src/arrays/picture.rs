@@ -20,6 +20,8 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::Image;
+use super::decoder::{DecodeChannel, DecodeFailure, Decoder, InThread};
+use crate::spec::Dtype;
 
 /// Largest number of pixels of a picture.
 const PIXELS_MAX: u64 = 64 << 20;
@@ -41,9 +43,23 @@ struct Rgb {
     pixels: Vec<u8>,
 }
 
+/// The decoder of [`Operator::Image`](crate::Operator::Image), which the threads of a run are
+/// themselves.
+#[derive(Debug)]
+pub(super) struct ImageDecoder(pub(super) Image);
+
+impl Decoder for ImageDecoder {
+    fn open(&self, _: &[usize], _: Dtype) -> Result<Box<dyn DecodeChannel>, DecodeFailure> {
+        let image = self.0;
+        let mut pictures = PictureDecoder::default();
+        let decode = move |bytes: &[u8], array: &mut [u8]| pictures.decode(&image, bytes, array);
+        Ok(Box::new(InThread::new(decode)))
+    }
+}
+
 /// Decodes pictures one after the other.
 #[derive(Debug, Default)]
-pub(super) struct PictureDecoder {
+struct PictureDecoder {
     decoded: Rgb,
     turned: Rgb,
     /// The bytes of a PNG before they become an `Rgb`.
@@ -56,12 +72,7 @@ impl PictureDecoder {
     ///
     /// # Errors
     /// The reason why the bytes are no such picture. The text follows the name of the field.
-    pub(super) fn decode(
-        &mut self,
-        image: &Image,
-        bytes: &[u8],
-        array: &mut [u8],
-    ) -> Result<(), String> {
+    fn decode(&mut self, image: &Image, bytes: &[u8], array: &mut [u8]) -> Result<(), String> {
         // Unwind safe: after an error, nothing is read of what the decoders have left.
         let decoded = catch_unwind(AssertUnwindSafe(|| self.decode_guarded(image, bytes, array)));
         decoded.unwrap_or_else(|_| {

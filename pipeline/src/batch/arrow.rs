@@ -22,8 +22,8 @@ const FIXED_SHAPE_TENSOR: &str = "arrow.fixed_shape_tensor";
 /// Returns the Arrow schema of batches with these outputs. Each output is a column of lists without
 /// nulls. A list is one row of the output's matrix, so it has as many values as the matrix has
 /// columns. The metadata `embank.columns` is a JSON list of the names of the matrix's columns. An
-/// output of pictures has Arrow's extension type `arrow.fixed_shape_tensor`, whose metadata has the
-/// shape.
+/// output of arrays of several dimensions has Arrow's extension type `arrow.fixed_shape_tensor`,
+/// whose metadata has the shape.
 ///
 /// # Examples
 /// ```

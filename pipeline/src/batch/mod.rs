@@ -19,11 +19,11 @@ pub use arrow::{array_metadata, arrow_schema};
 pub struct MatrixInfo {
     /// The output's name.
     pub name: String,
-    /// Names of the matrix's columns, from left to right. An output of pictures has one.
+    /// Names of the matrix's columns, from left to right. An output of arrays has one.
     pub columns: Vec<String>,
     /// Type of the values.
     pub dtype: Dtype,
-    /// Shape of a row: the number of columns, or height, width and channels of a picture.
+    /// Shape of a row: the number of columns, or the shape of an array.
     pub shape: Vec<usize>,
 }
 
@@ -41,6 +41,11 @@ impl MatrixInfo {
     #[must_use]
     pub fn row_values(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// True if a row is more than a value of each column: an array of one column.
+    pub(crate) fn is_of_arrays(&self) -> bool {
+        self.shape != [self.columns.len()]
     }
 }
 
@@ -106,13 +111,7 @@ impl Batch {
     pub(crate) fn reserve(&mut self, rows: usize) {
         self.rows = 0;
         for (info, values) in self.infos.iter().zip(&mut self.matrices) {
-            let wanted = rows * info.row_values();
-            match values {
-                Values::Bytes(values) if values.len() < wanted => values.resize(wanted, 0),
-                Values::Words(values) if values.len() < wanted => values.resize(wanted, 0),
-                Values::Wides(values) if values.len() < wanted => values.resize(wanted, 0),
-                Values::Bytes(_) | Values::Words(_) | Values::Wides(_) => {}
-            }
+            values.grow(rows * info.row_values());
         }
     }
 
@@ -337,6 +336,35 @@ impl Batch {
 }
 
 impl Values {
+    /// Makes room for `count` values at least. New values are 0.
+    pub(crate) fn grow(&mut self, count: usize) {
+        match self {
+            Self::Bytes(values) if values.len() < count => values.resize(count, 0),
+            Self::Words(values) if values.len() < count => values.resize(count, 0),
+            Self::Wides(values) if values.len() < count => values.resize(count, 0),
+            Self::Bytes(_) | Self::Words(_) | Self::Wides(_) => {}
+        }
+    }
+
+    /// Returns the values and leaves none in their place.
+    pub(crate) fn take(&mut self) -> Self {
+        let none = match self {
+            Self::Bytes(_) => Self::Bytes(Vec::new()),
+            Self::Words(_) => Self::Words(Vec::new()),
+            Self::Wides(_) => Self::Wides(Vec::new()),
+        };
+        std::mem::replace(self, none)
+    }
+
+    /// The values as bytes, in the machine's byte order.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Bytes(values) => values,
+            Self::Words(values) => bytemuck::cast_slice_mut(values),
+            Self::Wides(values) => bytemuck::cast_slice_mut(values),
+        }
+    }
+
     pub(crate) fn reserve(&mut self, values: usize) {
         match self {
             Self::Bytes(own) => own.reserve_exact(values),

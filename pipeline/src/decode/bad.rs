@@ -38,6 +38,20 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// The place of an array's fault, which [`fill_in`](Self::fill_in) puts in.
+    pub(crate) fn no_array() -> Self {
+        Self::Array { field: 0, name: Vec::new(), why: String::new() }
+    }
+
+    /// Replaces the fault, and keeps the row's name.
+    pub(crate) fn fill_in(&mut self, fault: Self) {
+        match self {
+            #[cfg(feature = "parquet")]
+            Self::OfRow { fault: inner, .. } => **inner = fault,
+            unnamed => *unnamed = fault,
+        }
+    }
+
     /// Adds the name of the row.
     #[cfg(feature = "parquet")]
     pub(crate) fn of_row(&mut self, name: &str) {

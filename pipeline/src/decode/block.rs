@@ -1,5 +1,8 @@
 //! Decoded rows, as columns of a block that fits in the processor's cache.
 
+use super::field::FieldKind;
+use super::layout::{Layout, Target};
+
 /// Largest number of rows of a block. With 40 columns of 32 bits, a block of this length takes 160
 /// KiB, which fits in the second-level cache together with the text. It is a multiple of the number
 /// of rows that a kernel converts together.
@@ -68,6 +71,10 @@ impl ByteColumn {
 
     /// Keeps the rows whose entry in `kept` is true, in their order.
     fn retain(&mut self, kept: &[bool]) {
+        if self.ends.is_empty() {
+            // Only arrays were made of the strings, and they are not needed any more.
+            return;
+        }
         let all = std::mem::take(self);
         for (row, _) in kept.iter().enumerate().filter(|(_, kept)| **kept) {
             self.push(all.get(row));
@@ -108,6 +115,17 @@ impl Block {
         self.rows = 0;
         self.read_before.clear();
         self.bytes.iter_mut().for_each(ByteColumn::clear);
+    }
+
+    /// Gives the memory of all blobs back. Nothing may read them any more.
+    pub(crate) fn drop_blobs(&mut self, layout: &Layout) {
+        for field in 0..layout.fields() {
+            if layout.kind(field) == Some(FieldKind::Blob)
+                && let Some(Target { slot: Slot::Bytes(column), .. }) = layout.target(field)
+            {
+                self.bytes[column] = ByteColumn::default();
+            }
+        }
     }
 
     /// The line in the chunk of a row.

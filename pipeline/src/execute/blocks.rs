@@ -5,16 +5,11 @@ use std::sync::Arc;
 use super::setup::Setup;
 use super::work::Work;
 use super::write_out::write_out;
-use crate::arrays::{ArrayDecoder, NoArray, Place};
-use crate::batch::Values;
-use crate::decode::{BLOCK_ROWS, BadRow, Block, Fault, Slot};
+use crate::decode::{BLOCK_ROWS, BadRow, Block, Slot};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::trace::{Stage, Stopwatch};
 use crate::vocabulary::{BankLookUp, RunIds, RunNumbering, UnseenList, ValueCounts};
-
-/// Bytes of a path that a report shows.
-const NAME_BYTES_MAX: usize = 200;
 
 /// A thread's block, with scratch space for look-ups.
 pub(super) struct Blocks<'a, 'i> {
@@ -27,11 +22,6 @@ pub(super) struct Blocks<'a, 'i> {
     /// Scratch space for look-ups in tables.
     found: Box<[u32; BLOCK_ROWS]>,
     bank: BankLookUp,
-    arrays: ArrayDecoder,
-    /// The array of a row that no batch gets, in a run that only counts.
-    uncounted: Vec<u8>,
-    /// For each row of a block true if all its arrays could be made.
-    kept: Vec<bool>,
     /// Counts for each vocabulary. `None` for a vocabulary whose values this run does not count in
     /// memory.
     pub(super) counts: Vec<Option<ValueCounts>>,
@@ -52,9 +42,6 @@ impl<'a, 'i> Blocks<'a, 'i> {
             bad: Vec::new(),
             found: Box::new([0; BLOCK_ROWS]),
             bank: BankLookUp::default(),
-            arrays: ArrayDecoder::new(),
-            uncounted: Vec::new(),
-            kept: Vec::new(),
             counts: counts.collect::<Result<_>>()?,
         })
     }
@@ -68,66 +55,6 @@ impl<'a, 'i> Blocks<'a, 'i> {
     /// Reserves space in the batch for the rows of a chunk.
     pub(super) fn reserve(&self, rows: usize, done: &mut Work) {
         done.batch.reserve(if self.setup.generates { 0 } else { rows });
-    }
-
-    /// Makes the arrays of the block's rows, in the batch. Rows with a value that can't be decoded
-    /// go to `bad`, and leave the block. `lines_of` returns the number of lines of a row at a line.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if a file can't be read.
-    pub(super) fn make_arrays(
-        &mut self,
-        done: &mut Work,
-        lines_of: impl Fn(usize) -> usize,
-    ) -> Result<()> {
-        let Self { setup, plan, block, bad, arrays, uncounted, kept, .. } = self;
-        if plan.arrays.is_empty() {
-            return Ok(());
-        }
-        kept.clear();
-        let mut next = done.batch.rows;
-        for row in 0..block.rows {
-            let mut fault = None;
-            for array in &plan.arrays {
-                let Values::Bytes(values) = &mut done.batch.matrices[array.output] else {
-                    unreachable!("pictures are bytes")
-                };
-                let bytes = array.bytes();
-                let into = if setup.generates {
-                    // The rows count as they would with a batch, so bad ones must be known.
-                    uncounted.resize(bytes, 0);
-                    &mut uncounted[..]
-                } else {
-                    &mut values[next * bytes..][..bytes]
-                };
-                let (Place::Bytes(column) | Place::File(column)) = array.place;
-                let value = block.bytes[column].get(row);
-                match arrays.decode(array, value, setup.root, into) {
-                    Ok(()) => {}
-                    Err(NoArray::Failed(error)) => return Err(error),
-                    Err(NoArray::Bad(why)) => {
-                        let name = match array.place {
-                            Place::File(_) => value[..value.len().min(NAME_BYTES_MAX)].to_vec(),
-                            Place::Bytes(_) => Vec::new(),
-                        };
-                        fault = Some(Fault::Array { field: array.field, name, why });
-                        break;
-                    }
-                }
-            }
-            kept.push(fault.is_none());
-            match fault {
-                None => next += 1,
-                Some(fault) => {
-                    let line = block.line(row);
-                    bad.push(BadRow { line, lines: lines_of(line), fault });
-                }
-            }
-        }
-        if kept.contains(&false) {
-            block.retain(kept);
-        }
-        Ok(())
     }
 
     /// Runs all steps that come after decoding.

@@ -9,14 +9,15 @@
 //! threads, and nothing is merged afterwards.
 //!
 //! [`mod@run`] starts the threads. Each thread is a [`worker`]. It reads a chunk into blocks
-//! ([`rows`]) and turns each block into rows of a batch ([`blocks`], [`write_out`]). [`commit`] and
-//! [`number`] commit a chunk.
+//! ([`rows`]) and turns each block into rows of a batch ([`blocks`], [`write_out`]). Decoders make
+//! arrays in between ([`offload`]). [`commit`] and [`number`] commit a chunk.
 
 mod blocks;
 mod commit;
 mod concatenate;
 mod consumer;
 mod number;
+mod offload;
 mod order;
 mod report;
 mod rows;

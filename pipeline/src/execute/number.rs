@@ -258,7 +258,7 @@ fn show(batch: &mut Batch, shown: &[Shown], row: u32, id: u64) {
         match &mut batch.matrices[output] {
             Values::Words(values) => values[at] = id as u32,
             Values::Wides(values) => values[at] = id,
-            Values::Bytes(_) => unreachable!("pictures are no ids"),
+            Values::Bytes(_) => unreachable!("arrays are no ids"),
         }
     }
 }

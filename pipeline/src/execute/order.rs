@@ -66,6 +66,19 @@ impl<T> Order<T> {
         !buffer.ended
     }
 
+    /// As [`begin`](Self::begin), but does not wait. `None` if chunk `number` may not begin yet.
+    pub(crate) fn try_begin(&self, number: u64) -> Option<bool> {
+        let buffer = self.buffer.lock();
+        if buffer.ended {
+            return Some(false);
+        }
+        (number < buffer.next + self.window).then_some(true)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.buffer.lock().ended
+    }
+
     /// Wakes the threads that wait to begin, if half of the window is free.
     fn wake(&self, buffer: &mut ReorderBuffer<T>) {
         // No sleeper is forgotten: all chunks before `nearest_asleep` are being worked on, so their

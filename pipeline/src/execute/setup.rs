@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::arrays::Root;
+use crate::arrays::{Decoder, Root};
 use crate::batch::MatrixInfo;
 use crate::format::Format;
 use crate::input::Chunks;
@@ -19,6 +19,8 @@ pub(crate) struct Setup<'a, 'i> {
     pub(crate) options: &'a RunOptions,
     /// The folder of the files that fields name, if there is such a field.
     pub(crate) root: Option<&'a Root>,
+    /// The decoder of each column of arrays.
+    pub(crate) decoders: &'a [Arc<dyn Decoder>],
     pub(crate) infos: &'a Arc<[MatrixInfo]>,
     /// How this run sees each vocabulary.
     pub(crate) numberings: &'a [RunNumbering],

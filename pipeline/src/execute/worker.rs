@@ -6,10 +6,12 @@ use embank::locks::Mutex;
 
 use super::blocks::Blocks;
 use super::commit::Committer;
+use super::offload::{Offload, OpenChunk};
 use super::order::Order;
-use super::rows::RowReader;
+use super::rows::{ChunkReader, RowReader};
 use super::setup::Setup;
 use super::work::Work;
+use crate::decode::{BadRow, Fault};
 use crate::error::Result;
 use crate::input::Claim;
 use crate::plan::Plan;
@@ -27,6 +29,23 @@ pub(super) struct Shared<'a, 'i, 'c> {
     /// Measures when threads read, if the run is traced.
     pub(super) reading: ReadBusy,
     pub(super) committer: Mutex<Committer<'c>>,
+}
+
+impl<'i> Shared<'_, 'i, '_> {
+    /// Returns work for a chunk, from committed work if there is some.
+    fn work(&self) -> Work {
+        self.pool.lock().pop().unwrap_or_else(|| Work::new(self.setup))
+    }
+
+    /// Hands a chunk over to its commit.
+    fn finish(&self, claim: Claim<'i>, outcome: Result<Work>) {
+        self.order.finish(claim.sequence, (claim, outcome), |(claim, outcome)| {
+            let committed = self.committer.lock().commit(self.setup, &claim, outcome);
+            let goes_on = committed.is_some();
+            self.pool.lock().extend(committed);
+            goes_on
+        });
+    }
 }
 
 /// Ends the run when it is dropped, so that the other threads do not wait for this thread. A panic
@@ -52,19 +71,21 @@ pub(super) fn work<'i>(shared: &Shared<'_, 'i, '_>) {
             return;
         }
     };
-    while let Some(mut claim) = worker.claim() {
-        let number = claim.sequence;
-        if !shared.order.begin(number) {
-            break;
+    if setup.decoders.is_empty() {
+        while let Some(mut claim) = worker.claim() {
+            if !shared.order.begin(claim.sequence) {
+                break;
+            }
+            let mut done = shared.work();
+            let outcome = worker.transform(&mut claim, &mut done).map(|()| done);
+            shared.finish(claim, outcome);
         }
-        let mut done = shared.pool.lock().pop().unwrap_or_else(|| Work::new(setup));
-        let outcome = worker.transform(&mut claim, &mut done).map(|()| done);
-        shared.order.finish(number, (claim, outcome), |(claim, outcome)| {
-            let committed = shared.committer.lock().commit(setup, &claim, outcome);
-            let goes_on = committed.is_some();
-            shared.pool.lock().extend(committed);
-            goes_on
-        });
+    } else {
+        let worked = Offload::new(setup).and_then(|offload| worker.work_offloaded(shared, offload));
+        if let Err(error) = worked {
+            shared.committer.lock().failure.get_or_insert(error);
+            return;
+        }
     }
     shared.committer.lock().stopwatch.add(&worker.stopwatch);
     if setup.generates {
@@ -114,6 +135,21 @@ impl<'a, 'i> Worker<'a, 'i> {
 
     /// Does all work on a chunk that does not depend on earlier chunks.
     fn transform(&mut self, claim: &mut Claim<'i>, done: &mut Work) -> Result<()> {
+        self.read(claim, done, |blocks, done, stopwatch, _| blocks.finish(done, stopwatch))
+    }
+
+    /// Reads the rows of a chunk, and calls `each` for each block of them.
+    fn read(
+        &mut self,
+        claim: &mut Claim<'i>,
+        done: &mut Work,
+        mut each: impl FnMut(
+            &mut Blocks<'a, 'i>,
+            &mut Work,
+            &mut Stopwatch,
+            &ChunkReader<'_>,
+        ) -> Result<()>,
+    ) -> Result<()> {
         self.change_plan(&claim.plan);
         self.stopwatch.start();
         let reading = self.stopwatch.is_on().then(|| self.reading.begin());
@@ -127,13 +163,115 @@ impl<'a, 'i> Worker<'a, 'i> {
         self.blocks.reserve(reader.rows, done);
         while reader.next(&mut self.blocks.block, &mut self.blocks.bad) {
             self.stopwatch.lap(Stage::Decode);
-            self.blocks.make_arrays(done, |line| reader.lines_of(line))?;
-            self.stopwatch.lap(Stage::Array);
             done.bad.add_block(&mut self.blocks.bad, |bad| reader.place(bad));
-            self.blocks.finish(done, &mut self.stopwatch)?;
+            each(&mut self.blocks, done, &mut self.stopwatch, &reader)?;
         }
         done.bad.shift(claim.begin.lines);
         done.lines = claim.begin.lines + reader.lines;
         Ok(())
+    }
+
+    /// Reads the rows of a chunk, and submits the values of its arrays.
+    fn begin_offloaded(
+        &mut self,
+        shared: &Shared<'_, 'i, '_>,
+        offload: &mut Offload<'i>,
+        mut claim: Claim<'i>,
+    ) {
+        let mut done = shared.work();
+        let mut blocks = Vec::new();
+        let mut places = Vec::new();
+        let read = self.read(&mut claim, &mut done, |reading, _, _, reader| {
+            let fresh = reading.plan.block();
+            let block = std::mem::replace(&mut reading.block, fresh);
+            places.extend((0..block.rows).map(|row| {
+                let line = block.line(row);
+                let mut place =
+                    BadRow { line, lines: reader.lines_of(line), fault: Fault::no_array() };
+                reader.place(&mut place);
+                place
+            }));
+            blocks.push(block);
+            Ok(())
+        });
+        if let Err(error) = read {
+            return shared.finish(claim, Err(error));
+        }
+        places.iter_mut().for_each(|place| place.line += claim.begin.lines);
+        self.stopwatch.start();
+        offload.submit(self.setup, OpenChunk::new(claim, done, blocks, places));
+        self.stopwatch.lap(Stage::Array);
+    }
+
+    /// Runs the steps that come after the arrays, and hands the chunk over to its commit.
+    fn complete(&mut self, shared: &Shared<'_, 'i, '_>, chunk: OpenChunk<'i>) {
+        let (claim, done) = chunk.into_parts();
+        let outcome = done.and_then(|(mut done, blocks)| {
+            self.change_plan(&claim.plan);
+            self.stopwatch.start();
+            for block in blocks {
+                self.blocks.block = block;
+                self.blocks.finish(&mut done, &mut self.stopwatch)?;
+            }
+            Ok(done)
+        });
+        shared.finish(claim, outcome);
+    }
+
+    /// Works on chunks with arrays until no chunk is left or the run has ended.
+    ///
+    /// # Errors
+    /// [`Error::Decoder`](crate::Error::Decoder) if no chunk is open to which the failure belongs.
+    fn work_offloaded(
+        &mut self,
+        shared: &Shared<'_, 'i, '_>,
+        mut offload: Offload<'i>,
+    ) -> Result<()> {
+        let mut held = None;
+        let mut has_more = true;
+        // The loop ends: each round claims or begins a chunk, or waits for the oldest open chunk,
+        // for a limited time. The input has a limited number of chunks.
+        while !shared.order.has_ended() {
+            if held.is_none() && has_more && offload.has_free_units() {
+                held = self.claim();
+                has_more = held.is_some();
+            }
+            let begins = match &held {
+                None => None,
+                Some(claim) if offload.is_empty() => Some(shared.order.begin(claim.sequence)),
+                Some(claim) => shared.order.try_begin(claim.sequence),
+            };
+            let taken_back = match (begins, held.take()) {
+                (Some(false), _) => return Ok(()),
+                (Some(true), Some(claim)) => {
+                    self.begin_offloaded(shared, &mut offload, claim);
+                    self.timed(|| offload.drain())
+                }
+                (_, None) if offload.is_empty() => return Ok(()),
+                (_, claim) => {
+                    held = claim;
+                    let setup = self.setup;
+                    self.timed(|| offload.wait(setup, || shared.order.has_ended()))
+                }
+            };
+            if let Err(error) = taken_back {
+                // The failure ends the run at the oldest chunk, before the other chunks count.
+                let Some(oldest) = offload.into_oldest() else { return Err(error) };
+                shared.finish(oldest, Err(error));
+                return Ok(());
+            }
+            while let Some(chunk) = offload.take_complete() {
+                self.complete(shared, chunk);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the time of `call` as that of making arrays.
+    fn timed(&mut self, call: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.stopwatch.start();
+        let called = call();
+        self.stopwatch.lap(Stage::Array);
+        called
     }
 }

@@ -10,6 +10,7 @@ pub(super) fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Ba
     let rows = block.rows;
     for (output, values) in plan.outputs.iter().zip(&mut batch.matrices) {
         match (&output.from, values) {
+            (OutputFrom::Array(_), _) => {}
             (OutputFrom::Words(columns), Values::Words(into)) => {
                 let width = columns.len();
                 let into = &mut into[batch.rows * width..][..rows * width];
@@ -23,7 +24,6 @@ pub(super) fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Ba
                     widen(block, column, &mut into[place.min(rows * width)..], width);
                 }
             }
-            (OutputFrom::Array(_), Values::Bytes(_)) => {}
             _ => unreachable!("a matrix is as wide as its plan says"),
         }
     }

@@ -193,6 +193,12 @@ impl<'a> Chunks<'a> {
         self.at.lock().bytes_before
     }
 
+    /// True if the caller has stopped the run.
+    pub(crate) fn is_stopped(&self) -> bool {
+        // Relaxed: it does not matter which check is the first to see the flag.
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// Columns that Parquet and Arrow files lack.
     pub(crate) fn missing_columns(&self) -> MissingColumns {
         self.missing_columns.lock().clone()

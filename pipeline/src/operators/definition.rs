@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Blob,
     /// Paths of files with such bytes.
     File,
-    /// Arrays of bytes, which a costly column has made.
+    /// Arrays, which a costly column has made.
     Array,
     /// Ids of a vocabulary. They have 32 bits if the range of the vocabulary's values is known,
     /// otherwise 64.
@@ -38,7 +38,7 @@ impl fmt::Display for Kind {
             Self::Bytes => "text",
             Self::Blob => "blobs",
             Self::File => "paths of files",
-            Self::Array => "pictures",
+            Self::Array => "arrays",
             Self::Id => "ids of a vocabulary",
         })
     }
@@ -74,6 +74,8 @@ pub(crate) struct Place<'a> {
     pub(crate) column: &'a str,
     /// True if no operator except `FillMissing` comes before this one.
     pub(crate) is_first: bool,
+    /// True if the operator is the column's only one.
+    pub(crate) is_alone: bool,
     /// The state of the column after the operators before this one.
     pub(crate) flow: Flow,
 }

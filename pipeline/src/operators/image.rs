@@ -2,9 +2,10 @@
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
-use crate::arrays::{self, ArrayPlan, Crop, Image};
+use crate::arrays::{self, ArrayMaker, ArrayPlan, Crop, Image};
 use crate::decode::Slot;
 use crate::error::{Result, refused};
+use crate::spec::Dtype;
 
 /// Largest height and width of an array.
 const SIDE_MAX: u32 = 1 << 14;
@@ -27,11 +28,15 @@ impl Definition for DecodeImage {
             return refused("this program was built without pictures (feature `images`)");
         }
         check(place.column, image)?;
-        let column = place.column.to_owned();
-        // The planner puts the output in.
-        let array = ArrayPlan { column, field: place.flow.field, place: from, image, output: 0 };
-        program.arrays.push(array);
-        Ok(Flow::new(Kind::Array, Slot::Array(program.arrays.len() - 1)))
+        Ok(program.push_array(ArrayPlan {
+            column: place.column.to_owned(),
+            field: place.flow.field,
+            place: from,
+            maker: ArrayMaker::Image(image),
+            dtype: Dtype::U8,
+            shape: image.shape().to_vec(),
+            output: 0,
+        }))
     }
 }
 

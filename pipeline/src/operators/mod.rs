@@ -14,6 +14,7 @@
 
 mod bucketize;
 mod clip;
+mod decode;
 mod definition;
 mod fill_missing;
 mod float;
@@ -27,7 +28,7 @@ mod vocabulary;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::arrays::{Crop, Image};
+pub use crate::arrays::{Crop, Decode, Image};
 pub use fill_missing::Value;
 
 pub(crate) use definition::{Definition, Flow, Kind, Place};
@@ -83,6 +84,13 @@ pub enum Operator {
     /// [`U8`](crate::Dtype::U8) shows the column. A picture that can't be decoded makes its row
     /// bad.
     Image(Image),
+    /// Turns bytes into an array by a [`Decoder`](crate::Decoder) that the caller gives
+    /// ([`RunOptions::decoders`](crate::RunOptions::decoders)). For a field of kind
+    /// [`Bytes`](crate::FieldKind::Bytes), [`Blob`](crate::FieldKind::Blob) or
+    /// [`File`](crate::FieldKind::File), as the column's only operator. A missing value is decoded
+    /// as no bytes. An output of the decoder's dtype shows the column. A value that can't be
+    /// decoded makes its row bad.
+    Decode(Decode),
 }
 
 impl Operator {
@@ -100,6 +108,7 @@ impl Operator {
             Self::Bucketize(boundaries) => Box::new(bucketize::Bucketize(boundaries)),
             Self::Float => Box::new(float::Float),
             Self::Image(image) => Box::new(image::DecodeImage(*image)),
+            Self::Decode(decode) => Box::new(decode.clone()),
         }
     }
 }

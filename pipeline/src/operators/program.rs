@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use super::definition::{Flow, Kind};
 use crate::arrays::ArrayPlan;
 use crate::decode::{Block, ColumnCounts, Level, Slot};
 
@@ -117,6 +118,12 @@ impl Program {
         run: impl Fn(Level, &mut Block) + Send + Sync + 'static,
     ) {
         self.kernels.push(Kernel { of, run: Box::new(run) });
+    }
+
+    /// Adds a column of arrays. The planner puts its output in.
+    pub(crate) fn push_array(&mut self, array: ArrayPlan) -> Flow {
+        self.arrays.push(array);
+        Flow::new(Kind::Array, Slot::Array(self.arrays.len() - 1))
     }
 
     /// Adds a 32-bit column to the blocks.

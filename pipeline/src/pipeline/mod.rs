@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 
 use embank::locks::Mutex;
 
-use crate::arrays::{self, Root};
+use crate::arrays::{self, Decoder, Root};
 use crate::batch::MatrixInfo;
 use crate::error::{Error, Result};
 use crate::execute::{BadRowLimit, RunReport};
@@ -52,6 +52,8 @@ pub struct Pipeline {
     options: RunOptions,
     /// The folder of the files that fields name.
     root: Option<Arc<Root>>,
+    /// The decoder of each column of arrays.
+    decoders: Arc<[Arc<dyn Decoder>]>,
     bad_rows: BadRowLimit,
     infos: Arc<[MatrixInfo]>,
     /// The vocabularies. Evaluations share them, and read them when one of their runs begins. At
@@ -141,6 +143,7 @@ impl Pipeline {
         let plans = Arc::new(Plans::new(spec, options.format, has_bank)?);
         let plan = Arc::clone(plans.own());
         let root = arrays::root(&plan.arrays, options.root.as_deref())?;
+        let decoders = arrays::decoders(&plan.arrays, &options.decoders)?.into();
         let numberings = plan.vocabularies.iter().map(|vocabulary| {
             let scratch = scratch.filter(|_| !vocabulary.is_of_known_range());
             open(vocabulary, bank.or(scratch))
@@ -159,6 +162,7 @@ impl Pipeline {
             plans,
             options: options.clone(),
             root,
+            decoders,
             bad_rows: BadRowLimit { policy: spec.bad_rows, share_max: spec.bad_rows_max },
             infos,
             numberings: Arc::new(Mutex::new(numberings)),
@@ -220,6 +224,7 @@ impl Pipeline {
             plan: Arc::clone(&self.plan),
             options: self.options.clone(),
             root: self.root.clone(),
+            decoders: Arc::clone(&self.decoders),
             bad_rows: self.bad_rows,
             infos: Arc::clone(&self.infos),
             numberings: Arc::clone(&self.numberings),

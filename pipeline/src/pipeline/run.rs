@@ -102,6 +102,7 @@ impl Pipeline {
             format: plans.format(),
             options: &self.options,
             root: self.root.as_deref(),
+            decoders: &self.decoders,
             infos: &self.infos,
             numberings: &numberings,
             generates,

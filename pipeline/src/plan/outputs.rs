@@ -28,7 +28,7 @@ pub(super) fn outputs(
                     output.name
                 ));
             };
-            if let Some(why) = why_not_shown(output.dtype, flow) {
+            if let Some(why) = why_not_shown(output.dtype, flow, program) {
                 return refused(format!(
                     "output {:?} can't show column {name:?} as {:?}: {why}",
                     output.name, output.dtype
@@ -48,7 +48,7 @@ pub(super) fn outputs(
         let shown: Vec<_> = (0..).zip(&outputs).filter(|(_, output)| shows(output)).collect();
         let [(output, _)] = *shown else {
             return refused(format!(
-                "column {:?} makes pictures, so one output must show it, and {} do",
+                "column {:?} makes arrays, so one output must show it, and {} do",
                 array.column,
                 shown.len()
             ));
@@ -59,18 +59,25 @@ pub(super) fn outputs(
 }
 
 /// The reason why a matrix of this type can't show the column. `None` if it can.
-fn why_not_shown(dtype: Dtype, flow: Flow) -> Option<&'static str> {
+fn why_not_shown(dtype: Dtype, flow: Flow, program: &Program) -> Option<&'static str> {
     if flow.missing.is_some() {
         return Some("it may be missing; give it FillMissing, or make its field required");
+    }
+    if let Slot::Array(array) = flow.slot {
+        return match program.arrays[array].dtype {
+            of if of == dtype => None,
+            Dtype::U8 => Some("its arrays are u8"),
+            Dtype::I32 => Some("its arrays are i32"),
+            Dtype::I64 => Some("its arrays are i64"),
+            Dtype::F32 | Dtype::Bits32 => Some("its arrays are f32"),
+        };
     }
     match (dtype, flow.kind) {
         (_, Kind::Bytes) => Some("it has text; Hash and Modulus make numbers of it"),
         (_, Kind::Blob | Kind::File) => {
-            Some("it has bytes to decode; Image makes pictures of them")
+            Some("it has bytes to decode; Image and Decode make arrays of them")
         }
-        (Dtype::U8, Kind::Array) => None,
-        (_, Kind::Array) => Some("it has pictures, which are u8"),
-        (Dtype::U8, _) => Some("it has no pictures"),
+        (Dtype::U8, _) => Some("it has no arrays"),
         (Dtype::F32, Kind::Id) => Some("ids of a vocabulary are no floats"),
         (Dtype::F32, Kind::I64 | Kind::U64) => Some("it has 64 bits; give it Float"),
         (Dtype::I32 | Dtype::I64, Kind::F32) => Some("it has floats"),
@@ -97,20 +104,24 @@ fn largest_id(dtype: Dtype) -> u64 {
 
 fn output_plan(output: &Output, columns: &[Flow], program: &mut Program) -> Result<OutputPlan> {
     let mut shape = vec![columns.len()];
-    let from = match output.dtype {
-        Dtype::U8 => {
-            let [Flow { slot: Slot::Array(array), .. }] = *columns else {
-                return refused(format!(
-                    "output {:?} has {} columns, and an output of u8 has one of pictures",
-                    output.name,
-                    columns.len()
-                ));
-            };
-            shape = program.arrays[array].shape();
+    let of_arrays = columns.iter().find_map(|flow| match flow.slot {
+        Slot::Array(array) => Some(array),
+        _ => None,
+    });
+    let from = match (of_arrays, output.dtype) {
+        (Some(array), _) if columns.len() == 1 => {
+            shape.clone_from(&program.arrays[array].shape);
             OutputFrom::Array(array)
         }
-        Dtype::I64 => OutputFrom::Wides(columns.iter().map(widened_slot).collect()),
-        dtype => {
+        (Some(_), _) | (None, Dtype::U8) => {
+            return refused(format!(
+                "output {:?} has {} columns, and an output of arrays has one",
+                output.name,
+                columns.len()
+            ));
+        }
+        (None, Dtype::I64) => OutputFrom::Wides(columns.iter().map(widened_slot).collect()),
+        (None, dtype) => {
             OutputFrom::Words(columns.iter().map(|flow| word(dtype, *flow, program)).collect())
         }
     };

@@ -71,9 +71,14 @@ fn through_operators(column: &Column, from: Flow, program: &mut Program) -> Resu
     let mut is_first = true;
     for operator in &column.operators {
         let definition = operator.definition();
-        if let Kind::Id | Kind::Array = flow.kind {
-            let last = if flow.kind == Kind::Id { "Vocabulary" } else { "Image" };
-            return refused(format!("column {name:?}: {last} must be its last operator"));
+        match flow.kind {
+            Kind::Id => {
+                return refused(format!("column {name:?}: Vocabulary must be its last operator"));
+            }
+            Kind::Array => {
+                return refused(format!("column {name:?}: no operator takes its arrays"));
+            }
+            _ => {}
         }
         if flow.missing.is_some() && !definition.takes_missing() {
             return refused(format!(
@@ -81,7 +86,8 @@ fn through_operators(column: &Column, from: Flow, program: &mut Program) -> Resu
                 definition.name()
             ));
         }
-        flow = definition.plan(Place { column: name, is_first, flow }, program)?;
+        let is_alone = column.operators.len() == 1;
+        flow = definition.plan(Place { column: name, is_first, is_alone, flow }, program)?;
         is_first &= matches!(operator, Operator::FillMissing(_));
     }
     Ok(flow)
@@ -97,7 +103,7 @@ fn crossed_slot(column: &Column, name: &str, flows: &HashMap<&str, Flow>) -> Res
         Some(flow) if flow.missing.is_some() => "which may be missing: give it FillMissing",
         Some(flow) if flow.kind == Kind::Bytes => "which has text: give it Hash",
         Some(Flow { kind: Kind::Blob | Kind::File | Kind::Array, .. }) => {
-            "which has pictures or other bytes to decode"
+            "which has arrays or bytes to decode"
         }
         Some(flow) => return Ok(flow.slot),
     };

@@ -218,8 +218,8 @@ fn check(format: FileFormat, info: &MatrixInfo) -> Result<()> {
     if format == FileFormat::Packed && info.dtype == Dtype::I64 {
         return refuse("packed rows have numbers of 32 bits; make it Bits32, or write npy".into());
     }
-    if info.dtype == Dtype::U8 && format != FileFormat::Npy {
-        return refuse("it has pictures, which only npy files take".into());
+    if (info.dtype == Dtype::U8 || info.is_of_arrays()) && format != FileFormat::Npy {
+        return refuse("it has arrays, which only npy files take".into());
     }
     if format == FileFormat::Parquet {
         if cfg!(not(feature = "parquet")) {

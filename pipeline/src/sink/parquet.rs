@@ -33,7 +33,7 @@ impl Table {
             Dtype::I32 => DataType::Int32,
             Dtype::I64 => DataType::Int64,
             Dtype::Bits32 => DataType::UInt32,
-            Dtype::U8 => unreachable!("pictures are refused"),
+            Dtype::U8 => unreachable!("arrays are refused"),
         };
         let field = |name: &String| Field::new(name, kind.clone(), false);
         let schema = Arc::new(Schema::new(info.columns.iter().map(field).collect::<Vec<_>>()));
@@ -56,7 +56,7 @@ impl Table {
                 }
                 Dtype::I32 => Arc::new(Int32Array::from(every(batch.i32(output), column, columns))),
                 Dtype::I64 => Arc::new(Int64Array::from(every(batch.i64(output), column, columns))),
-                Dtype::U8 => unreachable!("pictures are refused"),
+                Dtype::U8 => unreachable!("arrays are refused"),
                 Dtype::Bits32 => {
                     Arc::new(UInt32Array::from(every(batch.bits32(output), column, columns)))
                 }

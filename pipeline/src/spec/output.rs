@@ -15,8 +15,9 @@ pub enum Dtype {
     I64,
     /// The 32 bits of each value, unchanged, as in PIPER's packed rows.
     Bits32,
-    /// u8, for pictures. The output has one column, which
-    /// [`Operator::Image`](crate::Operator::Image) makes.
+    /// u8, for arrays. The output has one column, which
+    /// [`Operator::Image`](crate::Operator::Image) or
+    /// [`Operator::Decode`](crate::Operator::Decode) makes.
     U8,
 }
 

@@ -58,7 +58,7 @@ impl BankLookUp {
                 self.offsets.extend_from_slice(&column.ends[..rows]);
                 ByteValues::new(&self.offsets, &column.bytes)?.into()
             }
-            Slot::Array(_) => unreachable!("a vocabulary has no pictures"),
+            Slot::Array(_) => unreachable!("a vocabulary has no arrays"),
         };
         vocabulary.ids(values, &mut self.ids)?;
         for (place, id) in self.ids.iter_mut().enumerate() {

@@ -34,9 +34,9 @@ use crate::ground::rounds::Spread;
 const WIDTH: usize = 500;
 const HEIGHT: usize = 375;
 /// Pixels of a side of an array.
-const SIDE: usize = 224;
+pub(super) const SIDE: usize = 224;
 /// Bytes of an array.
-const ARRAY_BYTES: usize = SIDE * SIDE * 3;
+pub(super) const ARRAY_BYTES: usize = SIDE * SIDE * 3;
 /// Number of different pictures. The measurement repeats them.
 const DIFFERENT: usize = 100;
 
@@ -98,6 +98,23 @@ fn picture(seed: u64) -> Result<Vec<u8>> {
     encoder.set_sampling_factor(jpeg_encoder::SamplingFactor::F_2_2);
     encoder.encode(&pixels, WIDTH as u16, HEIGHT as u16, jpeg_encoder::ColorType::Rgb)?;
     Ok(bytes)
+}
+
+/// Makes all different pictures.
+pub(super) fn pictures() -> Result<Vec<Vec<u8>>> {
+    (0..DIFFERENT as u64).map(picture).collect()
+}
+
+/// Writes pictures as files into `root`. Returns a list of `count` of them, a name on each line.
+pub(super) fn write(pictures: &[Vec<u8>], root: &Path, count: usize) -> Result<String> {
+    for (place, picture) in pictures.iter().enumerate() {
+        std::fs::write(root.join(format!("{place}.jpg")), picture)?;
+    }
+    let mut list = String::new();
+    for place in 0..count {
+        writeln!(list, "{}.jpg", place % pictures.len())?;
+    }
+    Ok(list)
 }
 
 /// Decodes and resizes pictures, and does nothing else.
@@ -175,6 +192,13 @@ fn piped(list: &str, root: &Path, args: &Args, mut take: impl FnMut(&[u8]) + Sen
     Ok(args.pictures as f64 / elapsed.as_secs_f64())
 }
 
+/// Runs a pipeline over a list of files in `root`, and drops the arrays.
+pub(super) fn decode_all(list: &str, root: &Path, threads: usize, pictures: usize) -> Result<()> {
+    let output = Output { json: None, markdown: None, plot: None };
+    let args = Args { pictures, rounds: 1, threads, quick: false, output };
+    piped(list, root, &args, |_| {}).map(drop)
+}
+
 /// Runs `images`.
 pub(super) fn run(mut args: Args) -> Result<()> {
     if args.quick {
@@ -182,15 +206,9 @@ pub(super) fn run(mut args: Args) -> Result<()> {
     }
     ensure!(args.pictures > 0 && args.rounds > 0 && args.threads > 0, "numbers must be positive");
     print_provenance();
-    let pictures: Vec<_> = (0..DIFFERENT as u64).map(picture).collect::<Result<_>>()?;
+    let pictures = pictures()?;
     let root = tempfile::tempdir()?;
-    for (place, picture) in pictures.iter().enumerate() {
-        std::fs::write(root.path().join(format!("{place}.jpg")), picture)?;
-    }
-    let mut list = String::new();
-    for place in 0..args.pictures {
-        writeln!(list, "{}.jpg", place % DIFFERENT)?;
-    }
+    let list = write(&pictures, root.path(), args.pictures)?;
 
     let mut expected = Vec::new();
     let mut decoder = Bare::default();

@@ -1,5 +1,6 @@
 //! `pipeline`: the speed of preprocessing, compared with peers and with the machine's limits.
 
+mod device;
 mod explain;
 mod generate;
 mod images;
@@ -38,6 +39,8 @@ enum Measurement {
     /// Five pipelines, each with a slow stage: checks that the explanation names it and predicts
     /// the speed
     Explain(Common),
+    /// Pictures through a simulated device that decodes beside the processor
+    Device(device::Args),
     /// JPEGs to arrays, beside a bare loop over the same crates
     Images(images::Args),
     /// A bank's vocabulary of byte strings that is larger than memory: build, look up, reverse,
@@ -117,6 +120,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Measurement::Binary(common) => speed::binary(&common.prepared()?),
         Measurement::Threads(common) => speed::threads(&common.prepared()?),
         Measurement::Explain(common) => explain::run(&common.prepared()?),
+        Measurement::Device(args) => device::run(args),
         Measurement::Images(args) => images::run(args),
         Measurement::Vocabulary(args) => vocabulary::run(args),
     }

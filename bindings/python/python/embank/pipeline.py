@@ -36,8 +36,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Optional, Union, get_args
+from typing import Any, Callable, Literal, Optional, Union, get_args
 
+from . import _decode as _decode
 from ._batch import Batch
 from ._embank import ArrowBatch, Feed, Pipeline, RunReport
 from ._frozen import FrozenPipeline
@@ -67,6 +68,7 @@ __all__ = [
     "connect",
     "criteo",
     "cross",
+    "decode",
     "fill_missing",
     "float_",
     "hash_",
@@ -99,6 +101,8 @@ class Operator:
 
     json: Union[str, dict[str, Any]]
     """The operator in a spec's JSON."""
+    callable: Optional[Callable[[bytes], Any]] = field(default=None, compare=False)
+    """What `decode` calls. It is not in the JSON."""
 
 
 def fill_missing(value: Union[int, float, str]) -> Operator:
@@ -201,6 +205,55 @@ def image(
     if crop is not None:
         given["crop"] = crop
     return Operator({"image": given})
+
+
+def decode(
+    callable: Callable[[bytes], Any],
+    *,
+    shape: Sequence[int],
+    dtype: Dtype,
+    version: str = "",
+) -> Operator:
+    """The array that `callable` makes of the value's bytes: a tokenizer, an audio decoder, or any
+    other function.
+
+    It must be the only operator of a column of a field of kind `"bytes"`, `"blob"` or `"file"`. An
+    output with this column alone and the same dtype shows the arrays, `(rows, *shape)`. If the
+    callable raises an exception, or returns another shape or numbers that the dtype does not hold,
+    the row is bad. A missing value is `b""`.
+
+    The threads of the pipeline call it, one at a time, because of the GIL. So it gains from cores
+    only where it releases the GIL. It must not wait for the thread that uses the feed.
+
+    Args:
+        callable: Takes the bytes of a value. Returns an array or nested lists.
+        shape: The shape of an array: 1 to 8 numbers.
+        dtype: `"u8"`, `"i32"`, `"i64"` or `"f32"`.
+        version: Tells this callable from earlier ones of its name. Change it if the callable makes
+            other arrays of the same bytes. Default: "".
+
+    >>> def tokens(text: bytes):
+    ...     ids = list(text[:4])  # one byte, one token
+    ...     return ids + [0] * (4 - len(ids))
+    >>> spec = Spec(
+    ...     fields=[Field("title", "bytes"), Field("label", "int32", required=True)],
+    ...     columns=[Column("title", decode(tokens, shape=[4], dtype="i64")), Column("label")],
+    ...     outputs=[Output("tokens", ["title"], "i64"), Output("label", ["label"], "i64")],
+    ... )
+    >>> next(Pipeline(spec).feed(b"ab\\t1\\n\\t0\\n"))["tokens"].tolist()
+    [[97, 98, 0, 0], [0, 0, 0, 0]]
+    """
+    if not hasattr(callable, "__call__"):
+        raise TypeError(f"decode takes a callable, not {callable!r}")
+    of = callable if hasattr(callable, "__qualname__") else type(callable)
+    given: dict[str, Any] = {
+        "decoder": f"{of.__module__}.{of.__qualname__}",
+        "shape": [int(side) for side in shape],
+        "dtype": dtype,
+    }
+    if version:
+        given["version"] = version
+    return Operator({"decode": given}, callable)
 
 
 @dataclass(frozen=True)
@@ -400,6 +453,24 @@ class Spec:
             "bad_rows_max": self.bad_rows_max,
             "vocabularies": [one.to_dict() for one in self.vocabularies],
         }
+
+    def decoders(self) -> dict[str, Callable[[bytes], Any]]:
+        """The callables of `decode` by their names in the JSON: module and qualified name.
+
+        Raises:
+            SpecError: Two different callables have one name.
+        """
+        found: dict[str, Callable[[bytes], Any]] = {}
+        for operator in (operator for column in self.columns for operator in column.operators):
+            if operator.callable is None or not isinstance(operator.json, dict):
+                continue
+            name = operator.json["decode"]["decoder"]
+            if found.setdefault(name, operator.callable) is not operator.callable:
+                raise SpecError(
+                    f'two decoders have the name "{name}": make them functions with names of '
+                    "their own"
+                )
+        return found
 
     def to_json(self) -> str:
         """The spec as JSON, which `Pipeline` and Rust read."""

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use arrow_schema::SchemaRef;
 use embank_pipeline::{
-    Batch, Dtype, Error, FeedInput, FeedOptions, Input, KeptValues, MatrixInfo, Pipeline,
+    Batch, Decoders, Dtype, Error, FeedInput, FeedOptions, Input, KeptValues, MatrixInfo, Pipeline,
     RunOptions, RunReport, Spec, arrow_schema,
 };
 use numpy::PyArray1;
@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use self::arguments::{beginning, feed_inputs, spec_json, text_format, thread_count};
+use self::decoders::{decoders_of, end_at_exit};
 use self::feed::PyFeed;
 use self::report::PyRunReport;
 use self::running::run_interruptibly;
@@ -26,6 +27,7 @@ use crate::{errors, scalars};
 
 mod arguments;
 pub(crate) mod arrow;
+pub(crate) mod decoders;
 pub(crate) mod feed;
 mod feed_cell;
 pub(crate) mod parts;
@@ -58,6 +60,8 @@ mod slot;
 ///     chunk_bytes: Bytes of input that a thread works on at a time. Default: 512 KiB.
 ///     root: The folder below which the files of fields of kind `"file"` lie. Default: None, which
 ///         such fields refuse.
+///     decoders: The callables of a spec that is a dict or JSON, by the names that its columns use
+///         (`decode`). A `Spec` has its own. Default: None.
 ///
 /// Each run continues the numbering of the run before it. Only one run at a time can learn, that
 /// is, give ids to new values. Runs with `learn=False` insert nothing, and any number of them can
@@ -116,6 +120,8 @@ pub(crate) struct PyPipeline {
     /// Default of `learn`: whether runs insert new values. False on a bank that is open to read
     /// only.
     learns: bool,
+    /// True if the threads of a run call Python.
+    has_callables: bool,
     outputs: Vec<PipelineOutput>,
 }
 
@@ -147,7 +153,7 @@ impl PyPipeline {
     #[new]
     #[pyo3(signature = (
         spec, *, bank=None, format=None, separator=None, header=None, quote=None, threads=None,
-        chunk_bytes=None, root=None
+        chunk_bytes=None, root=None, decoders=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn new(
@@ -160,12 +166,14 @@ impl PyPipeline {
         threads: Option<&Bound<'_, PyAny>>,
         chunk_bytes: Option<&Bound<'_, PyAny>>,
         root: Option<std::path::PathBuf>,
+        decoders: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let py = spec.py();
         let json = spec_json(spec)?;
         let mut options = RunOptions {
             format: text_format(format, separator, header, quote)?,
             root,
+            decoders: decoders_of(spec, decoders)?,
             ..Default::default()
         };
         options.threads = thread_count(threads)?.unwrap_or(options.threads);
@@ -189,6 +197,7 @@ impl PyPipeline {
             schema: arrow_schema(&outputs),
             outputs: outputs.iter().map(PipelineOutput::of).collect(),
             learns: slot.look(Pipeline::learns)?,
+            has_callables: options.decoders != Decoders::default(),
             threads: options.threads,
             slot,
             bank,
@@ -310,6 +319,9 @@ impl PyPipeline {
         let feed =
             py.detach(|| taken.feed(save_each_batch, |pipeline| pipeline.feed(inputs, &options)))?;
         let feed = feed.map_err(|error| errors::pipeline_to_python(py, &error))?;
+        if self.has_callables {
+            end_at_exit(&slot, &feed);
+        }
         Ok(PyFeed::new(slot, feed, Arc::clone(&self.schema)))
     }
 

@@ -9,7 +9,8 @@
 //! is dropped. The bank's cell shares the slot, and [`Slot::close`] empties it. If a run has the
 //! pipeline, `close` tells the run to stop and waits until it puts the pipeline back. After that
 //! the slot stays empty: a call that puts the pipeline back drops it. No thread waits here while it
-//! holds the GIL, and no thread of a pipeline asks for the GIL.
+//! holds the GIL, and a thread of a pipeline
+//! asks for the GIL only to call a decoder ([`decoders`](super::decoders)).
 //!
 //! Lock order: the feed's lock first, then the slot's.
 
