@@ -13,7 +13,7 @@ use embank::{Bank, BankOptions};
 use embank_kv::inspect::summary;
 use embank_pipeline::{
     BadRows, Batch, Consumer, Error, FileFormat, FileSink, Format, Header, Input, Operator,
-    Pipeline, RunOptions, RunReport, Separator, Spec, TextSettings,
+    Pipeline, RunOptions, RunReport, Separator, Spec, SpoolOptions, TextSettings,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -143,6 +143,16 @@ pub(crate) struct RowsArgs {
     /// The folder below which the files of fields of kind `file` lie
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
+    /// Keep the arrays of pictures in this directory, and take them from there in later runs
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+    /// The largest size of the spool's files
+    #[arg(long, value_name = "BYTES", value_parser = output::parse_scaled, requires = "spool",
+        default_value = "64GiB")]
+    spool_bytes: u64,
+    /// Memory for arrays of pictures, which later epochs of the same command take from there
+    #[arg(long, value_name = "BYTES", value_parser = output::parse_scaled, default_value = "0")]
+    cache: u64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -203,6 +213,10 @@ struct Report {
     /// The number of the pipeline's columns that Parquet or Arrow files lack.
     missing_columns: u64,
     first_missing_columns: Vec<String>,
+    made_arrays: u64,
+    cached_arrays: u64,
+    spooled_arrays: u64,
+    damaged_groups: u64,
     vocabularies: Vec<Vocabulary>,
     /// The number of the bank's checkpoint that the run read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -261,7 +275,14 @@ impl RowsArgs {
 
     fn options(&self) -> Result<RunOptions> {
         let root = self.root.clone();
-        let mut options = RunOptions { format: self.format()?, root, ..RunOptions::default() };
+        let spool = self.spool.as_ref().map(|dir| SpoolOptions::new(dir, self.spool_bytes));
+        let mut options = RunOptions {
+            format: self.format()?,
+            root,
+            spool,
+            cache_bytes: self.cache,
+            ..RunOptions::default()
+        };
         if let Some(threads) = self.threads {
             options.threads = threads;
         }
@@ -470,6 +491,9 @@ fn show(
     files: &[PathBuf],
 ) -> Result<Ending> {
     let seconds = ran.elapsed.as_secs_f64();
+    if let Some(why) = &ran.arrays.spool_failure {
+        output::note(&format!("warning: {}\n", output::shown(why)));
+    }
     let report = Report {
         rows: ran.rows,
         rows_per_second: ran.rows as f64 / seconds.max(1e-9),
@@ -480,6 +504,10 @@ fn show(
         first_bad_rows: ran.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect(),
         missing_columns: ran.missing_columns,
         first_missing_columns: ran.first_missing_columns.clone(),
+        made_arrays: ran.arrays.made,
+        cached_arrays: ran.arrays.cached,
+        spooled_arrays: ran.arrays.spooled,
+        damaged_groups: ran.arrays.damaged_groups,
         vocabularies,
         checkpoint,
         files: files.iter().map(|file| file.display().to_string()).collect(),
@@ -514,6 +542,18 @@ fn words(report: &Report) -> String {
         if report.missing_columns > report.first_missing_columns.len() as u64 {
             text += "  and more\n";
         }
+    }
+    let arrays = report.made_arrays + report.cached_arrays + report.spooled_arrays;
+    if arrays > 0 {
+        text += &format!(
+            "arrays        {} made, {} from memory, {} from the spool\n",
+            count(report.made_arrays),
+            count(report.cached_arrays),
+            count(report.spooled_arrays),
+        );
+    }
+    if report.damaged_groups > 0 {
+        text += &format!("damaged       {} groups of the spool\n", count(report.damaged_groups));
     }
     text += &format!("files         {}\n", output::shown(report.files.join(", ")));
     if let Some(checkpoint) = report.checkpoint {

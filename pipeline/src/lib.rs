@@ -69,7 +69,7 @@ pub use batch::{Batch, Matrix, MatrixInfo};
 pub use batch::{array_metadata, arrow_schema};
 pub use decode::{BadField, FieldKind, Level};
 pub use error::{BadRowReport, Error, Result};
-pub use execute::{Consumer, RunReport};
+pub use execute::{ArrayReport, Consumer, RunReport};
 pub use feed::{Feed, FeedInput, FeedPosition, InputId, Waited};
 #[cfg(feature = "flight")]
 pub use flight::FlightServer;
@@ -78,7 +78,7 @@ pub use input::Input;
 pub use operators::{Crop, Decode, Image, Operator, Value};
 #[cfg(feature = "flight")]
 pub use options::FlightOptions;
-pub use options::{FeedOptions, RunOptions};
+pub use options::{FeedOptions, RunOptions, SpoolOptions};
 pub use parts::{Part, Split, split_files};
 pub use pipeline::{Pipeline, VocabularyValues};
 pub use records::{

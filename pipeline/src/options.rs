@@ -51,6 +51,11 @@ pub struct RunOptions {
     /// The decoders that columns name ([`Operator::Decode`](crate::Operator::Decode)). Default:
     /// none.
     pub decoders: Decoders,
+    /// Bytes of memory for arrays that decoders have made. Later runs of the pipeline take them
+    /// from there. What came first stays. Default: 0, which keeps none.
+    pub cache_bytes: u64,
+    /// Where arrays are kept on disk, for later runs and later processes. Default: nowhere.
+    pub spool: Option<SpoolOptions>,
     /// Whether to measure the time of each stage. A traced run takes a few percent longer. Default:
     /// false.
     pub trace: bool,
@@ -65,6 +70,8 @@ impl Default for RunOptions {
             chunk_bytes: CHUNK_BYTES,
             root: None,
             decoders: Decoders::default(),
+            cache_bytes: 0,
+            spool: None,
             trace: false,
         }
     }
@@ -98,6 +105,33 @@ impl RunOptions {
     /// Sets the number of threads of later runs to `threads`, limited to the range 1 to 4,096.
     pub(crate) fn set_threads(&mut self, threads: usize) {
         self.threads = threads.clamp(1, THREADS_MAX);
+    }
+}
+
+/// Arrays on disk. Several pipelines and processes may use one folder at a time. It holds arrays of
+/// any specs, and a pipeline finds those that it would make.
+///
+/// # Examples
+/// ```
+/// use embank_pipeline::{RunOptions, SpoolOptions};
+///
+/// let spool = SpoolOptions::new("/scratch/pictures", 100 << 30);
+/// let options = RunOptions { spool: Some(spool), ..Default::default() };
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpoolOptions {
+    /// The folder. It is made if it is missing. Remove its files to give the space back.
+    pub folder: PathBuf,
+    /// Bytes that the files of the folder may have. What came first stays.
+    pub bytes: u64,
+}
+
+impl SpoolOptions {
+    /// Keeps arrays in `folder`, up to `bytes` bytes of files.
+    #[must_use]
+    pub fn new(folder: impl Into<PathBuf>, bytes: u64) -> Self {
+        Self { folder: folder.into(), bytes }
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 49] = [
+const MEASUREMENTS: [&[&str]; 50] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -54,6 +54,7 @@ const MEASUREMENTS: [&[&str]; 49] = [
     &["pipeline", "explain"],
     &["pipeline", "images"],
     &["pipeline", "device"],
+    &["pipeline", "cache"],
     &["pipeline", "vocabulary"],
     &["pipeline", "peers"],
     &["pipeline", "feed"],

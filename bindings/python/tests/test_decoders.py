@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,3 +180,37 @@ print(len(next(feed)["label"]))
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "2\n", "")
+
+
+def test_later_epochs_come_from_memory_and_later_pipelines_from_the_spool(tmp_path: Path) -> None:
+    calls = []
+
+    def counted(text: bytes) -> list[int]:
+        calls.append(text)
+        return tokens(text)
+
+    of = spec(decode(counted, shape=[3], dtype="i64", version="1"))
+    pipeline = Pipeline(of, cache="1MiB", spool=tmp_path / "spool", spool_bytes="1MiB")
+    epochs = [[batch["text"].tolist() for batch in pipeline.feed(ROWS)] for _ in range(2)]
+    assert epochs[0] == epochs[1] and sorted(calls) == [b"", b"ab", b"abcd"]
+    feed = Pipeline(of, spool=tmp_path / "spool").feed(ROWS)
+    assert [batch["text"].tolist() for batch in feed] == epochs[0]
+    report = feed.report
+    assert report is not None
+    assert (report.made_arrays, report.cached_arrays, report.spooled_arrays) == (0, 0, 3)
+    other = spec(decode(counted, shape=[3], dtype="i64", version="2"))
+    assert Pipeline(other, spool=tmp_path / "spool").run(ROWS).made_arrays == 3
+    with pytest.raises(ValueError, match="spool_bytes needs a spool"):
+        Pipeline(of, spool_bytes="1MiB")
+
+
+def test_a_spool_that_fails_warns_once(tmp_path: Path) -> None:
+    of = spec(decode(tokens, shape=[3], dtype="i64"))
+    for runs in (lambda pipeline: list(pipeline.feed(ROWS)), lambda pipeline: pipeline.run(ROWS)):
+        pipeline = Pipeline(of, spool=tmp_path / "spool")
+        (tmp_path / "spool").rmdir()
+        with pytest.warns(RuntimeWarning, match="not spooled any more"):
+            runs(pipeline)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            runs(pipeline)

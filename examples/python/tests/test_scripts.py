@@ -46,3 +46,17 @@ def test_epochs_of_a_feed_resume_to_the_same_bits(tmp_path: Path) -> None:
     begin, resumed = run("feed_epochs.py", crashed, text)
     assert begin == "begins at step 40, in epoch 1 behind row 1024"
     assert resumed == end
+
+
+def test_pictures_and_titles_resume_to_the_same_bits(tmp_path: Path) -> None:
+    folder = str(tmp_path / "shop")
+    whole, crashed = str(tmp_path / "whole.bank"), str(tmp_path / "crashed.bank")
+    begin, *epochs, end = run("pictures.py", whole, folder)
+    assert begin == "begins at step 0, in epoch 0" and end.startswith("ends at step 128: ")
+    # The second epoch has all arrays from memory, and the model has learned what users like.
+    assert "0 arrays made" in epochs[1] and " from memory" in epochs[1]
+    assert int(epochs[-1].split()[2].rstrip("%")) >= 90, epochs
+    run("pictures.py", crashed, folder, "--crash-at", "50", code=1)
+    begin, *_, resumed = run("pictures.py", crashed, folder)
+    assert begin == "begins at step 40, in epoch 1"
+    assert resumed == end

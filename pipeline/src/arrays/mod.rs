@@ -6,12 +6,15 @@
 //! makes its row bad.
 //!
 //! `file` finds the bytes that a field of paths names, and `picture` decodes JPEG and PNG.
-//! `decoder` is what a decoder has to do, and `unit` what it gets.
+//! `decoder` is what a decoder has to do, and `unit` what it gets. `cache` and `spool` keep arrays
+//! for later epochs and later processes.
 
+mod cache;
 mod decoder;
 mod file;
 #[cfg(feature = "images")]
 mod picture;
+mod spool;
 mod unit;
 
 use std::path::Path;
@@ -23,7 +26,9 @@ use crate::spec::Dtype;
 pub use decoder::{DecodeChannel, DecodeFailure, Decoder, Decoders, decode_with};
 pub use unit::DecodeUnit;
 
+pub(crate) use cache::{ArrayCache, ArrayCounts};
 pub(crate) use file::Root;
+pub(crate) use spool::SpoolReader;
 pub(crate) use unit::Outcome;
 
 /// Largest number of bytes of a value that is decoded.
@@ -91,8 +96,7 @@ pub struct Decode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ArrayMaker {
     Image(Image),
-    /// The decoder of this name.
-    Named(String),
+    Named { decoder: String, version: String },
 }
 
 /// Where the bytes of a costly column's values are.
@@ -170,7 +174,7 @@ pub(crate) fn root(arrays: &[ArrayPlan], folder: Option<&Path>) -> Result<Option
 pub(crate) fn decoders(arrays: &[ArrayPlan], given: &Decoders) -> Result<Vec<Arc<dyn Decoder>>> {
     let is_used = |name: &str| {
         let mut makers = arrays.iter().map(|array| &array.maker);
-        makers.any(|maker| matches!(maker, ArrayMaker::Named(used) if used == name))
+        makers.any(|maker| matches!(maker, ArrayMaker::Named { decoder, .. } if decoder == name))
     };
     if let Some(unused) = given.names().find(|name| !is_used(name)) {
         return refused(format!("it was given a decoder {unused:?}, which no column names"));
@@ -181,7 +185,7 @@ pub(crate) fn decoders(arrays: &[ArrayPlan], given: &Decoders) -> Result<Vec<Arc
             ArrayMaker::Image(image) => Ok(Arc::new(picture::ImageDecoder(*image))),
             #[cfg(not(feature = "images"))]
             ArrayMaker::Image(_) => unreachable!("the operator is refused"),
-            ArrayMaker::Named(name) => given.get(name).map(Arc::clone).map_or_else(
+            ArrayMaker::Named { decoder: name, .. } => given.get(name).map(Arc::clone).map_or_else(
                 || {
                     refused(format!(
                         "column {:?} decodes with {name:?}, and it was given no decoder of this name; \

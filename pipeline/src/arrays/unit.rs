@@ -68,6 +68,23 @@ impl DecodeUnit {
         self.outcomes.push(Outcome::Waiting);
     }
 
+    /// The room for the array of the row that is appended next.
+    pub(crate) fn next_array(&mut self) -> &mut [u8] {
+        let row = self.rows();
+        &mut self.room.bytes_mut()[row * self.array_bytes..][..self.array_bytes]
+    }
+
+    /// Appends a row whose array is complete.
+    pub(crate) fn push_finished(&mut self) {
+        self.ends.push(self.values.len());
+        self.outcomes.push(Outcome::Finished);
+    }
+
+    /// The array of a row.
+    pub(crate) fn array(&mut self, row: usize) -> &[u8] {
+        &self.room.bytes_mut()[row * self.array_bytes..][..self.array_bytes]
+    }
+
     /// Appends a row without a value, which is bad. The text follows the field's name.
     pub(crate) fn push_failed(&mut self, why: String) {
         self.ends.push(self.values.len());
@@ -104,8 +121,8 @@ impl DecodeUnit {
         self.ends.len()
     }
 
-    /// The rows that wait for the decoder, in ascending order. A row whose file could not be read
-    /// does not wait.
+    /// The rows that wait for the decoder, in ascending order. A row does not wait if its file
+    /// could not be read, or if a cache has its array.
     pub fn waiting(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.rows()).filter(|&row| self.is_waiting(row))
     }

@@ -9,6 +9,7 @@ use super::consumer::Consumer;
 use super::number::{Turn, number};
 use super::setup::Setup;
 use super::work::Work;
+use crate::arrays::ArrayCounts;
 use crate::batch::Batch;
 use crate::decode::{BadField, Fault, FieldKind, REPORTED_BAD_ROWS, is_whole_float};
 use crate::error::{BadRowReport, Error, Result};
@@ -54,6 +55,8 @@ pub(crate) struct Committer<'c> {
     pub(super) bad_rows: u64,
     pub(super) bad_lines: u64,
     pub(super) reported: Vec<BadRowReport>,
+    /// Where the arrays came from. At the end of the run, the counts of all threads are added.
+    pub(super) arrays: ArrayCounts,
     /// Index of the input whose chunks are being committed.
     input: usize,
     /// Lines of this input in the chunks committed so far.
@@ -79,6 +82,7 @@ impl<'c> Committer<'c> {
             bad_rows: 0,
             bad_lines: 0,
             reported: Vec::new(),
+            arrays: ArrayCounts::default(),
             input: 0,
             input_lines: 0,
             stopwatch,

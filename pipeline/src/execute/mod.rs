@@ -28,7 +28,7 @@ mod worker;
 mod write_out;
 
 pub use consumer::Consumer;
-pub use report::RunReport;
+pub use report::{ArrayReport, RunReport};
 
 pub(crate) use commit::{BadRowLimit, CommitOptions, Committer, ROWS_BEFORE_SHARE};
 pub(crate) use run::{Outcome, run};

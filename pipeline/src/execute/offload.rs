@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::setup::Setup;
 use super::work::Work;
-use crate::arrays::{DecodeChannel, DecodeUnit, NoArray, Outcome, Place};
+use crate::arrays::{ArrayCounts, DecodeChannel, DecodeUnit, NoArray, Outcome, Place, SpoolReader};
 use crate::decode::{BadRow, Block, Fault};
 use crate::error::{Error, Result};
 use crate::input::Claim;
@@ -42,6 +42,8 @@ pub(super) struct OpenChunk<'i> {
     places: Vec<BadRow>,
     /// For each column of arrays its unit.
     units: Vec<UnitPlace>,
+    /// For each column of arrays the key of each row whose array is to be made. 0 without a cache.
+    keys: Vec<Vec<Option<u128>>>,
     /// Why the chunk's units could not all be submitted.
     failure: Option<Error>,
 }
@@ -68,7 +70,7 @@ impl<'i> OpenChunk<'i> {
         blocks: Vec<Block>,
         places: Vec<BadRow>,
     ) -> Self {
-        Self { claim, done, blocks, places, units: Vec::new(), failure: None }
+        Self { claim, done, blocks, places, units: Vec::new(), keys: Vec::new(), failure: None }
     }
 
     /// Returns the chunk's claim, and its work and blocks or the failure.
@@ -79,6 +81,25 @@ impl<'i> OpenChunk<'i> {
 
     fn is_complete(&self) -> bool {
         self.failure.is_some() || self.units.iter().all(|unit| matches!(unit, UnitPlace::Back(_)))
+    }
+
+    /// Puts the arrays that decoders have made into the cache. Returns their number.
+    fn keep_arrays(&mut self, setup: &Setup<'_, 'i>) -> u64 {
+        let mut made = 0;
+        for (column, (unit, keys)) in self.units.iter_mut().zip(&self.keys).enumerate() {
+            let unit = unit.back();
+            for (row, key) in keys.iter().enumerate() {
+                let Some(key) = *key else { continue };
+                if *unit.outcome(row) != Outcome::Finished {
+                    continue;
+                }
+                made += 1;
+                if let Some(cache) = setup.cache {
+                    cache.insert(column, key, unit.array(row));
+                }
+            }
+        }
+        made
     }
 
     /// Leaves out the rows whose arrays could not be made, and moves the other arrays together.
@@ -162,8 +183,16 @@ pub(super) struct Offload<'i> {
     channels: Vec<Channel>,
     /// The oldest first.
     open: Vec<OpenChunk<'i>>,
+    sources: Sources,
+}
+
+/// Where the values of a thread's units and the arrays of its cache come from.
+#[derive(Default)]
+struct Sources {
     /// The bytes of a file.
     file: Vec<u8>,
+    spool: SpoolReader,
+    counts: ArrayCounts,
 }
 
 impl<'i> Offload<'i> {
@@ -190,7 +219,11 @@ impl<'i> Offload<'i> {
                 orphans: Vec::new(),
             })
         });
-        Ok(Self { channels: channels.collect::<Result<_>>()?, open: Vec::new(), file: Vec::new() })
+        Ok(Self {
+            channels: channels.collect::<Result<_>>()?,
+            open: Vec::new(),
+            sources: Sources::default(),
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -218,9 +251,11 @@ impl<'i> Offload<'i> {
             let values: usize = array.shape.iter().product();
             matrix.grow(rows * values);
             unit.begin(matrix.take(), array.bytes());
+            let mut keys = Vec::new();
             for block in &chunk.blocks {
-                fill(&mut unit, block, array.place, setup, &mut self.file)?;
+                self.sources.fill(&mut unit, &mut keys, block, (place, array.place), setup)?;
             }
+            chunk.keys.push(keys);
             if unit.value_bytes() > VALUES_OF_CHUNK_MAX {
                 return Err(channel.failed(format!(
                     "gets more than {VALUES_OF_CHUNK_MAX} bytes of values for one chunk of {rows} rows: set a smaller \
@@ -314,10 +349,11 @@ impl<'i> Offload<'i> {
     }
 
     /// Takes a complete chunk out. Its arrays are in its batch.
-    pub(super) fn take_complete(&mut self) -> Option<OpenChunk<'i>> {
+    pub(super) fn take_complete(&mut self, setup: &Setup<'_, 'i>) -> Option<OpenChunk<'i>> {
         let place = self.open.iter().position(OpenChunk::is_complete)?;
         let mut chunk = self.open.remove(place);
         if chunk.failure.is_none() {
+            self.sources.counts.made += chunk.keep_arrays(setup);
             chunk.leave_bad_out();
         }
         let plan = Arc::clone(&chunk.claim.plan);
@@ -334,32 +370,54 @@ impl<'i> Offload<'i> {
         Some(chunk)
     }
 
-    /// Returns the claim of the oldest open chunk.
-    pub(super) fn into_oldest(self) -> Option<Claim<'i>> {
-        self.open.into_iter().next().map(|chunk| chunk.claim)
+    /// Returns the claim of the oldest open chunk, and drops all chunks.
+    pub(super) fn take_oldest(&mut self) -> Option<Claim<'i>> {
+        self.open.drain(..).next().map(|chunk| chunk.claim)
+    }
+
+    /// Where the arrays of this thread came from.
+    pub(super) fn counts(&self) -> ArrayCounts {
+        self.sources.counts
     }
 }
 
-/// Appends the values of a block's rows to a unit.
-fn fill(
-    unit: &mut DecodeUnit,
-    block: &Block,
-    place: Place,
-    setup: &Setup<'_, '_>,
-    file: &mut Vec<u8>,
-) -> Result<()> {
-    let (Place::Bytes(column) | Place::File(column)) = place;
-    for row in 0..block.rows {
-        let value = block.bytes[column].get(row);
-        match (place, setup.root) {
-            (Place::Bytes(_), _) => unit.push(value),
-            (Place::File(_), Some(root)) => match root.read(value, file) {
-                Ok(()) => unit.push(file),
-                Err(NoArray::Bad(why)) => unit.push_failed(why),
-                Err(NoArray::Failed(error)) => return Err(error),
-            },
-            (Place::File(_), None) => unreachable!("such a pipeline is refused"),
+impl Sources {
+    /// Appends the rows of a block to the unit of the column of arrays of this number. A row whose
+    /// array the cache has is complete. `keys` gets the key of each other row.
+    fn fill(
+        &mut self,
+        unit: &mut DecodeUnit,
+        keys: &mut Vec<Option<u128>>,
+        block: &Block,
+        (column, place): (usize, Place),
+        setup: &Setup<'_, '_>,
+    ) -> Result<()> {
+        let Self { file, spool, counts } = self;
+        let (Place::Bytes(slot) | Place::File(slot)) = place;
+        for row in 0..block.rows {
+            let mut value = block.bytes[slot].get(row);
+            if let (Place::File(_), Some(root)) = (place, setup.root) {
+                match root.read(value, file) {
+                    Ok(()) => value = file,
+                    Err(NoArray::Bad(why)) => {
+                        unit.push_failed(why);
+                        keys.push(None);
+                        continue;
+                    }
+                    Err(NoArray::Failed(error)) => return Err(error),
+                }
+            }
+            let key = setup.cache.map_or(0, |cache| cache.key(column, value));
+            let is_cached = setup
+                .cache
+                .is_some_and(|cache| cache.read(column, key, unit.next_array(), spool, counts));
+            if is_cached {
+                unit.push_finished();
+            } else {
+                unit.push(value);
+            }
+            keys.push((!is_cached).then_some(key));
         }
+        Ok(())
     }
-    Ok(())
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::arrays::ArrayCounts;
 use crate::decode::REPORTED_BAD_ROWS;
 use crate::error::{BadRowReport, Error, Result};
 use crate::trace::Trace;
@@ -26,6 +27,9 @@ pub struct RunReport {
     pub missing_columns: u64,
     /// The first ten columns that a Parquet or Arrow file lacks, each with the file's name.
     pub first_missing_columns: Vec<String>,
+    /// Where the arrays of costly columns came from.
+    #[serde(default)]
+    pub arrays: ArrayReport,
     /// Bytes of input. For a compressed input, compressed bytes count. For a pipe, the bytes that
     /// were read from it count.
     pub bytes: u64,
@@ -34,6 +38,38 @@ pub struct RunReport {
     /// Times of the stages. `None` unless [`RunOptions::trace`](crate::RunOptions::trace) is set.
     #[serde(skip)]
     pub trace: Option<Trace>,
+}
+
+/// Where the arrays of a run came from. Arrays of chunks that were read and not handed out count.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ArrayReport {
+    /// Arrays that decoders have made.
+    pub made: u64,
+    /// Arrays from memory ([`RunOptions::cache_bytes`](crate::RunOptions::cache_bytes)).
+    pub cached: u64,
+    /// Arrays from the spool ([`RunOptions::spool`](crate::RunOptions::spool)).
+    pub spooled: u64,
+    /// Groups of the spool's files that were damaged. Their arrays were made again.
+    pub damaged_groups: u64,
+    /// Why the spool takes no more arrays, such as a full disk. One report of a pipeline has it.
+    pub spool_failure: Option<String>,
+}
+
+impl ArrayReport {
+    pub(crate) fn of(counts: ArrayCounts) -> Self {
+        let ArrayCounts { made, cached, spooled, damaged } = counts;
+        Self { made, cached, spooled, damaged_groups: damaged, spool_failure: None }
+    }
+
+    fn add(&mut self, next: &Self) {
+        self.made += next.made;
+        self.cached += next.cached;
+        self.spooled += next.spooled;
+        self.damaged_groups += next.damaged_groups;
+        let earlier = self.spool_failure.take();
+        self.spool_failure = earlier.or_else(|| next.spool_failure.clone());
+    }
 }
 
 impl RunReport {
@@ -62,6 +98,7 @@ impl RunReport {
         self.missing_columns += next.missing_columns;
         self.first_missing_columns.extend(next.first_missing_columns.iter().cloned());
         self.first_missing_columns.truncate(REPORTED_BAD_ROWS);
+        self.arrays.add(&next.arrays);
         self.bytes += next.bytes;
         self.elapsed += next.elapsed;
     }

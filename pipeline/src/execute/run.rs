@@ -10,6 +10,7 @@ use super::commit::Committer;
 use super::order::Order;
 use super::setup::Setup;
 use super::worker::{Shared, work};
+use crate::arrays::ArrayCounts;
 use crate::error::{BadRowReport, Error, Result};
 use crate::trace::{ReadBusy, Stopwatch};
 use crate::vocabulary::ValueCounts;
@@ -24,6 +25,7 @@ pub(crate) struct Outcome {
     pub(crate) bad_rows: u64,
     pub(crate) bad_lines: u64,
     pub(crate) first_bad_rows: Vec<BadRowReport>,
+    pub(crate) arrays: ArrayCounts,
     /// Number of threads that worked.
     pub(crate) threads: usize,
     /// Time during which at least one thread was reading. Zero if the run is not traced.
@@ -75,6 +77,7 @@ pub(crate) fn run(setup: &Setup<'_, '_>, committer: Committer<'_>) -> Result<Out
         bad_rows: committer.bad_rows,
         bad_lines: committer.bad_lines,
         first_bad_rows: committer.reported,
+        arrays: committer.arrays,
         threads,
         reading: shared.reading.total(),
         stopwatch: committer.stopwatch,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::arrays::{Decoder, Root};
+use crate::arrays::{ArrayCache, Decoder, Root};
 use crate::batch::MatrixInfo;
 use crate::format::Format;
 use crate::input::Chunks;
@@ -21,6 +21,8 @@ pub(crate) struct Setup<'a, 'i> {
     pub(crate) root: Option<&'a Root>,
     /// The decoder of each column of arrays.
     pub(crate) decoders: &'a [Arc<dyn Decoder>],
+    /// The arrays of earlier runs, if the pipeline keeps some.
+    pub(crate) cache: Option<&'a ArrayCache>,
     pub(crate) infos: &'a Arc<[MatrixInfo]>,
     /// How this run sees each vocabulary.
     pub(crate) numberings: &'a [RunNumbering],

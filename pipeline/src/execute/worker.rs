@@ -81,7 +81,11 @@ pub(super) fn work<'i>(shared: &Shared<'_, 'i, '_>) {
             shared.finish(claim, outcome);
         }
     } else {
-        let worked = Offload::new(setup).and_then(|offload| worker.work_offloaded(shared, offload));
+        let worked = Offload::new(setup).and_then(|mut offload| {
+            let worked = worker.work_offloaded(shared, &mut offload);
+            shared.committer.lock().arrays.add(offload.counts());
+            worked
+        });
         if let Err(error) = worked {
             shared.committer.lock().failure.get_or_insert(error);
             return;
@@ -225,7 +229,7 @@ impl<'a, 'i> Worker<'a, 'i> {
     fn work_offloaded(
         &mut self,
         shared: &Shared<'_, 'i, '_>,
-        mut offload: Offload<'i>,
+        offload: &mut Offload<'i>,
     ) -> Result<()> {
         let mut held = None;
         let mut has_more = true;
@@ -244,7 +248,7 @@ impl<'a, 'i> Worker<'a, 'i> {
             let taken_back = match (begins, held.take()) {
                 (Some(false), _) => return Ok(()),
                 (Some(true), Some(claim)) => {
-                    self.begin_offloaded(shared, &mut offload, claim);
+                    self.begin_offloaded(shared, offload, claim);
                     self.timed(|| offload.drain())
                 }
                 (_, None) if offload.is_empty() => return Ok(()),
@@ -256,11 +260,11 @@ impl<'a, 'i> Worker<'a, 'i> {
             };
             if let Err(error) = taken_back {
                 // The failure ends the run at the oldest chunk, before the other chunks count.
-                let Some(oldest) = offload.into_oldest() else { return Err(error) };
+                let Some(oldest) = offload.take_oldest() else { return Err(error) };
                 shared.finish(oldest, Err(error));
                 return Ok(());
             }
-            while let Some(chunk) = offload.take_complete() {
+            while let Some(chunk) = offload.take_complete(self.setup) {
                 self.complete(shared, chunk);
             }
         }

@@ -39,7 +39,10 @@ impl Definition for Decode {
             column: place.column.to_owned(),
             field: place.flow.field,
             place: from,
-            maker: ArrayMaker::Named(self.decoder.clone()),
+            maker: ArrayMaker::Named {
+                decoder: self.decoder.clone(),
+                version: self.version.clone(),
+            },
             dtype: self.dtype,
             shape: self.shape.clone(),
             output: 0,

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 
 use embank::locks::Mutex;
 
-use crate::arrays::{self, Decoder, Root};
+use crate::arrays::{self, ArrayCache, Decoder, Root};
 use crate::batch::MatrixInfo;
 use crate::error::{Error, Result};
 use crate::execute::{BadRowLimit, RunReport};
@@ -54,6 +54,8 @@ pub struct Pipeline {
     root: Option<Arc<Root>>,
     /// The decoder of each column of arrays.
     decoders: Arc<[Arc<dyn Decoder>]>,
+    /// The arrays of earlier runs. Evaluations share them.
+    cache: Option<Arc<ArrayCache>>,
     bad_rows: BadRowLimit,
     infos: Arc<[MatrixInfo]>,
     /// The vocabularies. Evaluations share them, and read them when one of their runs begins. At
@@ -144,6 +146,7 @@ impl Pipeline {
         let plan = Arc::clone(plans.own());
         let root = arrays::root(&plan.arrays, options.root.as_deref())?;
         let decoders = arrays::decoders(&plan.arrays, &options.decoders)?.into();
+        let cache = ArrayCache::new(&plan.arrays, options)?.map(Arc::new);
         let numberings = plan.vocabularies.iter().map(|vocabulary| {
             let scratch = scratch.filter(|_| !vocabulary.is_of_known_range());
             open(vocabulary, bank.or(scratch))
@@ -163,6 +166,7 @@ impl Pipeline {
             options: options.clone(),
             root,
             decoders,
+            cache,
             bad_rows: BadRowLimit { policy: spec.bad_rows, share_max: spec.bad_rows_max },
             infos,
             numberings: Arc::new(Mutex::new(numberings)),
@@ -225,6 +229,7 @@ impl Pipeline {
             options: self.options.clone(),
             root: self.root.clone(),
             decoders: Arc::clone(&self.decoders),
+            cache: self.cache.clone(),
             bad_rows: self.bad_rows,
             infos: Arc::clone(&self.infos),
             numberings: Arc::clone(&self.numberings),

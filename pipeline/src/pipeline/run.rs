@@ -8,7 +8,7 @@ use super::Pipeline;
 use crate::arrays::chunk_bytes;
 use crate::error::{Error, Result};
 use crate::execute::{
-    self, BadRowLimit, CommitOptions, Committer, Consumer, Outcome, RunReport, Setup,
+    self, ArrayReport, BadRowLimit, CommitOptions, Committer, Consumer, Outcome, RunReport, Setup,
 };
 use crate::format::Format;
 use crate::input::{Chunks, FileStates, Input};
@@ -103,6 +103,7 @@ impl Pipeline {
             options: &self.options,
             root: self.root.as_deref(),
             decoders: &self.decoders,
+            cache: self.cache.as_deref(),
             infos: &self.infos,
             numberings: &numberings,
             generates,
@@ -120,8 +121,13 @@ impl Pipeline {
         // Reborrowed, so that the borrow ends with this run.
         let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);
         let committer = Committer::new(&self.numberings, consumer, options);
-        let outcome = execute::run(&setup, committer)?;
-        let report = report(&outcome, &chunks, started.elapsed());
+        let outcome = execute::run(&setup, committer);
+        if let Some(cache) = &self.cache {
+            cache.end_run();
+        }
+        let outcome = outcome?;
+        let mut report = report(&outcome, &chunks, started.elapsed());
+        report.arrays.spool_failure = self.cache.as_ref().and_then(|cache| cache.take_failure());
         drop(chunks);
         let mut numberings = self.numberings.lock();
         for thread in outcome.counted {
@@ -290,6 +296,7 @@ fn report(outcome: &Outcome, chunks: &Chunks<'_>, elapsed: Duration) -> RunRepor
     let missing = chunks.missing_columns();
     RunReport {
         rows: outcome.rows,
+        arrays: ArrayReport::of(outcome.arrays),
         bad_rows: outcome.bad_rows,
         bad_lines: outcome.bad_lines,
         first_bad_rows: outcome.first_bad_rows.clone(),

@@ -126,10 +126,8 @@ pub(super) fn info_of(
 ) -> Option<MatrixInfo> {
     let sides: Vec<usize> =
         shape.iter().map(|&side| side.try_into().ok()).collect::<Option<_>>()?;
-    let is_known = match dtype {
-        Dtype::U8 => columns.len() == 1,
-        Dtype::F32 | Dtype::I32 | Dtype::I64 | Dtype::Bits32 => *sides == [columns.len()],
-    };
+    // One column may have arrays.
+    let is_known = columns.len() == 1 || (dtype != Dtype::U8 && *sides == [columns.len()]);
     let (name, columns) = (name.to_owned(), columns.to_vec());
     is_known.then_some(MatrixInfo { name, columns, dtype, shape: sides })
 }

@@ -117,6 +117,17 @@ pub(super) fn write(pictures: &[Vec<u8>], root: &Path, count: usize) -> Result<S
     Ok(list)
 }
 
+/// Writes `count` different pictures as files into `root`. Returns a list of them, a name on each
+/// line.
+pub(super) fn write_different(root: &Path, count: usize) -> Result<String> {
+    let mut list = String::new();
+    for place in 0..count {
+        std::fs::write(root.join(format!("{place}.jpg")), picture(place as u64)?)?;
+        writeln!(list, "{place}.jpg")?;
+    }
+    Ok(list)
+}
+
 /// Decodes and resizes pictures, and does nothing else.
 #[derive(Default)]
 struct Bare {
@@ -166,7 +177,7 @@ fn bare(pictures: &[Vec<u8>], args: &Args) -> Result<f64> {
     Ok(args.pictures as f64 / started.elapsed().as_secs_f64())
 }
 
-fn spec() -> Spec {
+pub(super) fn spec() -> Spec {
     let image = Image::new(SIDE as u32, SIDE as u32);
     Spec {
         fields: vec![Field::new("jpg", FieldKind::File).required()],

@@ -1,5 +1,6 @@
 //! `pipeline`: the speed of preprocessing, compared with peers and with the machine's limits.
 
+mod cache;
 mod device;
 mod explain;
 mod generate;
@@ -39,6 +40,8 @@ enum Measurement {
     /// Five pipelines, each with a slow stage: checks that the explanation names it and predicts
     /// the speed
     Explain(Common),
+    /// Epochs over pictures whose arrays are kept in memory or on disk
+    Cache(cache::Args),
     /// Pictures through a simulated device that decodes beside the processor
     Device(device::Args),
     /// JPEGs to arrays, beside a bare loop over the same crates
@@ -120,6 +123,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Measurement::Binary(common) => speed::binary(&common.prepared()?),
         Measurement::Threads(common) => speed::threads(&common.prepared()?),
         Measurement::Explain(common) => explain::run(&common.prepared()?),
+        Measurement::Cache(args) => cache::run(args),
         Measurement::Device(args) => device::run(args),
         Measurement::Images(args) => images::run(args),
         Measurement::Vocabulary(args) => vocabulary::run(args),

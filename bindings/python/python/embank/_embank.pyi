@@ -960,6 +960,18 @@ class RunReport:
     def first_missing_columns(self) -> list[str]:
         """The first ten missing columns: file and column."""
     @property
+    def made_arrays(self) -> int:
+        """Arrays that `image` and `decode` have made."""
+    @property
+    def cached_arrays(self) -> int:
+        """Arrays from the pipeline's `cache`."""
+    @property
+    def spooled_arrays(self) -> int:
+        """Arrays from the `spool`."""
+    @property
+    def damaged_groups(self) -> int:
+        """Groups of the spool's files that were damaged. Their arrays were made again."""
+    @property
     def bytes(self) -> int:
         """Bytes of input."""
     @property
@@ -1092,6 +1104,9 @@ class Pipeline:
         chunk_bytes: Optional[int] = None,
         root: Optional[Union[str, PathLike[str]]] = None,
         decoders: Optional[dict[str, Callable[[bytes], Any]]] = None,
+        cache: Optional[Union[int, str]] = None,
+        spool: Optional[Union[str, PathLike[str]]] = None,
+        spool_bytes: Optional[Union[int, str]] = None,
     ) -> Self: ...
     @property
     def outputs(self) -> dict[str, list[str]]:

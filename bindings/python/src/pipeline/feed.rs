@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict};
 
 use super::feed_cell::{FeedCell, FeedState};
-use super::report::PyRunReport;
+use super::report::{self, PyRunReport};
 use super::slot::SlotOwner;
 use super::{arguments, arrow};
 use crate::cell::detached;
@@ -97,6 +97,8 @@ impl PyFeed {
                 Ok(Waited::Late) => py.check_signals()?,
                 Ok(Waited::End) => {
                     self.end(py);
+                    let failure = py.detach(|| self.cell.take_spool_failure());
+                    report::warn(py, failure.as_deref())?;
                     return Ok(None);
                 }
                 Err(error) => {

@@ -29,6 +29,15 @@ impl FeedCell {
         self.0.lock()
     }
 
+    /// Returns why the run's spool takes no more arrays, once. Must be called without the GIL, like
+    /// [`lock`](Self::lock).
+    pub(crate) fn take_spool_failure(&self) -> Option<String> {
+        match &mut *self.0.lock() {
+            FeedState::Closed { report: Some(report), .. } => report.arrays.spool_failure.take(),
+            FeedState::Closed { report: None, .. } | FeedState::Open(_) => None,
+        }
+    }
+
     /// Ends the run, and passes its pipeline to `put_back`, or `None` if the pipeline is lost. Must
     /// be called without the GIL, like [`lock`](Self::lock).
     pub(crate) fn end(&self, by_bank: bool, put_back: impl FnOnce(Option<Box<Pipeline>>)) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use arrow_schema::SchemaRef;
 use embank_pipeline::{
     Batch, Decoders, Dtype, Error, FeedInput, FeedOptions, Input, KeptValues, MatrixInfo, Pipeline,
-    RunOptions, RunReport, Spec, arrow_schema,
+    RunOptions, RunReport, Spec, SpoolOptions, arrow_schema,
 };
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
@@ -62,6 +62,14 @@ mod slot;
 ///         such fields refuse.
 ///     decoders: The callables of a spec that is a dict or JSON, by the names that its columns use
 ///         (`decode`). A `Spec` has its own. Default: None.
+///     cache: Bytes of memory, such as `"8GiB"`, for arrays that `image` and `decode` have made.
+///         Later feeds and runs of this pipeline take them from there. What came first stays.
+///         Default: 0.
+///     spool: A directory where arrays are kept for later feeds and later processes. A pipeline
+///         finds the arrays that it would make itself: of the same bytes, by the same operator and
+///         `version`. If the disk is full, the run goes on without it and warns once. Default:
+///         None.
+///     spool_bytes: The largest size of the directory's files. Default: `"64GiB"`.
 ///
 /// Each run continues the numbering of the run before it. Only one run at a time can learn, that
 /// is, give ids to new values. Runs with `learn=False` insert nothing, and any number of them can
@@ -153,7 +161,7 @@ impl PyPipeline {
     #[new]
     #[pyo3(signature = (
         spec, *, bank=None, format=None, separator=None, header=None, quote=None, threads=None,
-        chunk_bytes=None, root=None, decoders=None
+        chunk_bytes=None, root=None, decoders=None, cache=None, spool=None, spool_bytes=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn new(
@@ -167,6 +175,9 @@ impl PyPipeline {
         chunk_bytes: Option<&Bound<'_, PyAny>>,
         root: Option<std::path::PathBuf>,
         decoders: Option<&Bound<'_, PyDict>>,
+        cache: Option<&Bound<'_, PyAny>>,
+        spool: Option<std::path::PathBuf>,
+        spool_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let py = spec.py();
         let json = spec_json(spec)?;
@@ -174,6 +185,8 @@ impl PyPipeline {
             format: text_format(format, separator, header, quote)?,
             root,
             decoders: decoders_of(spec, decoders)?,
+            cache_bytes: cache.map_or(Ok(0), |bytes| scalars::size_bytes("cache", bytes))?,
+            spool: spool_options(spool, spool_bytes)?,
             ..Default::default()
         };
         options.threads = thread_count(threads)?.unwrap_or(options.threads);
@@ -189,7 +202,7 @@ impl PyPipeline {
                 |bank: &_| Ok(Slot::new(Pipeline::with_bank(&spec, &options, bank)?, ended_by));
             SlotOwner::attached(cell, cell.attach(py, make)?.map_err(failed)?)
         } else {
-            let pipeline = Pipeline::new(&spec, &options).map_err(failed)?;
+            let pipeline = py.detach(|| Pipeline::new(&spec, &options)).map_err(failed)?;
             SlotOwner::alone(Slot::new(pipeline, Weak::new()))
         };
         let outputs = slot.look(|pipeline| pipeline.outputs().to_vec())?;
@@ -464,6 +477,21 @@ impl PyPipeline {
     }
 }
 
+/// Default of `spool_bytes`.
+const SPOOL_BYTES: u64 = 64 << 30;
+
+fn spool_options(
+    folder: Option<std::path::PathBuf>,
+    bytes: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<SpoolOptions>> {
+    let bytes = bytes.map(|bytes| scalars::size_bytes("spool_bytes", bytes)).transpose()?;
+    match folder {
+        Some(folder) => Ok(Some(SpoolOptions::new(folder, bytes.unwrap_or(SPOOL_BYTES)))),
+        None if bytes.is_some() => Err(PyValueError::new_err("spool_bytes needs a spool")),
+        None => Ok(None),
+    }
+}
+
 impl PyPipeline {
     /// Returns the slot for a run: the pipeline's own slot for a run that learns, otherwise a new
     /// slot with an evaluation pipeline.
@@ -506,7 +534,10 @@ impl PyPipeline {
             saved.map(|()| report)
         };
         match slot.refusing_close(|| run_interruptibly(py, taken, call))? {
-            Some(Ok(report)) => Ok(PyRunReport::new(&report)),
+            Some(Ok(report)) => {
+                report::warn(py, report.arrays.spool_failure.as_deref())?;
+                Ok(PyRunReport::new(&report))
+            }
             // Only a bank that closes stops a run.
             Some(Err(Error::Stopped)) => Err(slot.ended()),
             Some(Err(error)) => Err(errors::pipeline_to_python(py, &error)),

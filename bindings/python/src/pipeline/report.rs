@@ -1,6 +1,9 @@
 //! The result of a run.
 
+use std::ffi::CString;
+
 use embank_pipeline::RunReport;
+use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 
 /// The result of a run.
@@ -21,10 +24,25 @@ pub(crate) struct PyRunReport {
     missing_columns: u64,
     /// The first ten missing columns: file and column.
     first_missing_columns: Vec<String>,
+    /// Arrays that `image` and `decode` have made.
+    made_arrays: u64,
+    /// Arrays from the pipeline's `cache`.
+    cached_arrays: u64,
+    /// Arrays from the `spool`.
+    spooled_arrays: u64,
+    /// Groups of the spool's files that were damaged. Their arrays were made again.
+    damaged_groups: u64,
     /// Bytes of input.
     bytes: u64,
     /// Duration of the run.
     seconds: f64,
+}
+
+/// Warns if the spool takes no more arrays, with the reason.
+pub(super) fn warn(py: Python<'_>, spool_failure: Option<&str>) -> PyResult<()> {
+    let Some(why) = spool_failure else { return Ok(()) };
+    let text = CString::new(why.replace('\0', " ")).unwrap_or_default();
+    PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1)
 }
 
 impl PyRunReport {
@@ -36,6 +54,10 @@ impl PyRunReport {
             first_bad_rows: report.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect(),
             missing_columns: report.missing_columns,
             first_missing_columns: report.first_missing_columns.clone(),
+            made_arrays: report.arrays.made,
+            cached_arrays: report.arrays.cached,
+            spooled_arrays: report.arrays.spooled,
+            damaged_groups: report.arrays.damaged_groups,
             bytes: report.bytes,
             seconds: report.elapsed.as_secs_f64(),
         }

@@ -1,0 +1,167 @@
+//! A cache of arrays that decoders have made, for later epochs.
+//!
+//! **Problem.** Each epoch decodes the same values to the same arrays.
+//!
+//! **Approach.** An array's key is a hash of 128 bits of everything that made it: the decoder with
+//! its version, the array's shape and dtype, and the value's bytes. So a changed input, another
+//! spec and another version of a decoder have other keys, and equal values share an array. The
+//! batches are the same with any arrays in the cache. What came first stays: passes are cyclic, and
+//! a cache that replaced the oldest array would have lost each one before it is needed again.
+//!
+//! Arrays are in memory up to a budget ([`RunOptions::cache_bytes`]), and in the
+//! [`spool`](super::spool).
+//!
+//! [`RunOptions::cache_bytes`]: crate::RunOptions::cache_bytes
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use embank::locks::RwLock;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
+
+use super::spool::{Spool, SpoolReader};
+use super::{ArrayMaker, ArrayPlan};
+use crate::error::{Result, refused};
+use crate::options::RunOptions;
+
+/// Bytes that an array in memory takes beside its values: its entry in the table, and what the
+/// allocator adds.
+const ENTRY_BYTES: u64 = 64;
+
+/// The arrays of a pipeline's costly columns.
+#[derive(Debug)]
+pub(crate) struct ArrayCache {
+    /// For each column of arrays, what its keys begin with.
+    seeds: Vec<u64>,
+    budget: u64,
+    kept: RwLock<Kept>,
+    spool: Option<Spool>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    arrays: HashMap<u128, Arc<[u8]>>,
+    bytes: u64,
+}
+
+/// Where the arrays of a run came from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ArrayCounts {
+    /// Arrays that decoders have made.
+    pub(crate) made: u64,
+    /// Arrays from memory.
+    pub(crate) cached: u64,
+    /// Arrays from the spool.
+    pub(crate) spooled: u64,
+    /// Groups of the spool that were damaged. Their arrays were made again.
+    pub(crate) damaged: u64,
+}
+
+impl ArrayCounts {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.made += other.made;
+        self.cached += other.cached;
+        self.spooled += other.spooled;
+        self.damaged += other.damaged;
+    }
+}
+
+impl ArrayCache {
+    /// Returns the cache of a pipeline with these columns. `None` if it is to keep nothing.
+    ///
+    /// # Errors
+    /// [`Error::Spec`](crate::Error::Spec) without such a column. [`Error::Io`](crate::Error::Io) if
+    /// the spool's folder can't be read.
+    pub(crate) fn new(arrays: &[ArrayPlan], options: &RunOptions) -> Result<Option<Self>> {
+        let (budget, spool) = (options.cache_bytes, &options.spool);
+        if budget == 0 && spool.is_none() {
+            return Ok(None);
+        }
+        if arrays.is_empty() {
+            return refused(
+                "a cache and a spool keep arrays of Image and Decode, and no column has such an operator: text is \
+                 faster to read than to keep",
+            );
+        }
+        let seeds: Vec<_> = arrays.iter().map(seed).collect();
+        let spool =
+            spool.as_ref().map(|options| Spool::open(options, arrays, &seeds)).transpose()?;
+        Ok(Some(Self { seeds, budget, kept: RwLock::default(), spool }))
+    }
+
+    /// The key of the array that column number `column` makes of `value`.
+    pub(crate) fn key(&self, column: usize, value: &[u8]) -> u128 {
+        xxh3_128_with_seed(value, self.seeds[column])
+    }
+
+    /// Copies the array of `key` into `array`. Returns false if it has to be made.
+    pub(crate) fn read(
+        &self,
+        column: usize,
+        key: u128,
+        array: &mut [u8],
+        reader: &mut SpoolReader,
+        counts: &mut ArrayCounts,
+    ) -> bool {
+        let found = self.kept.read().arrays.get(&key).map(Arc::clone);
+        if let Some(found) = found {
+            array.copy_from_slice(&found);
+            counts.cached += 1;
+            return true;
+        }
+        let Some(spool) = &self.spool else { return false };
+        let is_spooled = spool.read(column, key, array, reader, counts);
+        if is_spooled {
+            counts.spooled += 1;
+            self.keep(key, array);
+        }
+        is_spooled
+    }
+
+    /// Keeps an array that a decoder has made.
+    pub(crate) fn insert(&self, column: usize, key: u128, array: &[u8]) {
+        let kept = self.keep(key, array);
+        if let Some(spool) = &self.spool {
+            spool.write(column, key, kept.unwrap_or_else(|| array.into()));
+        }
+    }
+
+    /// Keeps an array in memory, if there is room for it. Returns it if it is new.
+    fn keep(&self, key: u128, array: &[u8]) -> Option<Arc<[u8]>> {
+        let bytes = array.len() as u64 + ENTRY_BYTES;
+        if self.kept.read().bytes + bytes > self.budget {
+            return None;
+        }
+        let array: Arc<[u8]> = array.into();
+        let mut kept = self.kept.write();
+        if kept.bytes + bytes > self.budget || kept.arrays.contains_key(&key) {
+            return None;
+        }
+        kept.bytes += bytes;
+        kept.arrays.insert(key, Arc::clone(&array));
+        Some(array)
+    }
+
+    /// Waits until all arrays are in the spool's files.
+    pub(crate) fn end_run(&self) {
+        if let Some(spool) = &self.spool {
+            spool.end_run();
+        }
+    }
+
+    /// Returns why the spool takes no more arrays, once.
+    pub(crate) fn take_failure(&self) -> Option<String> {
+        self.spool.as_ref().and_then(Spool::take_failure)
+    }
+}
+
+/// Returns a hash of how a column's arrays are made. A number of it must never change its meaning:
+/// spools of other versions are read.
+fn seed(array: &ArrayPlan) -> u64 {
+    let made = match &array.maker {
+        // The second number is that of the decoder of pictures. It changes with what that makes.
+        ArrayMaker::Image(image) => serde_json::json!(["image", 1, image]),
+        ArrayMaker::Named { decoder, version } => serde_json::json!(["decode", decoder, version]),
+    };
+    xxh3_64(serde_json::json!([made, array.shape, array.dtype]).to_string().as_bytes())
+}
