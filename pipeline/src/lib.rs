@@ -64,7 +64,7 @@ mod pages {
 }
 
 pub use arrays::{DecodeChannel, DecodeFailure, DecodeUnit, Decoder, Decoders, decode_with};
-pub use batch::{Batch, Matrix, MatrixInfo};
+pub use batch::{Batch, Matrix, MatrixBuffer, MatrixInfo};
 #[cfg(feature = "arrow")]
 pub use batch::{array_metadata, arrow_schema};
 pub use decode::{BadField, FieldKind, Level};

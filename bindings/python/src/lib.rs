@@ -20,8 +20,8 @@
 //!   each element through bounds-checked safe code, so such a write makes a wrong row, not invalid
 //!   memory access.
 //!
-//! The only `unsafe` block of this crate is in `pipeline::arrow`, where memory goes to libraries of
-//! Arrow.
+//! The only two `unsafe` blocks of this crate show memory to other libraries in place:
+//! `pipeline::array_memory` to NumPy, and `pipeline::arrow` to libraries of Arrow.
 //!
 //! Where to look:
 //!

@@ -7,9 +7,11 @@ use arrow_array::types::{
     ArrowPrimitiveType, Float32Type, Int32Type, Int64Type, UInt8Type, UInt32Type,
 };
 use arrow_array::{ArrayRef, FixedSizeListArray, PrimitiveArray, RecordBatch, RecordBatchOptions};
+use arrow_buffer::{Buffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+use bytes::Bytes;
 
-use crate::batch::{Batch, Matrix, MatrixInfo};
+use crate::batch::{Batch, MatrixBuffer, MatrixInfo};
 use crate::spec::Dtype;
 
 /// Metadata key of a column. Its value is a JSON list of the names of the matrix's columns.
@@ -70,7 +72,8 @@ pub fn array_metadata(shape: &[usize]) -> HashMap<String, String> {
 
 impl Batch {
     /// Converts the batch to an Arrow record batch with the schema [`arrow_schema`]. Each matrix
-    /// becomes a column of lists, with one list for each row. No value is copied.
+    /// becomes a column of lists, with one list for each row. No value is copied. A feed reuses the
+    /// memory after the last array that shares it is dropped.
     ///
     /// # Examples
     /// ```
@@ -89,28 +92,31 @@ impl Batch {
     pub fn into_record_batch(self) -> RecordBatch {
         let rows = self.rows;
         let infos = Arc::clone(&self.infos);
-        let array = |(info, matrix): (&MatrixInfo, Matrix)| -> ArrayRef {
-            let values: ArrayRef = match matrix {
-                Matrix::F32(values) => primitive::<Float32Type>(values),
-                Matrix::I32(values) => primitive::<Int32Type>(values),
-                Matrix::I64(values) => primitive::<Int64Type>(values),
-                Matrix::Bits32(values) => primitive::<UInt32Type>(values),
-                Matrix::U8(values) => primitive::<UInt8Type>(values),
+        let array = |(info, buffer): (&MatrixInfo, MatrixBuffer)| -> ArrayRef {
+            let values: ArrayRef = match info.dtype {
+                Dtype::F32 => primitive::<Float32Type>(buffer),
+                Dtype::I32 => primitive::<Int32Type>(buffer),
+                Dtype::I64 => primitive::<Int64Type>(buffer),
+                Dtype::Bits32 => primitive::<UInt32Type>(buffer),
+                Dtype::U8 => primitive::<UInt8Type>(buffer),
             };
             let item = item(info.dtype);
             let width = width(info);
             let lists = FixedSizeListArray::try_new_with_length(item, width, values, None, rows);
             Arc::new(lists.expect("a matrix has as many values as its shape says"))
         };
-        let arrays = infos.iter().zip(self.into_matrices()).map(array).collect();
+        let arrays = infos.iter().zip(self.into_buffers()).map(array).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(arrow_schema(&infos), arrays, &options)
             .expect("the schema is that of the outputs")
     }
 }
 
-fn primitive<T: ArrowPrimitiveType>(values: Vec<T::Native>) -> ArrayRef {
-    Arc::new(PrimitiveArray::<T>::new(values.into(), None))
+/// The values of a buffer, in its memory. The array owns the buffer.
+fn primitive<T: ArrowPrimitiveType>(buffer: MatrixBuffer) -> ArrayRef {
+    let count = buffer.as_bytes().len() / size_of::<T::Native>();
+    let memory = Buffer::from(Bytes::from_owner(buffer));
+    Arc::new(PrimitiveArray::<T>::new(ScalarBuffer::new(memory, 0, count), None))
 }
 
 /// Type of a list's values.

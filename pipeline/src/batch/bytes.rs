@@ -8,7 +8,7 @@ impl Batch {
     /// Returns the values of output number `output`, row by row, in little-endian order.
     pub(crate) fn little_endian(&self, output: usize) -> Cow<'_, [u8]> {
         let count = self.rows * self.infos[output].row_values();
-        match &self.matrices[output] {
+        match &*self.matrices[output] {
             Values::Bytes(bytes) => Cow::Borrowed(&bytes[..count]),
             Values::Words(words) if cfg!(target_endian = "little") => {
                 Cow::Borrowed(bytemuck::cast_slice(&words[..count]))

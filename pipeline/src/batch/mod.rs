@@ -2,7 +2,9 @@
 
 #[cfg(feature = "arrow")]
 mod arrow;
+mod buffer;
 mod bytes;
+mod pool;
 
 use std::collections::TryReserveError;
 use std::ops::Range;
@@ -12,6 +14,9 @@ use crate::spec::Dtype;
 
 #[cfg(feature = "arrow")]
 pub use arrow::{array_metadata, arrow_schema};
+pub use buffer::MatrixBuffer;
+use pool::Lent;
+pub(crate) use pool::Pool;
 
 /// An output's name and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +57,8 @@ impl MatrixInfo {
 /// Some rows, with one matrix for each output.
 ///
 /// A consumer gets a reference and may take the batch ([`take`](Self::take)). The pipeline reuses
-/// the memory of a batch that is not taken.
+/// the memory of a batch that is not taken. A [feed](crate::Feed) reuses the memory of a batch after
+/// the batch is dropped. A clone has memory of its own.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(crate) first_row: u64,
@@ -61,10 +67,11 @@ pub struct Batch {
     pub(crate) inputs: usize,
     pub(crate) rows: usize,
     pub(crate) infos: Arc<[MatrixInfo]>,
-    pub(crate) matrices: Vec<Values>,
+    pub(crate) matrices: Vec<Lent>,
 }
 
-/// An output's values, row by row, in a vector that the caller owns.
+/// An output's values, row by row, in a vector that the caller owns. A feed does not get the memory
+/// of the vector back.
 ///
 /// # Examples
 /// ```
@@ -89,6 +96,9 @@ pub enum Matrix {
 }
 
 /// A matrix's values, row by row. Values after the batch's last row are invalid.
+///
+/// A variant is added here, in [`Values::new`], in each function of `Values`, and where rows are
+/// moved or written.
 #[derive(Debug, Clone)]
 pub(crate) enum Values {
     Bytes(Vec<u8>),
@@ -98,12 +108,13 @@ pub(crate) enum Values {
 
 impl Batch {
     pub(crate) fn new(infos: Arc<[MatrixInfo]>) -> Self {
-        let values = |info: &MatrixInfo| match info.dtype {
-            Dtype::U8 => Values::Bytes(Vec::new()),
-            Dtype::I64 => Values::Wides(Vec::new()),
-            Dtype::F32 | Dtype::I32 | Dtype::Bits32 => Values::Words(Vec::new()),
-        };
-        let matrices = infos.iter().map(values).collect();
+        let matrices = infos.iter().map(|info| Values::new(info.dtype).into()).collect();
+        Self { first_row: 0, input_bytes: 0, inputs: 0, rows: 0, infos, matrices }
+    }
+
+    /// Makes an empty batch in memory of the pool, which is for these outputs.
+    pub(crate) fn lent(infos: Arc<[MatrixInfo]>, pool: &Arc<Pool>) -> Self {
+        let matrices = pool.lend(&infos);
         Self { first_row: 0, input_bytes: 0, inputs: 0, rows: 0, infos, matrices }
     }
 
@@ -148,13 +159,15 @@ impl Batch {
         std::mem::replace(self, empty)
     }
 
-    /// Returns the matrices, one for each output. No value is copied.
+    /// Returns the matrices, one for each output. No value is copied. The caller owns the vectors,
+    /// so a feed needs new memory in their place. [`into_buffers`](Self::into_buffers) lets the
+    /// feed reuse the memory.
     #[must_use]
     pub fn into_matrices(self) -> Vec<Matrix> {
         let Self { rows, infos, matrices, .. } = self;
-        let matrix = |(info, values): (&MatrixInfo, Values)| {
+        let matrix = |(info, lent): (&MatrixInfo, Lent)| {
             let count = rows * info.row_values();
-            match (info.dtype, values) {
+            match (info.dtype, lent.into_values()) {
                 (Dtype::F32, Values::Words(mut values)) => {
                     values.truncate(count);
                     Matrix::F32(bytemuck::cast_vec(values))
@@ -181,8 +194,19 @@ impl Batch {
         infos.iter().zip(matrices).map(matrix).collect()
     }
 
+    /// Returns the matrices, one for each output, as buffers whose memory a feed reuses. No value
+    /// is copied.
+    #[must_use]
+    pub fn into_buffers(self) -> Vec<MatrixBuffer> {
+        let Self { rows, infos, matrices, .. } = self;
+        let buffer = |(info, lent): (&MatrixInfo, Lent)| {
+            MatrixBuffer::new(lent, info.dtype, rows * info.row_values() * info.dtype.bytes())
+        };
+        infos.iter().zip(matrices).map(buffer).collect()
+    }
+
     fn words(&self, output: usize) -> Option<&[u32]> {
-        match self.matrices.get(output)? {
+        match &**self.matrices.get(output)? {
             Values::Words(values) => Some(&values[..self.rows * self.infos[output].row_values()]),
             Values::Bytes(_) | Values::Wides(_) => None,
         }
@@ -192,7 +216,7 @@ impl Batch {
     /// [`U8`](Dtype::U8).
     #[must_use]
     pub fn u8(&self, output: usize) -> Option<&[u8]> {
-        match self.matrices.get(output)? {
+        match &**self.matrices.get(output)? {
             Values::Bytes(values) => Some(&values[..self.rows * self.infos[output].row_values()]),
             Values::Words(_) | Values::Wides(_) => None,
         }
@@ -226,7 +250,7 @@ impl Batch {
     /// [`I64`](Dtype::I64).
     #[must_use]
     pub fn i64(&self, output: usize) -> Option<&[i64]> {
-        match self.matrices.get(output)? {
+        match &**self.matrices.get(output)? {
             Values::Bytes(_) | Values::Words(_) => None,
             Values::Wides(values) => {
                 let values = &values[..self.rows * self.infos[output].row_values()];
@@ -240,7 +264,8 @@ impl Batch {
 impl Batch {
     /// Returns the values of each matrix, with the number of values of a row.
     pub(crate) fn matrices_mut(&mut self) -> impl Iterator<Item = (&mut Values, usize)> {
-        self.matrices.iter_mut().zip(self.infos.iter().map(MatrixInfo::row_values))
+        let widths = self.infos.iter().map(MatrixInfo::row_values);
+        self.matrices.iter_mut().map(|lent| &mut **lent).zip(widths)
     }
 
     /// Appends rows of another batch with the same outputs. The vectors of `self` must hold no
@@ -249,7 +274,7 @@ impl Batch {
         self.rows += rows.len();
         for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
             let range = rows.start * width..rows.end * width;
-            match (into, from) {
+            match (into, &**from) {
                 (Values::Bytes(into), Values::Bytes(from)) => into.extend_from_slice(&from[range]),
                 (Values::Words(into), Values::Words(from)) => into.extend_from_slice(&from[range]),
                 (Values::Wides(into), Values::Wides(from)) => into.extend_from_slice(&from[range]),
@@ -267,7 +292,7 @@ impl Batch {
         }
         self.rows += places.len();
         for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
-            match (into, from) {
+            match (into, &**from) {
                 (Values::Bytes(into), Values::Bytes(from)) => gather(into, from, places, width),
                 (Values::Words(into), Values::Words(from)) => gather(into, from, places, width),
                 (Values::Wides(into), Values::Wides(from)) => gather(into, from, places, width),
@@ -285,7 +310,7 @@ impl Batch {
             }
         }
         for ((held, width), with) in self.matrices_mut().zip(&with.matrices) {
-            match (held, with) {
+            match (held, &**with) {
                 (Values::Bytes(held), Values::Bytes(with)) => {
                     replace(held, places, &with[first * width..], width);
                 }
@@ -319,7 +344,7 @@ impl Batch {
         self.rows += places.len();
         let held = held.matrices.iter_mut();
         for (((into, width), held), with) in self.matrices_mut().zip(held).zip(&with.matrices) {
-            match (into, held, with) {
+            match (into, &mut **held, &**with) {
                 (Values::Bytes(into), Values::Bytes(held), Values::Bytes(with)) => {
                     exchange(into, held, places, &with[first * width..], width);
                 }
@@ -336,6 +361,23 @@ impl Batch {
 }
 
 impl Values {
+    fn new(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::U8 => Self::Bytes(Vec::new()),
+            Dtype::I64 => Self::Wides(Vec::new()),
+            Dtype::F32 | Dtype::I32 | Dtype::Bits32 => Self::Words(Vec::new()),
+        }
+    }
+
+    /// Removes all values and keeps the memory.
+    fn clear(&mut self) {
+        match self {
+            Self::Bytes(own) => own.clear(),
+            Self::Words(own) => own.clear(),
+            Self::Wides(own) => own.clear(),
+        }
+    }
+
     /// Makes room for `count` values at least. New values are 0.
     pub(crate) fn grow(&mut self, count: usize) {
         match self {
@@ -354,6 +396,15 @@ impl Values {
             Self::Wides(_) => Self::Wides(Vec::new()),
         };
         std::mem::replace(self, none)
+    }
+
+    /// The values as bytes, in the machine's byte order.
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(values) => values,
+            Self::Words(values) => bytemuck::cast_slice(values),
+            Self::Wides(values) => bytemuck::cast_slice(values),
+        }
     }
 
     /// The values as bytes, in the machine's byte order.

@@ -255,7 +255,7 @@ impl OneVocabulary<'_> {
 fn show(batch: &mut Batch, shown: &[Shown], row: u32, id: u64) {
     for &Shown { output, column } in shown {
         let at = row as usize * batch.infos[output].row_values() + column;
-        match &mut batch.matrices[output] {
+        match &mut *batch.matrices[output] {
             Values::Words(values) => values[at] = id as u32,
             Values::Wides(values) => values[at] = id,
             Values::Bytes(_) => unreachable!("arrays are no ids"),

@@ -361,7 +361,7 @@ impl<'i> Offload<'i> {
             let channel = &mut self.channels[place];
             match unit {
                 UnitPlace::Back(mut unit) => {
-                    chunk.done.batch.matrices[plan.arrays[place].output] = unit.take_room();
+                    *chunk.done.batch.matrices[plan.arrays[place].output] = unit.take_room();
                     channel.spare.push(unit);
                 }
                 UnitPlace::Out(ticket) => channel.orphans.push(ticket),

@@ -9,7 +9,7 @@ use crate::plan::{OutputFrom, Plan, WidenedSlot};
 pub(super) fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Batch) {
     let rows = block.rows;
     for (output, values) in plan.outputs.iter().zip(&mut batch.matrices) {
-        match (&output.from, values) {
+        match (&output.from, &mut **values) {
             (OutputFrom::Array(_), _) => {}
             (OutputFrom::Words(columns), Values::Words(into)) => {
                 let width = columns.len();

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use super::shuffle::Shuffle;
-use crate::batch::{Batch, MatrixInfo};
+use crate::batch::{Batch, MatrixInfo, Pool};
 use crate::error::{Error, Result};
 use crate::execute::Consumer;
 use crate::options::FeedOptions;
 
-/// A new batch reserves memory for at most this number of values of a matrix. A larger batch grows
+/// A batch reserves memory for at most this number of values of a matrix. A larger batch grows
 /// as it fills.
 const RESERVED_VALUES: usize = 16 << 20;
 
@@ -35,6 +35,9 @@ impl Feeder {
             0 => None,
             rows => Some(Shuffle::new(Arc::clone(&infos), rows, options.seed)?),
         };
+        // One batch is filled, `batches_ahead` are ready, and the caller uses one. All of them may
+        // return before the feed needs memory again.
+        let pool = Pool::new(&infos, options.batches_ahead + 2);
         let mut cut = BatchCutter {
             batch_rows: options.batch_rows,
             drop_last: options.drop_last,
@@ -42,7 +45,8 @@ impl Feeder {
             position: options.skip_rows,
             input_bytes: 0,
             inputs: 0,
-            batch: Batch::new(infos),
+            batch: Batch::lent(infos, &pool),
+            pool,
             stop,
             to,
         };
@@ -117,6 +121,8 @@ pub(super) struct BatchCutter {
     /// Number of inputs that the rows received so far came from.
     inputs: usize,
     pub(super) batch: Batch,
+    /// Lends the memory of the batches.
+    pool: Arc<Pool>,
     stop: Arc<AtomicBool>,
     to: SyncSender<Batch>,
 }
@@ -145,6 +151,8 @@ impl BatchCutter {
         batch.inputs = self.inputs;
         self.position += batch.rows as u64;
         self.to.send(batch).map_err(|_| Stopped)?;
+        // Lent after the send, which may wait: memory may return in the meantime.
+        self.batch = Batch::lent(Arc::clone(&self.batch.infos), &self.pool);
         self.reserve();
         Ok(())
     }

@@ -22,8 +22,9 @@ class Batch(_Base):
     `(rows, height, width, 3)`.
 
     The arrays own the memory that the pipeline wrote, without a copy. The caller may change and
-    keep them. An output of dtype `"f32"` is a float32 array, `"i32"` int32, `"i64"` int64,
-    `"bits32"` uint32, and `"u8"` uint8.
+    keep them. A feed reuses the memory of an array after the array and everything that shares its
+    memory are gone: slices, tensors and Arrow buffers. An output of dtype `"f32"` is a float32
+    array, `"i32"` int32, `"i64"` int64, `"bits32"` uint32, and `"u8"` uint8.
 
     >>> batch = next(Pipeline(criteo(100)).feed(b"1" + b"\\t7" * 39 + b"\\n"))
     >>> {name: (array.dtype.name, array.shape) for name, array in batch.items()}

@@ -4,9 +4,9 @@
 //! structs name buffers and a function that releases the buffers. pyarrow, polars, DuckDB and
 //! others take such objects.
 //!
-//! The only `unsafe` block of this crate is here: it makes an Arrow buffer of NumPy's memory. The
-//! buffer keeps the array alive until its last share is dropped. The array, its tensors and its
-//! Arrow buffers share the memory: a write through one of them shows in all.
+//! The only `unsafe` block of this module makes an Arrow buffer of NumPy's memory. The buffer keeps
+//! the array alive until its last share is dropped. The array, its tensors and its Arrow buffers
+//! share the memory: a write through one of them shows in all.
 
 use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use embank::Home;
-use embank_pipeline::{Batch, Matrix, MatrixInfo, Waited};
-use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods};
+use embank_pipeline::Waited;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict};
 
+use super::array_memory::batch_of_arrays;
 use super::feed_cell::{FeedCell, FeedState};
 use super::report::{self, PyRunReport};
 use super::slot::SlotOwner;
@@ -93,7 +92,7 @@ impl PyFeed {
         // The loop ends when the run sends a batch or ends, or when a signal handler raises.
         loop {
             match py.detach(|| self.wait()).ok_or_else(|| self.slot.ended())? {
-                Ok(Waited::Batch(batch)) => return arrays(py, batch).map(Some),
+                Ok(Waited::Batch(batch)) => return batch_of_arrays(py, batch).map(Some),
                 Ok(Waited::Late) => py.check_signals()?,
                 Ok(Waited::End) => {
                     self.end(py);
@@ -280,37 +279,4 @@ fn told_again(raised: PyErr) -> String {
         }
     });
     text
-}
-
-/// A batch as Python's `Batch`. The arrays own the memory that the pipeline wrote.
-fn arrays<'py>(py: Python<'py>, batch: Batch) -> PyResult<Bound<'py, PyAny>> {
-    static BATCH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let rows = batch.rows();
-    let shapes: Vec<_> =
-        batch.infos().iter().map(|info| (info.name.clone(), shape(rows, info))).collect();
-    let found = PyDict::new(py);
-    for ((name, shape), matrix) in shapes.into_iter().zip(batch.into_matrices()) {
-        match matrix {
-            Matrix::F32(values) => found.set_item(name, array(py, values, shape)?)?,
-            Matrix::I32(values) => found.set_item(name, array(py, values, shape)?)?,
-            Matrix::I64(values) => found.set_item(name, array(py, values, shape)?)?,
-            Matrix::Bits32(values) => found.set_item(name, array(py, values, shape)?)?,
-            Matrix::U8(values) => found.set_item(name, array(py, values, shape)?)?,
-            _ => unreachable!("there is an array for every kind of matrix"),
-        }
-    }
-    BATCH.import(py, "embank.pipeline", "Batch")?.call1((found,))
-}
-
-/// The shape of an output's array.
-fn shape(rows: usize, info: &MatrixInfo) -> Vec<usize> {
-    [rows].into_iter().chain(info.shape.iter().copied()).collect()
-}
-
-fn array<'py, T: Element>(
-    py: Python<'py>,
-    values: Vec<T>,
-    shape: Vec<usize>,
-) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
-    PyArray1::from_vec(py, values).reshape(shape)
 }

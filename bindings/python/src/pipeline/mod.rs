@@ -26,6 +26,7 @@ use crate::cell::EndsWithBank;
 use crate::{errors, scalars};
 
 mod arguments;
+mod array_memory;
 pub(crate) mod arrow;
 pub(crate) mod decoders;
 pub(crate) mod feed;
