@@ -71,7 +71,8 @@ pub(crate) enum Measurement {
     #[command(disable_help_flag = true)]
     Mechanisms(PassedOn),
     /// Preprocessing: rows/s from text and packed rows, threads; beside Polars and Meta's script;
-    /// feeding a training loop; two workers of Ray and of Spark beside one
+    /// feeding a training loop, and the memory of its batches; two workers of Ray and of Spark
+    /// beside one
     #[command(disable_help_flag = true)]
     Pipeline(PassedOn),
     /// Power cuts: each possible state of the disk, opened and compared with the checkpoints
@@ -168,6 +169,7 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
 /// in Rust.
 fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     match args.split_first() {
+        Some((name, rest)) if name == "arrays" => python(root, "pipeline/arrays", rest),
         Some((name, rest)) if name == "peers" => python(root, "pipeline/peers", rest),
         Some((name, rest)) if name == "feed" => python(root, "pipeline/feed", rest),
         Some((name, rest)) if name == "cluster" => on_engines(root, "pipeline/cluster", rest),

@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 50] = [
+const MEASUREMENTS: [&[&str]; 52] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -51,6 +51,8 @@ const MEASUREMENTS: [&[&str]; 50] = [
     &["pipeline", "utf8"],
     &["pipeline", "binary"],
     &["pipeline", "threads"],
+    &["pipeline", "buffers"],
+    &["pipeline", "arrays"],
     &["pipeline", "explain"],
     &["pipeline", "images"],
     &["pipeline", "device"],

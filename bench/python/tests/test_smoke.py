@@ -19,6 +19,7 @@ pytest.importorskip("torch")
 
 PYTHON = Path(__file__).resolve().parents[1]
 RUNS = {
+    "pipeline/arrays.py": "--rows 2000",
     "pipeline/feed.py": "--rows 2000 --batch-size 64 --budget 16MiB",
     "pipeline/peers.py": "--rows 2000",
     "store/memory.py": "--steps 10",

@@ -1,5 +1,6 @@
 //! `pipeline`: the speed of preprocessing, compared with peers and with the machine's limits.
 
+mod buffers;
 mod cache;
 mod device;
 mod explain;
@@ -37,6 +38,8 @@ enum Measurement {
     Generate(GenerateArgs),
     /// Two threads against one, and beside a process that keeps a core busy
     Threads(Common),
+    /// Feeds beside a run: rows/s, and page faults for each page of the batches
+    Buffers(buffers::Args),
     /// Five pipelines, each with a slow stage: checks that the explanation names it and predicts
     /// the speed
     Explain(Common),
@@ -122,6 +125,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Measurement::Utf8(common) => speed::utf8(&common.prepared()?),
         Measurement::Binary(common) => speed::binary(&common.prepared()?),
         Measurement::Threads(common) => speed::threads(&common.prepared()?),
+        Measurement::Buffers(args) => buffers::run(args),
         Measurement::Explain(common) => explain::run(&common.prepared()?),
         Measurement::Cache(args) => cache::run(args),
         Measurement::Device(args) => device::run(args),
