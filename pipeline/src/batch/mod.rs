@@ -8,6 +8,7 @@ use std::collections::TryReserveError;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::execute::FeedPlace;
 use crate::spec::Dtype;
 
 #[cfg(feature = "arrow")]
@@ -54,6 +55,9 @@ pub struct Batch {
     pub(crate) input_bytes: u64,
     /// Number of the run's inputs up to the one that has the batch's last row.
     pub(crate) inputs: usize,
+    /// The place from which a feed can make the row after this batch. `None` if the run records no
+    /// places.
+    pub(crate) place: Option<Arc<FeedPlace>>,
     pub(crate) rows: usize,
     pub(crate) infos: Arc<[MatrixInfo]>,
     pub(crate) matrices: Vec<Values>,
@@ -99,7 +103,7 @@ impl Batch {
             Dtype::F32 | Dtype::I32 | Dtype::Bits32 => Values::Words(Vec::new()),
         };
         let matrices = infos.iter().map(values).collect();
-        Self { first_row: 0, input_bytes: 0, inputs: 0, rows: 0, infos, matrices }
+        Self { first_row: 0, input_bytes: 0, inputs: 0, place: None, rows: 0, infos, matrices }
     }
 
     /// Reserves space for `rows` rows and drops the present rows.

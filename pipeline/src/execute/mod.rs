@@ -10,7 +10,7 @@
 //!
 //! [`mod@run`] starts the threads. Each thread is a [`worker`]. It reads a chunk into blocks
 //! ([`rows`]) and turns each block into rows of a batch ([`blocks`], [`write_out`]). [`commit`] and
-//! [`number`] commit a chunk.
+//! [`number`] commit a chunk. The run of a feed records where it can be resumed ([`place`]).
 
 mod blocks;
 mod commit;
@@ -18,6 +18,7 @@ mod concatenate;
 mod consumer;
 mod number;
 mod order;
+mod place;
 mod report;
 mod rows;
 mod run;
@@ -27,8 +28,10 @@ mod worker;
 mod write_out;
 
 pub use consumer::Consumer;
+pub use place::FeedPlace;
 pub use report::RunReport;
 
 pub(crate) use commit::{BadRowLimit, CommitOptions, Committer, ROWS_BEFORE_SHARE};
+pub(crate) use place::{PlaceRecorder, RunPlaces};
 pub(crate) use run::{Outcome, run};
 pub(crate) use setup::Setup;
