@@ -69,7 +69,7 @@ pub use batch::{Batch, Matrix, MatrixBuffer, MatrixInfo};
 pub use batch::{array_metadata, arrow_schema};
 pub use decode::{BadField, FieldKind, Level};
 pub use error::{BadRowReport, Error, Result};
-pub use execute::{ArrayReport, Consumer, RunReport};
+pub use execute::{ArrayReport, Consumer, FeedPlace, RunReport};
 pub use feed::{Feed, FeedInput, FeedPosition, InputId, Waited};
 #[cfg(feature = "flight")]
 pub use flight::FlightServer;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use crate::arrays::Decoders;
 use crate::decode::Level;
 use crate::error::{Error, Result, refused};
+use crate::execute::FeedPlace;
 use crate::feed::InputId;
 use crate::format::Format;
 
@@ -165,6 +166,9 @@ pub struct FeedOptions {
     /// [`Error::OtherInputs`] if its inputs do not begin with these. Default: empty, which skips
     /// without a check.
     pub skipped_inputs: Vec<InputId>,
+    /// A place before the skipped rows' end, at which the feed may begin to read. Set by
+    /// [`resume`](Self::resume). Default: none, which reads all rows.
+    pub skipped_place: Option<FeedPlace>,
     /// Batches that may be ready beside the one that the caller uses. Default: 2.
     pub batches_ahead: usize,
 }
@@ -178,6 +182,7 @@ impl Default for FeedOptions {
             seed: 0,
             skip_rows: 0,
             skipped_inputs: Vec::new(),
+            skipped_place: None,
             batches_ahead: 2,
         }
     }

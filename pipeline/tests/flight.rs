@@ -230,6 +230,51 @@ fn a_get_goes_on_behind_any_batch_of_another() {
     });
 }
 
+/// A place comes in or before the message after which it counts, also if a batch has several
+/// messages.
+#[test]
+fn a_get_with_a_place_does_not_read_the_rows_before_it() {
+    let text = text(1000);
+    runtime().block_on(async {
+        let limits = [None, Some(300)];
+        for message_bytes in limits {
+            let server = start(&text, &FlightOptions { message_bytes, ..options(64, 0) });
+            let mut client = connect(&server).await;
+            let messages = client.do_get(Ticket::new("")).await.unwrap().into_inner();
+            let mut messages =
+                FlightDataDecoder::new(messages.map(|message| message.map_err(FlightError::from)));
+            let (mut whole, mut states) = (Vec::new(), Vec::new());
+            let (mut inputs, mut place) = (serde_json::Value::Null, serde_json::Value::Null);
+            while let Some(decoded) = messages.next().await {
+                let decoded = decoded.unwrap();
+                let DecodedPayload::RecordBatch(batch) = decoded.payload else { continue };
+                let told = decoded.inner.app_metadata;
+                let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+                for (kept, name) in [(&mut inputs, "inputs"), (&mut place, "place")] {
+                    told.get(name).inspect(|new| *kept = (*new).clone());
+                }
+                let rows = &told["next_row"];
+                assert!(place.is_null() || place["rows"].as_u64() <= rows.as_u64(), "{told}");
+                whole.push(content(&batch));
+                states.push(
+                    serde_json::json!({ "skip_rows": rows, "inputs": inputs, "place": place }),
+                );
+            }
+            let last = states.len() - 1;
+            for taken in [last / 2, last - 1, last] {
+                let rest = all(&mut client, &states[taken].to_string()).await.concat();
+                assert_eq!(rest, whole[taken + 1..].concat());
+                let mut answer =
+                    client.do_action(Action::new("report", "")).await.unwrap().into_inner();
+                let body = answer.next().await.unwrap().unwrap().body;
+                let report: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                assert_eq!(report["rows"], 1000);
+                assert!(report["passed_rows"].as_u64().unwrap() > 300, "{report}");
+            }
+        }
+    });
+}
+
 #[test]
 fn a_batch_is_one_message_unless_there_is_a_limit() {
     const ROWS: usize = 200_000;

@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 52] = [
+const MEASUREMENTS: [&[&str]; 53] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -57,6 +57,7 @@ const MEASUREMENTS: [&[&str]; 52] = [
     &["pipeline", "images"],
     &["pipeline", "device"],
     &["pipeline", "cache"],
+    &["pipeline", "resume"],
     &["pipeline", "vocabulary"],
     &["pipeline", "peers"],
     &["pipeline", "feed"],

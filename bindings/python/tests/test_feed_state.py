@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import embank
-from embank.pipeline import Column, Field, Output, Pipeline, Spec, fill_missing
+from embank.pipeline import Column, Field, Output, Pipeline, Spec, fill_missing, vocabulary
 
 SPEC = Spec([Field("n", "int64")], [Column("n", fill_missing(0))], [Output("n", ["n"], "i64")])
 
@@ -75,6 +75,61 @@ def test_a_loop_that_draws_ahead_names_its_own_rows(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="rows must be from 0 to 4"):
             feed.state_dict(5)
     assert numbers(Pipeline(SPEC).feed(tmp_path, skip_rows=state)) == [12, 13, 14]
+
+
+WORDS = Spec(
+    [Field("n", "int64", required=True), Field("w", "bytes")],
+    [Column("n"), Column("w", fill_missing(""), vocabulary("w"))],
+    [Output("x", ["n", "w"], "i64")],
+)
+
+
+def write_words(path: Path) -> None:
+    path.write_text("".join(f"{n}\tword {n * n % 30_011}\n" for n in range(100_000)))
+
+
+def test_a_feed_that_resumes_does_not_read_what_its_bank_has(tmp_path: Path) -> None:
+    """The rows before the state are read again only for the values of a bank without them."""
+    text = tmp_path / "rows.tsv"
+    write_words(text)
+    with embank.Bank(tmp_path / "bank", memory_budget="32MiB") as bank:
+        with Pipeline(WORDS, bank=bank).feed(text, batch_rows=1000) as feed:
+            batches = [next(feed) for _ in range(90)]
+            state = feed.state_dict()
+            ahead = feed.state_dict(88_000)
+            bank.checkpoint(json.dumps(state).encode())
+            rest = list(feed)
+    state = json.loads(json.dumps(state))
+    assert state["place"]["rows"] <= 90_000
+    assert ahead["place"]["rows"] <= 88_000
+    with embank.Bank(tmp_path / "bank", memory_budget="32MiB") as bank:
+        assert bank.recovered is not None
+        assert json.loads(bank.recovered.blob) == state
+        feed = Pipeline(WORDS, bank=bank).feed(text, batch_rows=1000, skip_rows=state)
+        for found, expected in zip(feed, rest):
+            assert (found["x"] == expected["x"]).all()
+        assert feed.report is not None
+        assert (feed.report.rows, feed.report.passed_rows) == (100_000, state["place"]["rows"])
+        assert feed.report.passed_rows > 50_000
+        # A loop that draws ahead.
+        feed = Pipeline(WORDS, bank=bank).feed(text, batch_rows=1000, skip_rows=ahead)
+        assert (next(feed)["x"] == batches[88]["x"]).all()
+    with embank.Bank(tmp_path / "fresh", memory_budget="32MiB") as bank:
+        feed = Pipeline(WORDS, bank=bank).feed(text, batch_rows=1000, skip_rows=state)
+        for found, expected in zip(feed, rest):
+            assert (found["x"] == expected["x"]).all()
+        assert feed.report is not None
+        assert feed.report.passed_rows == 0
+
+
+def test_a_state_with_a_place_that_no_feed_made_is_refused(tmp_path: Path) -> None:
+    _, state = stopped(tmp_path)
+    state["place"] = {"input": 0}
+    with pytest.raises(ValueError, match="no place of a feed"):
+        Pipeline(SPEC).feed(tmp_path, skip_rows=state)
+    # A state of an earlier version.
+    del state["place"]
+    assert numbers(Pipeline(SPEC).feed(tmp_path, skip_rows=state)) == [23, 24]
 
 
 def test_words_are_numbers() -> None:

@@ -5,6 +5,7 @@ libraries of Arrow.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -119,6 +120,22 @@ def test_a_feed_goes_on_where_another_stopped(tmp_path: Path) -> None:
             rest = connect(address, skip_rows=feed.position)
             assert rest.position == feed.position
             assert lists(rest) == whole[taken:]
+
+
+def test_a_state_has_the_place_that_the_server_told(tmp_path: Path) -> None:
+    rows = text(60_000)
+    with serving(tmp_path, rows, "--batch-rows", "1000", "--message-bytes", "8kB") as address:
+        with connect(address) as feed:
+            for _ in range(230):
+                next(feed)
+            state = feed.state_dict()
+            expected = lists([next(feed)])
+            ahead = feed.state_dict(1)
+        assert 0 < state["place"]["rows"] <= state["rows"] == 230 * 250
+        assert "place" not in ahead
+        with connect(address, skip_rows=json.loads(json.dumps(state))) as feed:
+            assert feed.state_dict() == state
+            assert lists([next(feed)]) == expected
 
 
 def test_arrays_are_of_the_feeds_kinds_and_may_be_changed(tmp_path: Path) -> None:

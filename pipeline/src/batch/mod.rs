@@ -10,6 +10,7 @@ use std::collections::TryReserveError;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::execute::FeedPlace;
 use crate::spec::Dtype;
 
 #[cfg(feature = "arrow")]
@@ -65,6 +66,9 @@ pub struct Batch {
     pub(crate) input_bytes: u64,
     /// Number of the run's inputs up to the one that has the batch's last row.
     pub(crate) inputs: usize,
+    /// The place from which a feed can make the row after this batch. `None` if the run records no
+    /// places.
+    pub(crate) place: Option<Arc<FeedPlace>>,
     pub(crate) rows: usize,
     pub(crate) infos: Arc<[MatrixInfo]>,
     pub(crate) matrices: Vec<Lent>,
@@ -109,13 +113,13 @@ pub(crate) enum Values {
 impl Batch {
     pub(crate) fn new(infos: Arc<[MatrixInfo]>) -> Self {
         let matrices = infos.iter().map(|info| Values::new(info.dtype).into()).collect();
-        Self { first_row: 0, input_bytes: 0, inputs: 0, rows: 0, infos, matrices }
+        Self { first_row: 0, input_bytes: 0, inputs: 0, place: None, rows: 0, infos, matrices }
     }
 
     /// Makes an empty batch in memory of the pool, which is for these outputs.
     pub(crate) fn lent(infos: Arc<[MatrixInfo]>, pool: &Arc<Pool>) -> Self {
         let matrices = pool.lend(&infos);
-        Self { first_row: 0, input_bytes: 0, inputs: 0, rows: 0, infos, matrices }
+        Self { first_row: 0, input_bytes: 0, inputs: 0, place: None, rows: 0, infos, matrices }
     }
 
     /// Reserves space for `rows` rows and drops the present rows.

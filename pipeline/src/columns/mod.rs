@@ -60,12 +60,24 @@ pub(crate) struct ColumnStream<'a> {
     /// The unread rows of a batch. `None` if there are no such rows.
     rest: Option<RecordBatch>,
     chunk_rows: usize,
+    /// Number of the next rows to leave out.
+    pass: u64,
+    /// Number of rows that were read or left out.
     rows: u64,
     /// Number of rows in the file. `None` if it is not known.
     rows_total: Option<u64>,
     found: Found,
     /// True if the last column of a batch has the names of the rows.
     has_names: bool,
+}
+
+/// The rows of a file to read.
+#[derive(Debug, Clone)]
+pub(crate) struct FileRows {
+    /// The row groups of a part of a Parquet file. `None` if the whole file is read.
+    pub(crate) part: Option<Range<u64>>,
+    /// The first row to read, counted from the first row of the part.
+    pub(crate) first_row: u64,
 }
 
 /// Some rows of a file.
@@ -99,25 +111,30 @@ impl std::fmt::Debug for ColumnStream<'_> {
 pub(crate) type Fields = [(String, FieldLayout)];
 
 impl<'a> ColumnStream<'a> {
-    /// Reads a file. Of a Parquet file, reads only the row groups `part`, if that is given.
+    /// Reads these rows of a file.
     pub(crate) fn of_file(
         file: &File,
         fields: &Fields,
         partitions: &Partitions,
         chunk_bytes: usize,
-        part: Option<Range<u64>>,
+        rows: FileRows,
     ) -> Result<Self, String> {
+        let first_row = rows.first_row;
         let mut file = file.try_clone().map_err(|error| error.to_string())?;
         let bytes = file.metadata().map_err(|error| error.to_string())?.len();
+        // Other readers of the file share its place.
+        file.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;
         let magic = magic(&mut file)?;
         guarded(|| {
             if magic.starts_with(b"PAR1") {
-                return Self::of_parquet(file, fields, partitions, chunk_bytes, part);
+                return Self::of_parquet(file, fields, partitions, chunk_bytes, rows);
             }
-            if is_tar(&mut file)? {
-                return Self::of_tar(file, fields, partitions, chunk_bytes);
-            }
-            Self::of_arrow(file, bytes, &magic, fields, partitions, chunk_bytes)
+            let whole = if is_tar(&mut file)? {
+                Self::of_tar(file, fields, partitions, chunk_bytes)
+            } else {
+                Self::of_arrow(file, bytes, &magic, fields, partitions, chunk_bytes)
+            };
+            Ok(Self { pass: first_row, ..whole? })
         })
     }
 
@@ -125,6 +142,7 @@ impl<'a> ColumnStream<'a> {
         bytes: &'a [u8],
         fields: &Fields,
         chunk_bytes: usize,
+        first_row: u64,
     ) -> Result<Self, String> {
         let mut cursor = Cursor::new(bytes);
         let magic = magic(&mut cursor)?;
@@ -132,12 +150,15 @@ impl<'a> ColumnStream<'a> {
         guarded(|| {
             if magic.starts_with(b"PAR1") {
                 let bytes = bytes::Bytes::copy_from_slice(bytes);
-                return Self::of_parquet(bytes, fields, &none, chunk_bytes, None);
+                let rows = FileRows { part: None, first_row };
+                return Self::of_parquet(bytes, fields, &none, chunk_bytes, rows);
             }
-            if is_tar(&mut cursor)? {
-                return Self::of_tar(cursor, fields, &none, chunk_bytes);
-            }
-            Self::of_arrow(cursor, bytes.len() as u64, &magic, fields, &none, chunk_bytes)
+            let whole = if is_tar(&mut cursor)? {
+                Self::of_tar(cursor, fields, &none, chunk_bytes)
+            } else {
+                Self::of_arrow(cursor, bytes.len() as u64, &magic, fields, &none, chunk_bytes)
+            };
+            Ok(Self { pass: first_row, ..whole? })
         })
     }
 
@@ -152,7 +173,8 @@ impl<'a> ColumnStream<'a> {
         let chunk_rows = usize::MAX;
         let rows_total = Some(rows);
         let batches = tar.batches();
-        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total, found, has_names: true })
+        let (rest, has_names) = (None, true);
+        Ok(Self { batches, rest, chunk_rows, pass: 0, rows: 0, rows_total, found, has_names })
     }
 
     fn of_parquet(
@@ -160,14 +182,17 @@ impl<'a> ColumnStream<'a> {
         fields: &Fields,
         partitions: &Partitions,
         chunk_bytes: usize,
-        part: Option<Range<u64>>,
+        rows: FileRows,
     ) -> Result<Self, String> {
         let chunk_rows = chunk_rows(fields, chunk_bytes);
         let file = ParquetFile::open(from, fields, partitions)?;
         let rows_total = Some(file.rows);
         let found = file.found.clone();
-        let batches = file.batches(chunk_rows, part)?;
-        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total, found, has_names: false })
+        let (groups, passed) = file.groups(&rows)?;
+        let batches = file.batches(chunk_rows, groups)?;
+        let (rest, has_names) = (None, false);
+        let (pass, rows) = (rows.first_row - passed, passed);
+        Ok(Self { batches, rest, chunk_rows, pass, rows, rows_total, found, has_names })
     }
 
     fn of_arrow(
@@ -203,8 +228,8 @@ impl<'a> ColumnStream<'a> {
             Some(batch) if batch.num_rows() > 0 => refused.take().map_or(Ok(Some(batch)), Err),
             other => Ok(other),
         });
-        let rows_total = None;
-        Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total, found, has_names: false })
+        let (rest, rows_total, has_names) = (None, None, false);
+        Ok(Self { batches, rest, chunk_rows, pass: 0, rows: 0, rows_total, found, has_names })
     }
 
     /// Returns the next rows. `None` at the end.
@@ -216,7 +241,13 @@ impl<'a> ColumnStream<'a> {
                 break rest;
             }
             match guarded(|| (self.batches)())? {
-                Some(batch) => self.rest = Some(batch).filter(|batch| batch.num_rows() > 0),
+                Some(batch) => self.rest = self.after_passed(batch),
+                None if self.pass > 0 => {
+                    return Err(format!(
+                        "it has {} rows, and a feed is to continue {} rows after these: it has changed",
+                        self.rows, self.pass
+                    ));
+                }
                 None => return Ok(None),
             }
         };
@@ -226,6 +257,15 @@ impl<'a> ColumnStream<'a> {
         self.rows += rows as u64;
         let origins = Arc::clone(&self.found.origins);
         Ok(Some(ColumnRows { batch: batch.slice(0, rows), origins, has_names: self.has_names }))
+    }
+
+    /// The rows of a batch after those to leave out. `None` if there are no such rows.
+    fn after_passed(&mut self, batch: RecordBatch) -> Option<RecordBatch> {
+        let rows = batch.num_rows();
+        let passed = usize::try_from(self.pass).unwrap_or(usize::MAX).min(rows);
+        self.pass -= passed as u64;
+        self.rows += passed as u64;
+        (passed < rows).then(|| batch.slice(passed, rows - passed))
     }
 
     /// Number of rows of the file. `None` for an Arrow file, which does not say it.
@@ -447,6 +487,7 @@ mod tests {
         let mut stream = ColumnStream {
             batches,
             rest: None,
+            pass: 0,
             chunk_rows: 3,
             rows: 0,
             rows_total: None,

@@ -17,7 +17,7 @@ use super::groups::{CheckedGroups, check_counts};
 use super::pages::Pages;
 use super::partitions::Partitions;
 use super::types::{Found, as_bytes, check, int96_units, parquet_as_bytes, views};
-use super::{Batches, Fields, guarded};
+use super::{Batches, Fields, FileRows, guarded};
 use crate::spec::TimeUnit;
 
 /// A Parquet file whose types and counts are checked.
@@ -68,17 +68,15 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         Ok(Self { from, metadata, schema, descriptor, int96_units, found, rows })
     }
 
-    /// Returns a function that gives the next rows at each call: those of the row groups `part`, or
-    /// all rows.
+    /// Returns a function that gives the next rows of the row groups `groups` at each call.
     pub(super) fn batches(
         self,
         chunk_rows: usize,
-        part: Option<Range<u64>>,
+        groups: Range<usize>,
     ) -> Result<Batches<'static>, String> {
         if self.found.columns.is_empty() {
             return Ok(Box::new(|| Ok(None)));
         }
-        let groups = self.groups(part)?;
         let mut reader = self.reader(&self.found.columns, groups.clone(), chunk_rows)?;
         let mut rows = 0;
         Ok(Box::new(move || match guarded(|| reader.next().transpose().map_err(told)) {
@@ -90,8 +88,25 @@ impl<R: ChunkReader + 'static> ParquetFile<R> {
         }))
     }
 
+    /// The row groups with these rows, and the number of rows in earlier row groups of the part.
+    pub(super) fn groups(&self, rows: &FileRows) -> Result<(Range<usize>, u64), String> {
+        let mut groups = self.groups_of_part(rows.part.clone())?;
+        let mut passed = 0;
+        // The loop ends: each round leaves a row group out.
+        while !groups.is_empty() {
+            let rows_of = self.metadata.row_group(groups.start).num_rows();
+            let end = passed + u64::try_from(rows_of).unwrap_or(0);
+            if end > rows.first_row {
+                break;
+            }
+            passed = end;
+            groups.start += 1;
+        }
+        Ok((groups, passed))
+    }
+
     /// The row groups of a part, or all.
-    fn groups(&self, part: Option<Range<u64>>) -> Result<Range<usize>, String> {
+    fn groups_of_part(&self, part: Option<Range<u64>>) -> Result<Range<usize>, String> {
         let all = self.metadata.num_row_groups();
         let Some(part) = part else { return Ok(0..all) };
         if part.start <= part.end && part.end <= all as u64 {

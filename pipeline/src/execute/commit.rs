@@ -7,6 +7,7 @@ use embank::locks::Mutex;
 
 use super::consumer::Consumer;
 use super::number::{Turn, number};
+use super::place::{CountsBefore, FeedPlace, PlaceRecorder};
 use super::setup::Setup;
 use super::work::Work;
 use crate::arrays::ArrayCounts;
@@ -41,6 +42,10 @@ pub(crate) struct CommitOptions {
     pub(crate) trace: bool,
     /// Set to true to end the run.
     pub(crate) stop: Arc<AtomicBool>,
+    /// The counts of the rows before the run's first chunk, which the run does not read.
+    pub(crate) before: CountsBefore,
+    /// Records the place of each batch, if the run is that of a feed.
+    pub(crate) places: Option<PlaceRecorder>,
 }
 
 /// State of the commits. Only the committing thread uses it.
@@ -74,17 +79,18 @@ impl<'c> Committer<'c> {
         options: CommitOptions,
     ) -> Self {
         let stopwatch = Stopwatch::new(options.trace);
+        let CountsBefore { rows, bad_rows, bad_lines, input, lines } = options.before;
         Self {
             numberings,
             consumer,
             options,
-            rows: 0,
-            bad_rows: 0,
-            bad_lines: 0,
+            rows,
+            bad_rows,
+            bad_lines,
             reported: Vec::new(),
             arrays: ArrayCounts::default(),
-            input: 0,
-            input_lines: 0,
+            input,
+            input_lines: lines,
             stopwatch,
             failure: None,
         }
@@ -141,6 +147,7 @@ impl<'c> Committer<'c> {
         if self.options.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
+        let place = self.place(setup, claim.range.start);
         let name = setup.chunks.name(claim.input);
         self.report_bad(name, &claim.plan.field_names, setup.format, work)?;
         self.check_share(work.batch.rows as u64)?;
@@ -163,12 +170,22 @@ impl<'c> Committer<'c> {
         batch.first_row = self.rows;
         batch.input_bytes = claim.input_bytes;
         batch.inputs = claim.input + 1;
+        batch.place = place;
         self.rows += batch.rows as u64;
         if let Some(consumer) = self.consumer.as_mut().filter(|_| batch.rows > 0) {
             consumer.consume(batch).map_err(Error::Consumer)?;
             self.stopwatch.lap(Stage::Consume);
         }
         Ok(())
+    }
+
+    /// The place before the chunk that begins at `offset` of its input, if the run records places.
+    fn place(&mut self, setup: &Setup<'_, '_>, offset: u64) -> Option<Arc<FeedPlace>> {
+        let Self { rows, bad_rows, bad_lines, input, input_lines: lines, .. } = *self;
+        let before = CountsBefore { rows, bad_rows, bad_lines, input, lines };
+        let recorder = self.options.places.as_mut()?;
+        let numberings = self.numberings.lock();
+        Some(Arc::new(recorder.place(before, offset, setup.numberings, &numberings)))
     }
 
     /// Counts the chunk's bad rows, and keeps the first few for the report.

@@ -10,7 +10,8 @@
 //!
 //! [`mod@run`] starts the threads. Each thread is a [`worker`]. It reads a chunk into blocks
 //! ([`rows`]) and turns each block into rows of a batch ([`blocks`], [`write_out`]). Decoders make
-//! arrays in between ([`offload`]). [`commit`] and [`number`] commit a chunk.
+//! arrays in between ([`offload`]). [`commit`] and [`number`] commit a chunk. The run of a feed
+//! records where it can be resumed ([`place`]).
 
 mod blocks;
 mod commit;
@@ -19,6 +20,7 @@ mod consumer;
 mod number;
 mod offload;
 mod order;
+mod place;
 mod report;
 mod rows;
 mod run;
@@ -28,8 +30,10 @@ mod worker;
 mod write_out;
 
 pub use consumer::Consumer;
+pub use place::FeedPlace;
 pub use report::{ArrayReport, RunReport};
 
 pub(crate) use commit::{BadRowLimit, CommitOptions, Committer, ROWS_BEFORE_SHARE};
+pub(crate) use place::{PlaceRecorder, RunPlaces};
 pub(crate) use run::{Outcome, run};
 pub(crate) use setup::Setup;

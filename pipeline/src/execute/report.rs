@@ -13,8 +13,12 @@ use crate::trace::Trace;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunReport {
-    /// Rows that the consumer got.
+    /// Rows that the consumer got. A feed's rows that were skipped count.
     pub rows: u64,
+    /// Those of the rows that the run did not read, because a feed that resumed could begin after
+    /// them. Otherwise 0.
+    #[serde(default)]
+    pub passed_rows: u64,
     /// Bad rows that were left out.
     pub bad_rows: u64,
     /// Lines that the bad rows span. A row spans several lines if a quoted field contains a line
@@ -91,6 +95,7 @@ impl RunReport {
     /// Adds the report of a run over the next part of the inputs. The durations are summed.
     pub(crate) fn add(&mut self, next: &Self) {
         self.rows += next.rows;
+        self.passed_rows += next.passed_rows;
         self.bad_rows += next.bad_rows;
         self.bad_lines += next.bad_lines;
         self.first_bad_rows.extend(next.first_bad_rows.iter().cloned());

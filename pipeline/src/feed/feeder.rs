@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 use super::shuffle::Shuffle;
 use crate::batch::{Batch, MatrixInfo, Pool};
 use crate::error::{Error, Result};
-use crate::execute::Consumer;
+use crate::execute::{Consumer, FeedPlace};
 use crate::options::FeedOptions;
 
 /// A batch reserves memory for at most this number of values of a matrix. A larger batch grows
@@ -19,6 +19,9 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// The consumer of a feed's run.
 pub(super) struct Feeder {
     shuffle: Option<Shuffle>,
+    skip_rows: u64,
+    /// True once the run has sent a batch.
+    began: bool,
     cut: BatchCutter,
 }
 
@@ -45,30 +48,30 @@ impl Feeder {
             position: options.skip_rows,
             input_bytes: 0,
             inputs: 0,
+            place: None,
             batch: Batch::lent(infos, &pool),
             pool,
             stop,
             to,
         };
         cut.reserve();
-        Ok(Self { shuffle, cut })
+        Ok(Self { shuffle, skip_rows: options.skip_rows, began: false, cut })
     }
 
-    /// Sends the remaining rows after the run's last batch.
+    /// Sends the remaining rows after the run's last batch. The run had `rows` rows.
     ///
     /// # Errors
     /// [`Error::SkipsTooMany`] if the run had fewer rows than the feed skips. Without this error,
     /// the caller would take the empty feed for a complete one.
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(super) fn finish(mut self, rows: u64) -> Result<()> {
         if let Some(shuffle) = self.shuffle.take()
             && shuffle.finish(&mut self.cut).is_err()
         {
             return Ok(());
         }
-        if self.cut.skip > 0 {
-            // `position` is `skip_rows`, because no batch was sent.
-            let skip_rows = self.cut.position;
-            return Err(Error::SkipsTooMany { skip_rows, rows: skip_rows - self.cut.skip });
+        let skip_rows = self.skip_rows;
+        if rows < skip_rows {
+            return Err(Error::SkipsTooMany { skip_rows, rows });
         }
         if self.cut.batch.rows > 0 && !self.cut.drop_last {
             // A failed send means that the feed was closed.
@@ -84,8 +87,15 @@ impl Consumer for Feeder {
         if self.cut.stop.load(Ordering::Relaxed) {
             return Err(Stopped.into());
         }
+        if !self.began {
+            self.began = true;
+            // The run has passed over the rows before its first batch. They are not more than those
+            // to skip: the feed begins at no later place.
+            self.cut.skip = self.cut.skip.saturating_sub(batch.first_row);
+        }
         self.cut.input_bytes = batch.input_bytes;
         self.cut.inputs = batch.inputs;
+        self.cut.place.clone_from(&batch.place);
         match &mut self.shuffle {
             Some(shuffle) => shuffle.push(batch, &mut self.cut)?,
             None => {
@@ -120,6 +130,8 @@ pub(super) struct BatchCutter {
     input_bytes: u64,
     /// Number of inputs that the rows received so far came from.
     inputs: usize,
+    /// The place before the chunk of the last row received.
+    place: Option<Arc<FeedPlace>>,
     pub(super) batch: Batch,
     /// Lends the memory of the batches.
     pool: Arc<Pool>,
@@ -149,6 +161,7 @@ impl BatchCutter {
         batch.first_row = self.position;
         batch.input_bytes = self.input_bytes;
         batch.inputs = self.inputs;
+        batch.place.clone_from(&self.place);
         self.position += batch.rows as u64;
         self.to.send(batch).map_err(|_| Stopped)?;
         // Lent after the send, which may wait: memory may return in the meantime.

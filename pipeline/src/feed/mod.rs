@@ -20,6 +20,7 @@ mod input;
 mod position;
 mod shuffle;
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -32,7 +33,7 @@ use embank::locks::Mutex;
 
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
-use crate::execute::RunReport;
+use crate::execute::{FeedPlace, RunReport};
 use crate::input::Input;
 use crate::options::FeedOptions;
 use crate::pipeline::Pipeline;
@@ -40,6 +41,10 @@ use feeder::Feeder;
 pub use input::FeedInput;
 use position::ids_of;
 pub use position::{FeedPosition, InputId};
+
+/// Number of places that a feed keeps, for a caller that takes batches ahead of their use. Most
+/// callers take fewer ahead. A place has some tens of bytes, and 16 for each vocabulary.
+const PLACES_KEPT: usize = 256;
 
 /// A run in the background, as an iterator of batches that the caller owns.
 ///
@@ -68,6 +73,8 @@ pub struct Feed {
     position: u64,
     /// Number of inputs that the rows up to `position` came from. 0 before the first batch.
     inputs_read: usize,
+    /// The places of the last batches, in their order, each once. At first that of the options.
+    places: VecDeque<Arc<FeedPlace>>,
     /// All inputs of the run. Empty until the run has begun.
     inputs: Arc<OnceLock<Vec<InputId>>>,
     options: FeedOptions,
@@ -163,8 +170,8 @@ impl Pipeline {
                 let ids = ids_of(&inputs)?;
                 thread_options.check_inputs(&ids)?;
                 thread_known.get_or_init(|| ids);
-                let report = pipeline.run(&inputs, &mut feeder)?;
-                feeder.finish()?;
+                let report = pipeline.run_from(&inputs, &mut feeder, thread_options.places())?;
+                feeder.finish(report.rows)?;
                 Ok(report)
             });
             pipeline.stop_when(before);
@@ -183,6 +190,7 @@ impl Pipeline {
             infos,
             position,
             inputs_read: 0,
+            places: options.places().from.cloned().map(Arc::new).into_iter().collect(),
             inputs: known,
             options,
             stop,
@@ -212,6 +220,14 @@ impl Feed {
     fn handed_out(&mut self, batch: Batch) -> Batch {
         self.position = batch.first_row() + batch.rows() as u64;
         self.inputs_read = batch.inputs;
+        if let Some(place) = &batch.place
+            && self.places.back().is_none_or(|last| !Arc::ptr_eq(last, place))
+        {
+            if self.places.len() == PLACES_KEPT {
+                self.places.pop_front();
+            }
+            self.places.push_back(Arc::clone(place));
+        }
         batch
     }
 
@@ -258,9 +274,34 @@ impl Feed {
     /// Another feed continues there ([`FeedOptions::resume`]).
     #[must_use]
     pub fn resume_position(&self) -> FeedPosition {
+        self.resume_position_at(self.position)
+    }
+
+    /// The [`resume_position`](Self::resume_position) after the first `rows` rows, for a caller that
+    /// takes batches ahead of their use. A number above [`next_row`](Self::next_row) counts as
+    /// `next_row`.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank_pipeline::{FeedInput, FeedOptions, Pipeline, Spec};
+    ///
+    /// let row = format!("1{}{}\n", "\t7".repeat(13), "\t68fd1e64".repeat(26));
+    /// let pipeline = Pipeline::new(&Spec::criteo(5000), &Default::default())?;
+    /// let options = FeedOptions { batch_rows: 2, ..Default::default() };
+    /// let inputs = vec![FeedInput::memory("ten rows", row.repeat(10).into_bytes())];
+    /// let mut feed = pipeline.feed(inputs, &options)?;
+    /// let ahead = [feed.next().unwrap()?, feed.next().unwrap()?];
+    /// assert_eq!(feed.resume_position_at(ahead[0].rows() as u64).rows, 2);
+    /// # Ok::<(), embank_pipeline::Error>(())
+    /// ```
+    #[must_use]
+    pub fn resume_position_at(&self, rows: u64) -> FeedPosition {
         let FeedOptions { shuffle_rows, seed, .. } = self.options;
+        let rows = rows.min(self.position);
         let inputs = self.inputs_of_position().to_vec();
-        FeedPosition { rows: self.position, shuffle_rows, seed, inputs }
+        let place = self.places.iter().rev().find(|place| place.rows <= rows);
+        let place = place.map(|place| FeedPlace::clone(place));
+        FeedPosition { rows, shuffle_rows, seed, inputs, place }
     }
 
     /// The inputs of [`resume_position`](Self::resume_position).

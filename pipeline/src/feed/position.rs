@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::execute::{FeedPlace, RunPlaces};
 use crate::input::Input;
 use crate::options::FeedOptions;
 
@@ -78,6 +79,20 @@ pub struct FeedPosition {
     /// The inputs that the feed had begun to read, in their order. All inputs if the feed shuffles,
     /// because the order of its last rows depends on them. Empty before the first batch.
     pub inputs: Vec<InputId>,
+    /// Where a feed that continues may begin to read. `None` if it must read all rows: before the
+    /// first batch, and with a shuffle, whose buffer has rows from everywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<FeedPlace>,
+}
+
+impl FeedPosition {
+    /// Returns the position after the first `rows` rows, which must be no later. It has no place if
+    /// this position's place is later.
+    #[must_use]
+    pub fn back_to(self, rows: u64) -> Self {
+        let place = self.place.filter(|place| place.rows <= rows);
+        Self { rows, place, ..self }
+    }
 }
 
 impl FeedOptions {
@@ -87,7 +102,7 @@ impl FeedOptions {
     /// [`Error::Spec`] if the position belongs to another shuffle. The rows then have another
     /// order.
     pub fn resume(&self, position: &FeedPosition) -> Result<Self> {
-        let FeedPosition { rows, shuffle_rows, seed, ref inputs } = *position;
+        let FeedPosition { rows, shuffle_rows, seed, ref inputs, ref place } = *position;
         let shuffles = shuffle_rows > 0 || self.shuffle_rows > 0;
         if shuffles && (shuffle_rows, seed) != (self.shuffle_rows, self.seed) {
             return Err(Error::Spec(format!(
@@ -96,7 +111,19 @@ impl FeedOptions {
                 self.shuffle_rows, self.seed
             )));
         }
-        Ok(Self { skip_rows: rows, skipped_inputs: inputs.clone(), ..self.clone() })
+        let (skipped_inputs, skipped_place) = (inputs.clone(), place.clone());
+        Ok(Self { skip_rows: rows, skipped_inputs, skipped_place, ..self.clone() })
+    }
+
+    /// How the feed's run uses places. A shuffle's buffer has rows from everywhere before the
+    /// position, so a feed that shuffles reads all rows. A place counts only in inputs that
+    /// [`check_inputs`](Self::check_inputs) has compared, and before the rows to return.
+    pub(super) fn places(&self) -> RunPlaces<'_> {
+        let records = self.shuffle_rows == 0;
+        let is_before = |place: &&FeedPlace| {
+            records && place.rows <= self.skip_rows && place.input < self.skipped_inputs.len()
+        };
+        RunPlaces { records, from: self.skipped_place.as_ref().filter(is_before) }
     }
 
     /// Fails unless the inputs of a feed begin with those that the skipped rows came from. With a

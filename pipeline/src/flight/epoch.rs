@@ -78,6 +78,7 @@ impl Epochs {
         options.skip_rows = ticket.skip_rows.unwrap_or(options.skip_rows);
         options.seed = ticket.seed.unwrap_or(options.seed);
         options.skipped_inputs.clone_from(&ticket.inputs);
+        options.skipped_place.clone_from(&ticket.place);
         let turn = Arc::clone(&self.turn).acquire_owned();
         let Some(permit) = within(self.options.wait, turn).await.and_then(Result::ok) else {
             let why = "another client is taking this feed, and it is for one at a time: end that one, come again \

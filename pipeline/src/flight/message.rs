@@ -1,5 +1,7 @@
 //! The messages of the protocol: tickets, batches and failures.
 
+use std::sync::Arc;
+
 use arrow_flight::{FlightData, SchemaAsIpc};
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use arrow_schema::{Schema, SchemaRef};
@@ -10,6 +12,7 @@ use tonic::{Code, Status};
 use super::epoch::Message;
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{BadRowReport, Error};
+use crate::execute::FeedPlace;
 use crate::feed::InputId;
 
 /// Largest number of bytes of a failure's text. gRPC libraries refuse headers above 8 KiB, and a
@@ -34,6 +37,9 @@ pub(super) struct Ticket {
     /// The inputs that the skipped rows came from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) inputs: Vec<InputId>,
+    /// Where the feed may begin to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) place: Option<FeedPlace>,
 }
 
 impl Ticket {
@@ -45,7 +51,7 @@ impl Ticket {
         }
         serde_json::from_slice(bytes).map_err(|error| {
             Status::invalid_argument(format!(
-                "a ticket is empty, or JSON with `skip_rows`, `seed`, `learn` and `inputs`, all optional, and this one is not: \
+                "a ticket is empty, or JSON with `skip_rows`, `seed`, `learn`, `inputs` and `place`, all optional, and this one is not: \
                  {error}"
             ))
         })
@@ -66,6 +72,8 @@ pub(super) struct Encoder {
     dictionaries: DictionaryTracker,
     /// Number of inputs whose names were sent.
     inputs_sent: usize,
+    /// The place that was sent last.
+    place_sent: Option<Arc<FeedPlace>>,
 }
 
 impl Encoder {
@@ -77,6 +85,7 @@ impl Encoder {
             context: IpcWriteContext::default(),
             dictionaries: DictionaryTracker::new(false),
             inputs_sent: 0,
+            place_sent: None,
         }
     }
 
@@ -87,12 +96,19 @@ impl Encoder {
 
     /// Encodes a batch: as one message if messages have no limit of bytes, otherwise as one or
     /// more. `inputs` are those of the feed's position. The first message names the inputs that no
-    /// earlier message of the feed has named.
+    /// earlier message of the feed has named. The first message after a new place has the place.
     pub(super) fn batch(
         &mut self,
         batch: Batch,
         inputs: &[InputId],
     ) -> impl Iterator<Item = Message> {
+        let mut place = batch
+            .place
+            .clone()
+            .filter(|place| self.place_sent.as_ref().is_none_or(|sent| !Arc::ptr_eq(sent, place)));
+        if place.is_some() {
+            self.place_sent.clone_from(&place);
+        }
         let mut named = inputs[self.inputs_sent..].to_vec();
         self.inputs_sent = inputs.len();
         let first_row = batch.first_row();
@@ -113,6 +129,9 @@ impl Encoder {
             let mut position = serde_json::json!({ "next_row": next_row });
             if !named.is_empty() {
                 position["inputs"] = serde_json::json!(std::mem::take(&mut named));
+            }
+            if let Some(place) = place.take_if(|place| place.rows <= next_row) {
+                position["place"] = serde_json::json!(*place);
             }
             Ok(FlightData::from(data).with_app_metadata(position.to_string()))
         })

@@ -65,7 +65,9 @@ const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// such as `{"next_row": 12288, "inputs": [["day_0.tsv", 81920]]}`. A feed that skips this number
 /// of rows continues after the message. `inputs` names the inputs that have begun since the last
 /// message, and is left out if there are none. A ticket with all names so far as `inputs` makes the
-/// feed fail if the server's inputs do not begin with them. The client gets an error of the run as
+/// feed fail if the server's inputs do not begin with them. Some messages also have a `place`. With
+/// the last one in the ticket, beside `inputs`, the server need not read all skipped rows
+/// ([`FeedPlace`](crate::FeedPlace)). The client gets an error of the run as
 /// a status with the error's message. For a bad row, the details of the status are `{"input": ...,
 /// "line": ..., "lines": ..., "column": ...}`. The action `report` returns the rows, bad rows and
 /// bytes of the last feed that ended, as JSON.

@@ -71,6 +71,7 @@ fn only_reading<T>(call: &str) -> Result<T, Status> {
 fn report_json(report: &RunReport) -> String {
     serde_json::json!({
         "rows": report.rows,
+        "passed_rows": report.passed_rows,
         "bad_rows": report.bad_rows,
         "bad_lines": report.bad_lines,
         "first_bad_rows": report.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect::<Vec<_>>(),

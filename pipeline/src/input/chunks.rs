@@ -20,18 +20,20 @@ use crate::plan::{Plan, Plans};
 /// The inputs of a run.
 #[derive(Debug)]
 pub(crate) struct Chunks<'a> {
-    inputs: Vec<Input<'a>>,
-    chunk_bytes: u64,
+    pub(super) inputs: Vec<Input<'a>>,
+    pub(super) chunk_bytes: u64,
     pub(super) row_ends: RowEnds,
     pub(super) begins: TextBegins,
     /// The fields that the plan reads, for Parquet and Arrow files.
     #[cfg(feature = "parquet")]
-    fields: Vec<(String, crate::decode::FieldLayout)>,
+    pub(super) fields: Vec<(String, crate::decode::FieldLayout)>,
     /// Set to true to stop the run. A thread that waits for a pipe then fails.
     stop: Arc<AtomicBool>,
     /// The states of the inputs when the run first opened them.
     states: Arc<FileStates>,
-    at: Mutex<Position<'a>>,
+    pub(super) at: Mutex<Position<'a>>,
+    /// Where the run begins, if not at the first input's beginning.
+    pub(super) from: Option<ChunkPlace>,
     /// Columns that Parquet and Arrow files lack, for the report.
     missing_columns: Mutex<MissingColumns>,
     /// Columns that at least one input is known to have.
@@ -61,16 +63,25 @@ impl MissingColumns {
     }
 }
 
+/// The place of a chunk: an input, and an offset in it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChunkPlace {
+    pub(super) input: usize,
+    pub(super) offset: u64,
+}
+
 #[derive(Debug, Default)]
-struct Position<'a> {
-    input: usize,
+pub(super) struct Position<'a> {
+    pub(super) input: usize,
     /// The input whose chunks threads are claiming. `None` until it is opened.
     current: Option<Current<'a>>,
     offset: u64,
     sequence: u64,
     /// Bytes of the inputs before the current one. For a pipe, the bytes that were read from it
     /// count.
-    bytes_before: u64,
+    pub(super) bytes_before: u64,
+    /// Bytes before the place at which the run began, which it does not read.
+    pub(super) passed_bytes: u64,
 }
 
 /// The input whose chunks threads are claiming.
@@ -78,7 +89,7 @@ struct Position<'a> {
 pub(super) struct Current<'a> {
     pub(super) open: Arc<Open<'a>>,
     /// What the first chunk skips at its beginning, and the plan of all chunks of this input.
-    first: TextBegin,
+    pub(super) first: TextBegin,
     pub(super) reader: Reader<'a>,
 }
 
@@ -175,6 +186,7 @@ impl<'a> Chunks<'a> {
             stop,
             states,
             at: Mutex::default(),
+            from: None,
             missing_columns: Mutex::default(),
             #[cfg(feature = "parquet")]
             columns_elsewhere: Mutex::default(),
@@ -254,6 +266,11 @@ impl<'a> Chunks<'a> {
             none => {
                 let opened = none.insert(self.open(at.input)?);
                 at.offset = opened.first_offset();
+                // An input is opened for claims once.
+                if let Some(from) = self.from.filter(|from| from.input == at.input) {
+                    at.passed_bytes += self.pass_over(opened, at.offset..from.offset)?;
+                    at.offset = from.offset;
+                }
                 opened
             }
         };
@@ -332,7 +349,7 @@ impl<'a> Chunks<'a> {
             }
             #[cfg(feature = "parquet")]
             Some(Serial::Columns) => {
-                let stream = open.columns(&self.fields, self.chunk_bytes as usize);
+                let stream = open.columns(&self.fields, self.chunk_bytes as usize, 0);
                 open.check_unchanged()?;
                 let told = |what| Error::Columns { input: open.name.clone(), what };
                 Reader::Columns(stream.map_err(told)?)
@@ -343,7 +360,7 @@ impl<'a> Chunks<'a> {
 
     /// Returns the plan for the rows of a later part of a text with quotes. The first row of the
     /// file decides.
-    fn plan_of_beginning(&self, open: &Open<'a>) -> Result<Arc<Plan>> {
+    pub(super) fn plan_of_beginning(&self, open: &Open<'a>) -> Result<Arc<Plan>> {
         let told = |broken| self.broken(open, false, broken);
         let mut stream = open.stream_of_beginning().map_err(|error| told(Broken::Io(error)))?;
         let mut text = Vec::new();
@@ -370,6 +387,21 @@ impl<'a> Chunks<'a> {
             self.missing_columns.lock().add(&input.name, stream.absent());
         }
         self.meanings.lock().add(&input.name, stream.meanings())
+    }
+
+    /// True if a newly opened file of columns has a row. Reads the first rows of an Arrow file,
+    /// which does not say its number of rows.
+    #[cfg(feature = "parquet")]
+    pub(super) fn has_rows(
+        &self,
+        input: &Open<'a>,
+        stream: &mut crate::columns::ColumnStream<'a>,
+    ) -> Result<bool> {
+        let told = |what| Error::Columns { input: input.name.clone(), what };
+        match stream.rows_total() {
+            Some(rows) => Ok(rows > 0),
+            None => Ok(stream.next().map_err(told)?.is_some()),
+        }
     }
 
     /// Fails if a field of `absent` has a column in no input of the run. Its name is then probably

@@ -12,6 +12,7 @@ mod chunks;
 #[cfg(feature = "parquet")]
 mod meanings;
 mod open;
+mod pass;
 mod split;
 mod stream;
 mod table_format;

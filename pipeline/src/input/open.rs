@@ -194,19 +194,47 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Reads the input's columns from the first row on.
+    /// Reads a text without compression from `offset` on. `None` if no row can begin there, because
+    /// no line ends there.
+    pub(super) fn stream_from(&self, offset: u64) -> std::io::Result<Option<Stream<'a>>> {
+        let range = self.range();
+        if offset <= range.start || offset > range.end {
+            return Ok(None);
+        }
+        let stream = match &self.text {
+            OpenText::Memory(text) if text[offset as usize - 1] == b'\n' => {
+                Stream::of_memory_from(text, offset)?
+            }
+            OpenText::File(file, _) => {
+                let mut last = [0];
+                read_exact_at(file, &mut last, offset - 1)?;
+                if last != [b'\n'] {
+                    return Ok(None);
+                }
+                Stream::of_range(file, offset..range.end)?
+            }
+            OpenText::Memory(_) => return Ok(None),
+        };
+        stream.count(offset - range.start);
+        Ok(Some(stream))
+    }
+
+    /// Reads the input's columns from row `first_row` on.
     #[cfg(feature = "parquet")]
     pub(super) fn columns(
         &self,
         fields: &crate::columns::Fields,
         chunk_bytes: usize,
+        first_row: u64,
     ) -> std::result::Result<crate::columns::ColumnStream<'a>, String> {
-        use crate::columns::ColumnStream;
+        use crate::columns::{ColumnStream, FileRows};
         match &self.text {
-            OpenText::Memory(bytes) => ColumnStream::of_memory(bytes, fields, chunk_bytes),
+            OpenText::Memory(bytes) => {
+                ColumnStream::of_memory(bytes, fields, chunk_bytes, first_row)
+            }
             OpenText::File(file, _) => {
-                let part = self.part.clone();
-                ColumnStream::of_file(file, fields, &self.partitions(), chunk_bytes, part)
+                let rows = FileRows { part: self.part.clone(), first_row };
+                ColumnStream::of_file(file, fields, &self.partitions(), chunk_bytes, rows)
             }
         }
     }
@@ -222,7 +250,7 @@ impl<'a> Open<'a> {
     pub(super) fn has_values(&self, field: &crate::columns::Fields, chunk_bytes: usize) -> bool {
         let named = |(name, _): &(String, _)| self.partitions().has(name);
         let is_file = matches!(self.text, OpenText::File(..));
-        let columns = self.columns(field, chunk_bytes);
+        let columns = self.columns(field, chunk_bytes, 0);
         is_file && field.iter().any(named) || columns.is_ok_and(|stream| stream.has_columns())
     }
 

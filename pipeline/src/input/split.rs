@@ -147,11 +147,7 @@ fn cuts_of_columns<'a>(
     part_bytes: u64,
 ) -> Result<Vec<u64>> {
     let told = |what| Error::Columns { input: open.name.clone(), what };
-    let has_rows = match stream.rows_total() {
-        Some(rows) => rows > 0,
-        None => stream.next().map_err(told)?.is_some(),
-    };
-    if has_rows {
+    if chunks.has_rows(open, &mut stream)? {
         chunks.check_columns(open, &stream)?;
     }
     let groups = open.row_group_bytes().map_err(told)?;

@@ -35,6 +35,8 @@ pub(crate) const MAGIC_BYTES: usize = 4;
 pub(crate) const UTF8_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 /// Interval at which a thread that waits for a pipe checks whether the run must stop.
 const PIPE_LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// Bytes of a text that is passed over that are read at a time.
+const PASSED_BYTES: usize = 256 << 10;
 /// Least growth of a buffer that has no line end yet.
 const GROWTH_BYTES: usize = 4 << 10;
 
@@ -264,6 +266,11 @@ impl<'a> Stream<'a> {
         Self::new(text, compression)
     }
 
+    /// Reads a text without compression from `offset` on.
+    pub(crate) fn of_memory_from(text: &'a [u8], offset: u64) -> io::Result<Self> {
+        Ok(Self { offset, ..Self::new(&text[offset as usize..], None)? })
+    }
+
     fn new(inner: impl Read + Send + 'a, compression: Option<Compression>) -> io::Result<Self> {
         let input_bytes = Arc::new(AtomicU64::new(0));
         let counted = Counted { inner, bytes: Arc::clone(&input_bytes) };
@@ -282,6 +289,34 @@ impl<'a> Stream<'a> {
     /// Bytes read from the input so far.
     pub(crate) fn input_bytes(&self) -> u64 {
         self.input_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts `bytes` bytes of the input as read.
+    pub(crate) fn count(&self, bytes: u64) {
+        self.input_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Moves on to `offset` of the text, and returns the byte before it. `piece` is the piece that
+    /// `next` returned last. `None` if `offset` does not lie behind the piece's beginning, or if
+    /// the text is shorter.
+    pub(crate) fn pass_to(&mut self, offset: u64, mut piece: Vec<u8>) -> io::Result<Option<u8>> {
+        let begin = self.offset - piece.len() as u64;
+        let Some(mut left) = offset.checked_sub(begin) else { return Ok(None) };
+        piece.append(&mut self.carry);
+        let mut last = None;
+        // The loop ends: each round passes over bytes, up to the offset or the text's end.
+        while left > 0 && !piece.is_empty() {
+            let passed = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            last = Some(piece[passed - 1]);
+            left -= passed as u64;
+            piece.drain(..passed);
+            if left > 0 {
+                self.fill(&mut piece, PASSED_BYTES)?;
+            }
+        }
+        self.carry = piece;
+        self.offset = offset;
+        Ok(last.filter(|_| left == 0))
     }
 
     /// Offset in the text at which the next piece begins.

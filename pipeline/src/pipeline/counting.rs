@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Pipeline;
 use crate::error::{Error, Result, refused};
-use crate::execute::RunReport;
+use crate::execute::{RunPlaces, RunReport};
 use crate::input::{FileStates, Input};
 use crate::vocabulary::{Kept, KeptValues, Numbering};
 
@@ -47,7 +47,7 @@ impl Pipeline {
     }
 
     fn count(&mut self, inputs: &[Input<'_>], states: &Arc<FileStates>) -> Result<RunReport> {
-        let report = self.go_over(inputs, states, None, None)?;
+        let report = self.go_over(inputs, states, None, None, RunPlaces::default())?;
         self.counted = Counted::Whole;
         Ok(report)
     }

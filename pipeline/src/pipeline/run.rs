@@ -8,13 +8,14 @@ use super::Pipeline;
 use crate::arrays::chunk_bytes;
 use crate::error::{Error, Result};
 use crate::execute::{
-    self, ArrayReport, BadRowLimit, CommitOptions, Committer, Consumer, Outcome, RunReport, Setup,
+    self, ArrayReport, BadRowLimit, CommitOptions, Committer, Consumer, FeedPlace, Outcome,
+    PlaceRecorder, RunPlaces, RunReport, Setup,
 };
 use crate::format::Format;
 use crate::input::{Chunks, FileStates, Input};
 use crate::plan::{Plans, TextLimits, VocabularyPlan};
 use crate::trace::Trace;
-use crate::vocabulary::{Numbering, RunNumbering};
+use crate::vocabulary::{Numbering, RunNumbering, ValueCounts};
 
 impl Pipeline {
     /// Runs over the inputs, one after the other, and passes each batch to `consumer`. An
@@ -52,6 +53,17 @@ impl Pipeline {
     /// checkpoint of the bank that is taken before the repeated run also has the counts of the
     /// first pass, and a new pipeline can't detect them.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
+        self.run_from(inputs, consumer, RunPlaces::default())
+    }
+
+    /// As [`run`](Self::run), for a feed, which may begin at a place. A pass that counts reads all
+    /// rows.
+    pub(crate) fn run_from(
+        &mut self,
+        inputs: &[Input<'_>],
+        consumer: &mut dyn Consumer,
+        places: RunPlaces<'_>,
+    ) -> Result<RunReport> {
         let started = Instant::now();
         consumer.begin(inputs)?;
         let begun = self.begun.take();
@@ -72,31 +84,42 @@ impl Pipeline {
         if !to_make.is_empty() {
             self.make(&inputs, &to_make, &states)?;
         }
-        let report = self.go_over(&inputs, &states, Some(consumer), begun);
+        let report = self.go_over(&inputs, &states, Some(consumer), begun, places);
         let report = report.map_err(|error| self.in_terms_of_a_replay(error))?;
         Ok(RunReport { elapsed: started.elapsed(), ..report })
     }
 
     /// Reads the inputs once. Without a `consumer`, the run only gives ids and counts. `begun` is
     /// how the run sees the vocabularies; `None` takes their present state. `states` has the states
-    /// of the inputs that an earlier pass of the run has read.
+    /// of the inputs that an earlier pass of the run has read. Begins at the place of `places` if
+    /// the batches are then the same ([`FeedPlace`]).
     pub(super) fn go_over(
         &mut self,
         inputs: &[Input<'_>],
         states: &Arc<FileStates>,
         consumer: Option<&mut dyn Consumer>,
         begun: Option<Vec<RunNumbering>>,
+        places: RunPlaces<'_>,
     ) -> Result<RunReport> {
         let started = Instant::now();
         self.refresh()?;
         let generates = consumer.is_none();
         let inputs = Input::expand(inputs)?;
         let plans = self.plans_for(&inputs)?;
-        let chunks = self.chunks(&inputs, &plans, states)?;
+        let mut chunks = self.chunks(&inputs, &plans, states)?;
         if generates {
             self.counting_begins();
         }
         let numberings = begun.unwrap_or_else(|| self.numberings_of_a_run(generates));
+        let settings = if places.records { plans.digest() } else { 0 };
+        let fits = |place: &&FeedPlace| {
+            place.fits(settings, &numberings, &self.numberings.lock()) && chunks.has(place.input)
+        };
+        let from = places.from.filter(fits);
+        if let Some(place) = from {
+            chunks.begin_at(place.input, place.offset)?;
+        }
+        let recorder = || PlaceRecorder::new(settings, numberings.len(), self.learns);
         let setup = Setup {
             plan: plans.own(),
             format: plans.format(),
@@ -117,6 +140,8 @@ impl Pipeline {
             learns: self.learns,
             trace: self.options.trace,
             stop: Arc::clone(&self.stop),
+            before: from.map(FeedPlace::counts).unwrap_or_default(),
+            places: places.records.then(recorder),
         };
         // Reborrowed, so that the borrow ends with this run.
         let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);
@@ -126,17 +151,22 @@ impl Pipeline {
             cache.end_run();
         }
         let outcome = outcome?;
-        let mut report = report(&outcome, &chunks, started.elapsed());
+        let passed_rows = from.map_or(0, |place| place.rows);
+        let mut report = report(&outcome, passed_rows, &chunks, started.elapsed());
         report.arrays.spool_failure = self.cache.as_ref().and_then(|cache| cache.take_failure());
         drop(chunks);
+        self.add_counts(&outcome.counted);
+        Ok(report)
+    }
+
+    /// Adds the counts of each thread of a run.
+    fn add_counts(&self, counted: &[Vec<Option<ValueCounts>>]) {
         let mut numberings = self.numberings.lock();
-        for thread in outcome.counted {
-            for (numbering, counts) in numberings.iter_mut().zip(&thread) {
+        for thread in counted {
+            for (numbering, counts) in numberings.iter_mut().zip(thread) {
                 counts.iter().for_each(|counts| numbering.add(counts));
             }
         }
-        drop(numberings);
-        Ok(report)
     }
 
     /// Returns how a run that begins now sees the vocabularies.
@@ -281,12 +311,17 @@ impl Pipeline {
 }
 
 /// Makes the report of a run over these chunks.
-fn report(outcome: &Outcome, chunks: &Chunks<'_>, elapsed: Duration) -> RunReport {
+fn report(
+    outcome: &Outcome,
+    passed_rows: u64,
+    chunks: &Chunks<'_>,
+    elapsed: Duration,
+) -> RunReport {
     let stopwatch = &outcome.stopwatch;
     let trace = stopwatch.is_on().then(|| {
         Trace::new(
-            outcome.rows,
-            chunks.bytes(),
+            outcome.rows - passed_rows,
+            chunks.bytes() - chunks.passed_bytes(),
             outcome.threads,
             elapsed,
             outcome.reading,
@@ -297,6 +332,7 @@ fn report(outcome: &Outcome, chunks: &Chunks<'_>, elapsed: Duration) -> RunRepor
     RunReport {
         rows: outcome.rows,
         arrays: ArrayReport::of(outcome.arrays),
+        passed_rows,
         bad_rows: outcome.bad_rows,
         bad_lines: outcome.bad_lines,
         first_bad_rows: outcome.first_bad_rows.clone(),

@@ -11,10 +11,11 @@
 //! of columns within a block. Apart from these places, their vocabularies, look-ups and outputs are
 //! equal.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use embank::locks::Mutex;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::Plan;
 use super::planner::plan;
@@ -59,6 +60,13 @@ impl Plans {
     /// [`Error::Spec`](crate::Error::Spec) if the pipeline can't run on that format.
     pub(crate) fn of_run(&self, format: Format, limits: TextLimits) -> Result<Self> {
         Self::with(self.spec.clone(), format, self.has_bank, limits)
+    }
+
+    /// A digest of all that decides which rows of an input are good.
+    pub(crate) fn digest(&self) -> u64 {
+        let limits: BTreeMap<_, _> = self.limits.iter().collect();
+        let all = format!("{:?} {limits:?} {}", self.format, self.spec.to_json());
+        xxh3_64(all.as_bytes())
     }
 
     pub(crate) fn format(&self) -> Format {

@@ -118,6 +118,11 @@ impl MemoryNumbering {
             .is_some_and(|kept_in| kept_in.vocabulary.identity() != kept_in.identity)
     }
 
+    /// The id of the first value.
+    pub(super) fn first_id(&self) -> u32 {
+        self.first_id
+    }
+
     /// The next new id. All ids given so far are below it.
     pub(super) fn next_id(&self) -> u32 {
         // At most 2^31, as `DirectTable::id_or_insert` explains.

@@ -74,6 +74,22 @@ impl Numbering {
         }
     }
 
+    /// The id of the first value.
+    pub(super) fn first_id(&self) -> u64 {
+        match &self.ids {
+            Ids::Memory(memory) => u64::from(memory.first_id()),
+            Ids::Bank(vocabulary) => vocabulary.config().first_id,
+        }
+    }
+
+    /// True if unknown values have an id once the vocabulary is frozen.
+    pub(super) fn has_unknown_id(&self) -> bool {
+        match &self.ids {
+            Ids::Memory(memory) => memory.unknown().is_some(),
+            Ids::Bank(vocabulary) => vocabulary.config().unknown_id.is_some(),
+        }
+    }
+
     /// True if the vocabulary takes no new values.
     pub(crate) fn is_frozen(&self) -> bool {
         match &self.ids {

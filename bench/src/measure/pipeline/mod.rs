@@ -8,6 +8,7 @@ mod generate;
 mod images;
 mod python;
 mod reference;
+mod resume;
 mod slow_drive;
 mod speed;
 mod vocabulary;
@@ -49,6 +50,9 @@ enum Measurement {
     Device(device::Args),
     /// JPEGs to arrays, beside a bare loop over the same crates
     Images(images::Args),
+    /// A feed that resumes at 90% of a text: time to its first batch, beside the time of making the
+    /// rows before it
+    Resume(resume::Args),
     /// A bank's vocabulary of byte strings that is larger than memory: build, look up, reverse,
     /// verify, memory, disk
     Vocabulary(vocabulary::Args),
@@ -130,6 +134,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Measurement::Cache(args) => cache::run(args),
         Measurement::Device(args) => device::run(args),
         Measurement::Images(args) => images::run(args),
+        Measurement::Resume(args) => resume::run(args),
         Measurement::Vocabulary(args) => vocabulary::run(args),
     }
 }

@@ -943,7 +943,12 @@ class RunReport:
 
     @property
     def rows(self) -> int:
-        """Rows that the run made."""
+        """Rows that the run made. A feed's rows that were skipped count."""
+    @property
+    def passed_rows(self) -> int:
+        """Those of the rows that the run did not read, because a feed that resumed could begin
+        after them.
+        """
     @property
     def bad_rows(self) -> int:
         """Bad rows, which were left out."""

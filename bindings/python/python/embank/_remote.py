@@ -66,16 +66,21 @@ def connect(
             f"embank.pipeline.connect needs pyarrow with Arrow Flight ({error}): pip install pyarrow"
         ) from error
     inputs: list[list[Any]] = []
+    place: Optional[dict[str, Any]] = None
     if isinstance(skip_rows, dict):
         inputs = skip_rows["inputs"]
+        place = skip_rows.get("place")
         seed = skip_rows["seed"] if seed is None else seed
         skip_rows = int(skip_rows["rows"])
-    ticket = {"skip_rows": skip_rows, "seed": seed, "learn": learn, "inputs": inputs or None}
+    ticket = {
+        "skip_rows": skip_rows, "seed": seed, "learn": learn, "inputs": inputs or None, "place": place,
+    }
     asked = json.dumps({name: value for name, value in ticket.items() if value is not None})
     client = flight.connect(address)
     try:
         reader = client.do_get(flight.Ticket(asked.encode()))
-        return RemoteFeed(client, reader, 0 if skip_rows is None else skip_rows, seed, inputs)
+        rows = 0 if skip_rows is None else skip_rows
+        return RemoteFeed(client, reader, rows, seed, inputs, place)
     except BaseException as error:
         client.close()
         _raise(error)
@@ -121,6 +126,7 @@ class RemoteFeed:
         position: int,
         seed: Optional[int],
         inputs: list[list[Any]],
+        place: Optional[dict[str, Any]],
     ) -> None:
         self._process = os.getpid()
         self._interrupted = False
@@ -132,6 +138,8 @@ class RemoteFeed:
         """Name and bytes of each input that the rows so far came from. Those of the caller before
         the first message, which then names the inputs itself.
         """
+        self._place = place
+        """Where another feed may begin to read, as a message of the server said last."""
         self._named = False
         self._report: Optional[RemoteReport] = None
         self._reading = threading.RLock()
@@ -157,9 +165,11 @@ class RemoteFeed:
         """
         with self._reading:
             inputs = [list(one) for one in self._inputs]
-            return {
-                "rows": self._position if rows is None else rows, "seed": self._seed, "inputs": inputs,
-            }
+            rows = self._position if rows is None else rows
+            state = {"rows": rows, "seed": self._seed, "inputs": inputs}
+            if self._place is not None and self._place["rows"] <= rows:
+                state["place"] = self._place
+            return state
 
     @property
     def report(self) -> Optional[RemoteReport]:
@@ -209,6 +219,7 @@ class RemoteFeed:
                 told = json.loads(bytes(chunk.app_metadata))
                 self._position = told["next_row"]
                 self._inputs = (self._inputs if self._named else []) + told.get("inputs", [])
+                self._place = told.get("place", self._place)
                 self._named = True
                 return made
             except StopIteration:

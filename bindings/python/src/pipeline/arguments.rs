@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use embank_pipeline::{
-    Error, FeedInput, FeedPosition, Format, Header, InputId, Separator, TextSettings,
+    Error, FeedInput, FeedPlace, FeedPosition, Format, Header, InputId, Separator, TextSettings,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -101,7 +101,16 @@ pub(super) fn state_of<'py>(
         inputs.append(id)?;
     }
     state.set_item("inputs", inputs)?;
+    if let Some(place) = &position.place {
+        let place = json(py, "loads")?.call1((place.to_json(),))?;
+        state.set_item("place", place)?;
+    }
     Ok(state)
+}
+
+/// A function of Python's module `json`.
+fn json<'py>(py: Python<'py>, function: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("json")?.getattr(function)
 }
 
 /// Reads what [`state_of`] made.
@@ -117,7 +126,14 @@ fn position_of(state: &Bound<'_, PyDict>) -> PyResult<FeedPosition> {
         let id = id?;
         Ok(InputId { name: id.get_item(0)?.extract()?, bytes: id.get_item(1)?.extract()? })
     });
+    let place = state.get_item("place")?.filter(|place| !place.is_none());
+    let place = place.map(|place| {
+        let text: String = json(state.py(), "dumps")?.call1((place,))?.extract()?;
+        let wrong = |error: Error| PyValueError::new_err(error.to_string());
+        FeedPlace::from_json(&text).map_err(wrong)
+    });
     Ok(FeedPosition {
+        place: place.transpose()?,
         rows: item("rows")?.extract()?,
         shuffle_rows: item("shuffle_rows")?.extract()?,
         seed: item("seed")?.extract()?,

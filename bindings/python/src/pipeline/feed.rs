@@ -120,9 +120,10 @@ impl PyFeed {
     }
 
     /// The place after the rows that were skipped or handed out, as plain data: their number
-    /// (`rows`), the shuffle (`shuffle_rows`, `seed`), and name and bytes of each input that the
-    /// rows came from (`inputs`). Save it with the model, and pass it to another feed as
-    /// `skip_rows` to continue there.
+    /// (`rows`), the shuffle (`shuffle_rows`, `seed`), name and bytes of each input that the rows
+    /// came from (`inputs`), and where another feed may begin to read (`place`; none with a
+    /// shuffle). Save it with the model, and pass it to another feed as `skip_rows` to continue
+    /// there.
     ///
     /// Args:
     ///     rows: The number of rows that the loop has used, for a loop that takes batches from the
@@ -133,8 +134,8 @@ impl PyFeed {
     /// >>> with Pipeline(criteo(5000)).feed(row * 10, batch_rows=4) as feed:
     /// ...     batch = next(feed)
     /// ...     state = feed.state_dict()
-    /// >>> state
-    /// {'rows': 4, 'shuffle_rows': 0, 'seed': 0, 'inputs': [['bytes', 2620]]}
+    /// >>> list(state), state["rows"], state["inputs"]
+    /// (['rows', 'shuffle_rows', 'seed', 'inputs', 'place'], 4, [['bytes', 2620]])
     /// >>> len(next(Pipeline(criteo(5000)).feed(row * 10, skip_rows=state))["label"])
     /// 6
     #[pyo3(signature = (rows=None))]
@@ -143,13 +144,12 @@ impl PyFeed {
         py: Python<'py>,
         rows: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let mut position = self.look(py, |state| match state {
-            FeedState::Open(feed) => feed.resume_position(),
-            FeedState::Closed { position, .. } => position.clone(),
+        let most = self.position(py)?;
+        let rows = rows.map_or(Ok(most), |rows| scalars::unsigned("rows", rows, most))?;
+        let position = self.look(py, |state| match state {
+            FeedState::Open(feed) => feed.resume_position_at(rows),
+            FeedState::Closed { position, .. } => position.clone().back_to(rows),
         })?;
-        if let Some(rows) = rows {
-            position.rows = scalars::unsigned("rows", rows, position.rows)?;
-        }
         arguments::state_of(py, &position)
     }
 

@@ -316,6 +316,7 @@ impl PyPipeline {
             skip_rows,
             drop_last,
             skipped_inputs: Vec::new(),
+            skipped_place: None,
         };
         let wrong = |error: Error| PyValueError::new_err(error.to_string());
         if let Some(position) = position {

@@ -10,8 +10,11 @@ use pyo3::prelude::*;
 #[pyclass(name = "RunReport", module = "embank.pipeline", frozen, get_all)]
 #[derive(Debug)]
 pub(crate) struct PyRunReport {
-    /// Rows that the run made.
+    /// Rows that the run made. A feed's rows that were skipped count.
     rows: u64,
+    /// Those of the rows that the run did not read, because a feed that resumed could begin after
+    /// them.
+    passed_rows: u64,
     /// Bad rows, which were left out.
     bad_rows: u64,
     /// Lines of input that the bad rows span. A bad row spans several lines if a quote is open at
@@ -49,6 +52,7 @@ impl PyRunReport {
     pub(crate) fn new(report: &RunReport) -> Self {
         Self {
             rows: report.rows,
+            passed_rows: report.passed_rows,
             bad_rows: report.bad_rows,
             bad_lines: report.bad_lines,
             first_bad_rows: report.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect(),
