@@ -124,7 +124,8 @@ impl RunOptions {
 pub struct SpoolOptions {
     /// The folder. It is made if it is missing. Remove its files to give the space back.
     pub folder: PathBuf,
-    /// Bytes that the files of the folder may have. What came first stays.
+    /// Bytes that the files of the folder may have. What came first stays. A pipeline counts the
+    /// files that are there when it is made, and those that it adds.
     pub bytes: u64,
 }
 

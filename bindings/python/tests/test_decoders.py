@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import json
 import subprocess
 import sys
@@ -123,6 +125,71 @@ def test_names_and_json() -> None:
     )
     with pytest.raises(SpecError, match="two decoders have the name"):
         Pipeline(two)
+
+
+def test_a_float_that_the_dtype_does_not_hold_makes_the_row_bad() -> None:
+    operator = decode(lambda text: [1e39, np.inf, 0.0], shape=[3], dtype="f32")
+    with pytest.raises(BadRow, match="numbers that float32 does not hold"):
+        made(spec(operator, "f32"), ROWS)
+    operator = decode(lambda text: [np.inf, -np.inf, 1e-50], shape=[3], dtype="f32")
+    assert made(spec(operator, "f32"), ROWS)[0].tolist() == [np.inf, -np.inf, 0]
+
+
+class Words:
+    def ids(self, text: bytes) -> list[int]:
+        return tokens(text)
+
+
+def test_one_method_in_two_columns_and_a_version_for_the_spool(tmp_path: Path) -> None:
+    words = Words()
+    columns = [
+        Column(name, decode(words.ids, shape=[3], dtype="i64"), field="text")
+        for name in ("one", "two")
+    ]
+    outputs = [Output(name, [name], "i64") for name in ("one", "two")]
+    of = Spec([Field("text", "bytes")], columns, outputs)
+    assert next(Pipeline(of).feed(b"ab\n"))["two"].tolist() == [[97, 98, 0]]
+    partial = functools.partial(tokens)
+    for callable in (words.ids, partial, lambda text: tokens(text)):
+        unversioned = spec(decode(callable, shape=[3], dtype="i64"))
+        with pytest.raises(SpecError, match="needs a version for the spool"):
+            Pipeline(unversioned, spool=tmp_path / "spool")
+        versioned = spec(decode(callable, shape=[3], dtype="i64", version="1"))
+        Pipeline(versioned, spool=tmp_path / "spool").run(ROWS)
+    [name] = spec(decode(partial, shape=[3], dtype="i64")).decoders()
+    assert name == f"{__name__}.tokens"
+
+
+def test_a_decoder_collects_its_own_feed_as_garbage() -> None:
+    """The collector may drop a feed in a thread of its run, which must not wait for itself."""
+    is_garbage = threading.Event()
+    collected = threading.Event()
+
+    def decoder(text: bytes) -> list[int]:
+        assert is_garbage.wait(60)
+        if not collected.is_set():
+            gc.collect()
+            collected.set()
+        return tokens(text)
+
+    of = spec(decode(decoder, shape=[3], dtype="i64"))
+    pipeline = Pipeline(of, threads=2, chunk_bytes=1)
+    gc.disable()  # only the decoder collects
+    try:
+        cycle: list[Any] = [pipeline.feed(ROWS * 10_000, batch_rows=2)]
+        cycle.append(cycle)
+        del cycle
+        is_garbage.set()
+        assert collected.wait(60)
+    finally:
+        gc.enable()
+    for _ in range(600):
+        try:
+            assert pipeline.run(ROWS).rows == 3
+            return
+        except RuntimeError:  # the feed has not ended yet
+            threading.Event().wait(0.1)
+    pytest.fail("the feed did not end")
 
 
 def test_a_decoder_with_a_state_of_its_own() -> None:

@@ -45,7 +45,8 @@ pub type DecodeFailure = Box<dyn std::error::Error + Send + Sync>;
 ///         let (answers, finished) = mpsc::channel();
 ///         std::thread::spawn(move || {
 ///             for mut unit in submitted {
-///                 for row in 0..unit.rows() {
+///                 let waiting: Vec<usize> = unit.waiting().collect();
+///                 for row in waiting {
 ///                     let (value, array) = unit.value_and_array(row);
 ///                     array[0] = value.len() as u8;
 ///                     unit.finish(row);

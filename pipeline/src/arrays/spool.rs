@@ -12,7 +12,8 @@
 //!
 //! **Writing.** One thread writes. The threads of a run hand arrays to it through a channel that
 //! holds [`QUEUE_BYTES`], so a slow drive slows the run and memory stays bounded. After a failure,
-//! such as a full disk, the run goes on without the spool and its report says so once.
+//! such as a full disk, the run goes on without the spool and its report says so once. A process
+//! that counts the folder's bytes when it begins does not see what others add meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -34,6 +35,8 @@ use crate::spec::Dtype;
 
 /// Bytes of arrays that wait for the thread that writes.
 const QUEUE_BYTES: usize = 32 << 20;
+/// Largest number of arrays that wait. The channel allocates a place for each when it is made.
+const QUEUE_ARRAYS_MAX: usize = 4096;
 /// A file is completed at this number of bytes. A process that is killed loses less than this.
 const FILE_BYTES: u64 = 256 << 20;
 /// Bytes of a group of arrays. A group is the unit of reading.
@@ -76,7 +79,8 @@ struct SpooledColumn {
 /// Where arrays are.
 #[derive(Debug, Default)]
 struct Index {
-    files: Vec<Arc<RecordFile>>,
+    /// The paths of array files. Readers open them, so a spool of any size takes few descriptors.
+    files: Vec<PathBuf>,
     places: HashMap<u128, Place>,
 }
 
@@ -96,9 +100,10 @@ enum Message {
     EndRun(SyncSender<()>),
 }
 
-/// The group that a thread has read last.
+/// The file that a thread has opened last, and the group that it has read last.
 #[derive(Debug, Default)]
 pub(crate) struct SpoolReader {
+    file: Option<(u32, RecordFile)>,
     at: Option<(u32, usize)>,
     batch: Batch,
     scratch: Vec<u8>,
@@ -129,7 +134,7 @@ impl Spool {
             Ok(()) => error,
         })?;
         let largest = shared.columns.iter().map(|column| column.array_bytes).max().unwrap_or(1);
-        let (to, from) = sync_channel((QUEUE_BYTES / largest.max(1)).max(1));
+        let (to, from) = sync_channel((QUEUE_BYTES / largest.max(1)).clamp(1, QUEUE_ARRAYS_MAX));
         let left = options.bytes.saturating_sub(used);
         let for_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -152,16 +157,24 @@ impl Spool {
         let found = {
             let index = self.shared.index.read();
             let place = index.places.get(&key).copied();
-            place.map(|place| (place, Arc::clone(&index.files[place.file as usize])))
+            place.map(|place| (place, index.files[place.file as usize].clone()))
         };
-        let Some((Place { file: number, row }, file)) = found else { return false };
+        let Some((Place { file: number, row }, path)) = found else { return false };
         let rows = self.shared.columns[column].rows_per_group;
         let (group, row) = (row as usize / rows, row as usize % rows);
-        let SpoolReader { at, batch, scratch } = reader;
+        let SpoolReader { file, at, batch, scratch } = reader;
         if *at != Some((number, group)) {
             *at = None;
-            let read = group < file.groups().len() && file.read_into(group, batch, scratch).is_ok();
-            if read {
+            if file.as_ref().is_none_or(|(opened, _)| *opened != number) {
+                *file = RecordFile::open(&path).ok().map(|opened| (number, opened));
+            }
+            let fits = |file: &&(u32, RecordFile)| {
+                group < file.1.groups().len()
+                    && file.1.outputs() == self.shared.columns[column].outputs
+            };
+            if let Some((_, file)) = file.as_ref().filter(fits)
+                && file.read_into(group, batch, scratch).is_ok()
+            {
                 *at = Some((number, group));
             }
         }
@@ -181,7 +194,8 @@ impl Spool {
 
     /// Gives an array to the thread that writes. Waits if the drive is slower than the run.
     pub(super) fn write(&self, column: usize, key: u128, array: Arc<[u8]>) {
-        if self.shared.index.read().places.contains_key(&key) {
+        // A forked child does not have the thread.
+        if !self.home.is_here() || self.shared.index.read().places.contains_key(&key) {
             return;
         }
         let to = self.writer.lock().as_ref().map(|writer| writer.to.clone());
@@ -193,6 +207,9 @@ impl Spool {
 
     /// Waits until all arrays are in files.
     pub(super) fn end_run(&self) {
+        if !self.home.is_here() {
+            return;
+        }
         let to = self.writer.lock().as_ref().map(|writer| writer.to.clone());
         if let Some(to) = to {
             let (answer, answered) = sync_channel(1);
@@ -288,9 +305,10 @@ impl Shared {
         }
         let mut index = self.index.write();
         let file = index.files.len() as u32;
-        index.files.push(Arc::new(arrays));
+        index.files.push(arrays.path().to_owned());
+        // The newest file counts: an earlier one may have a damaged group with the same arrays.
         for (row, key) in (0..).zip(found) {
-            index.places.entry(key).or_insert(Place { file, row });
+            index.places.insert(key, Place { file, row });
         }
         Ok(())
     }
@@ -436,13 +454,14 @@ impl OpenFiles {
 }
 
 /// Returns a name that no file of the folder has. Another process may use the folder too, so the
-/// name has the number of this process and the time.
+/// name has the time and the number of this process. The time comes first: files are read in the
+/// order of their names, and the newest one counts.
 fn free_stem(folder: &Path, seed: u64) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let mut number = now.map_or(0, |now| now.as_nanos() as u64);
     // The loop ends: a folder has a limited number of files.
     loop {
-        let stem = format!("{seed:016x}-{:08x}{number:016x}", std::process::id());
+        let stem = format!("{seed:016x}-{number:016x}{:08x}", std::process::id());
         if !folder.join(format!("{stem}.{ARRAYS}")).exists() {
             return stem;
         }

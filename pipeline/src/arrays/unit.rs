@@ -150,36 +150,42 @@ impl DecodeUnit {
     /// array has before is not defined.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If the row does not [wait](Self::is_waiting).
     #[must_use]
     pub fn value_and_array(&mut self, row: usize) -> (&[u8], &mut [u8]) {
+        assert!(self.is_waiting(row), "row {row} does not wait for a decoder");
         let begin = row.checked_sub(1).map_or(0, |before| self.ends[before]);
         let value = &self.values[begin..self.ends[row]];
         (value, &mut self.room.bytes_mut()[row * self.array_bytes..][..self.array_bytes])
     }
 
     /// All values one after the other, for each the place after its last byte, and all arrays one
-    /// after the other. For devices that take a unit as a whole.
+    /// after the other. For devices that take a unit as a whole. The array of a row that does not
+    /// [wait](Self::is_waiting) must keep its values.
     #[must_use]
     pub fn parts_mut(&mut self) -> (&[u8], &[usize], &mut [u8]) {
         let bytes = self.ends.len() * self.array_bytes;
         (&self.values, &self.ends, &mut self.room.bytes_mut()[..bytes])
     }
 
-    /// Says that the row's array is complete.
+    /// Says that the row's array is complete. Does nothing if the row does not wait.
     ///
     /// # Panics
     /// If there is no such row.
     pub fn finish(&mut self, row: usize) {
-        self.outcomes[row] = Outcome::Finished;
+        if self.is_waiting(row) {
+            self.outcomes[row] = Outcome::Finished;
+        }
     }
 
     /// Says that the row's value can't be decoded, which makes the row bad. `why` follows the
-    /// field's name in reports, such as `is no picture`.
+    /// field's name in reports, such as `is no picture`. Does nothing if the row does not wait.
     ///
     /// # Panics
     /// If there is no such row.
     pub fn fail(&mut self, row: usize, why: impl Into<String>) {
-        self.outcomes[row] = Outcome::Failed(why.into());
+        if self.is_waiting(row) {
+            self.outcomes[row] = Outcome::Failed(why.into());
+        }
     }
 }

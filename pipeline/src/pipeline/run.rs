@@ -153,7 +153,11 @@ impl Pipeline {
         let outcome = outcome?;
         let passed_rows = from.map_or(0, |place| place.rows);
         let mut report = report(&outcome, passed_rows, &chunks, started.elapsed());
-        report.arrays.spool_failure = self.cache.as_ref().and_then(|cache| cache.take_failure());
+        if !generates {
+            // The report of a pass that counts is not handed out.
+            let failure = self.cache.as_ref().and_then(|cache| cache.take_failure());
+            report.arrays.spool_failure = failure;
+        }
         drop(chunks);
         self.add_counts(&outcome.counted);
         Ok(report)

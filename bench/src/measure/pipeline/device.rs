@@ -116,7 +116,8 @@ struct Channel {
 
 impl DecodeChannel for Channel {
     fn submit(&mut self, mut unit: DecodeUnit) -> Result<(), DecodeFailure> {
-        for row in 0..unit.rows() {
+        let waiting: Vec<usize> = unit.waiting().collect();
+        for row in waiting {
             let (value, array) = unit.value_and_array(row);
             mark(value, array);
             unit.finish(row);

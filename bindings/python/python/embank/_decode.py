@@ -29,6 +29,10 @@ def array_of(made: Any, shape: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
     if not (whole and dtype.kind in "iu") and not np.can_cast(found.dtype, dtype, "same_kind"):
         raise ValueError(f"the decoder returned {found.dtype}, and the column has {dtype}")
     array = np.ascontiguousarray(found, dtype=dtype)
-    if whole and not np.array_equal(array, found):
+    if found.dtype.kind == "f":
+        is_lost = bool((np.isinf(array) & ~np.isinf(found)).any())
+    else:
+        is_lost = whole and not np.array_equal(array, found)
+    if is_lost:
         raise ValueError(f"the decoder returned numbers that {dtype} does not hold")
     return array

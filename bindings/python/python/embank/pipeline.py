@@ -33,9 +33,11 @@ Spark need pyarrow.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, Callable, Literal, Optional, Union, get_args
 
 from . import _decode as _decode
@@ -229,8 +231,9 @@ def decode(
         callable: Takes the bytes of a value. Returns an array or nested lists.
         shape: The shape of an array: 1 to 8 numbers.
         dtype: `"u8"`, `"i32"`, `"i64"` or `"f32"`.
-        version: Tells this callable from earlier ones of its name. Change it if the callable makes
-            other arrays of the same bytes. Default: "".
+        version: Tells this callable from others of its name. Change it if the callable makes
+            other arrays of the same bytes. A `spool` needs it unless the callable is a function of
+            a module: lambdas, methods, objects and `functools.partial` share names. Default: "".
 
     >>> def tokens(text: bytes):
     ...     ids = list(text[:4])  # one byte, one token
@@ -245,7 +248,11 @@ def decode(
     """
     if not hasattr(callable, "__call__"):
         raise TypeError(f"decode takes a callable, not {callable!r}")
-    of = callable if hasattr(callable, "__qualname__") else type(callable)
+    of: Any = callable
+    while isinstance(of, functools.partial):
+        of = of.func
+    if not hasattr(of, "__qualname__"):
+        of = type(of)
     given: dict[str, Any] = {
         "decoder": f"{of.__module__}.{of.__qualname__}",
         "shape": [int(side) for side in shape],
@@ -465,12 +472,26 @@ class Spec:
             if operator.callable is None or not isinstance(operator.json, dict):
                 continue
             name = operator.json["decode"]["decoder"]
-            if found.setdefault(name, operator.callable) is not operator.callable:
+            if found.setdefault(name, operator.callable) != operator.callable:
                 raise SpecError(
                     f'two decoders have the name "{name}": make them functions with names of '
                     "their own"
                 )
         return found
+
+    def _check_spool(self) -> None:
+        """Raises `SpecError` if a callable's arrays could be taken for those of another one."""
+        for operator in (operator for column in self.columns for operator in column.operators):
+            of = operator.callable
+            if of is None or not isinstance(operator.json, dict):
+                continue
+            is_function = isinstance(of, FunctionType) and of.__name__ == of.__qualname__
+            if operator.json["decode"].get("version") or (is_function and of.__name__ != "<lambda>"):
+                continue
+            raise SpecError(
+                f'decoder "{operator.json["decode"]["decoder"]}" needs a version for the spool: '
+                "other callables have the same name, and their arrays would be taken for its own"
+            )
 
     def to_json(self) -> str:
         """The spec as JSON, which `Pipeline` and Rust read."""

@@ -1,7 +1,7 @@
 //! The cell itself: how calls get the bank, how a thread records the banks that it is calling, and
 //! how the bank closes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -266,6 +266,12 @@ impl Drop for BankCell {
             mem::forget(open);
             return;
         }
+        if IS_DECODING.get() {
+            return ended(move || {
+                // Another thread can't warn of unsaved steps.
+                let _ = open.and_then(|open| open.end(|| ()));
+            });
+        }
         let mut unsaved = None;
         detached(|| unsaved = open.and_then(|open| open.end(|| ())));
         if let Some(unsaved) = unsaved {
@@ -346,6 +352,33 @@ impl Drop for CallOfThisThread {
 /// True if this thread is in a call on the cell at `cell_address`.
 fn is_in_call(cell_address: usize) -> bool {
     calls_of_this_thread(|cells| cells.contains(&cell_address)) == Some(true)
+}
+
+thread_local! {
+    /// True while a thread of a run calls a decoder in Python.
+    static IS_DECODING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `decode`, which calls Python, in a thread of a run.
+pub(crate) fn decoding<R>(decode: impl FnOnce() -> R) -> R {
+    IS_DECODING.set(true);
+    let decoded = decode();
+    IS_DECODING.set(false);
+    decoded
+}
+
+/// Ends a run, or a bank with its runs, with the GIL released.
+///
+/// Python's garbage collector may drop objects in any thread that calls Python, so also in a thread
+/// of a run that calls a decoder. The end of that run would wait for its own thread. Another thread
+/// then does the work.
+pub(crate) fn ended(work: impl FnOnce() + Send + 'static) {
+    if IS_DECODING.get() {
+        // If the system refuses the thread, the run ends with the process.
+        drop(std::thread::Builder::new().name("embank-end".to_owned()).spawn(work));
+    } else {
+        detached(work);
+    }
 }
 
 /// Runs `work`, with the GIL released if this thread holds it. Drops call this function, also when

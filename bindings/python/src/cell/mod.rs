@@ -31,7 +31,7 @@ mod leases;
 mod roll_back;
 mod tables;
 
-pub(crate) use bank_cell::{BankCell, detached};
+pub(crate) use bank_cell::{BankCell, decoding, detached, ended};
 pub(crate) use dependents::{Attached, EndsWithBank};
 pub(crate) use handles::{
     AheadQueueId, DependentId, LeaseId, PendingId, PrefetchId, ScanId, VocabularyId,

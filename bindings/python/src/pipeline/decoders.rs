@@ -20,7 +20,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::feed_cell::FeedCell;
 use super::slot::SlotOwner;
-use crate::cell::detached;
+use crate::cell::{decoding, detached};
 use crate::errors::SpecError;
 
 /// The feeds whose threads call Python.
@@ -98,7 +98,7 @@ struct CallableChannel {
 
 impl DecodeChannel for CallableChannel {
     fn submit(&mut self, mut unit: DecodeUnit) -> Result<(), DecodeFailure> {
-        let decoded = Python::try_attach(|py| self.decode(py, &mut unit));
+        let decoded = Python::try_attach(|py| decoding(|| self.decode(py, &mut unit)));
         decoded.unwrap_or_else(|| Err("can't be called: the interpreter is ending".into()))?;
         self.finished.push(unit);
         Ok(())

@@ -15,7 +15,7 @@ use super::feed_cell::{FeedCell, FeedState};
 use super::report::{self, PyRunReport};
 use super::slot::SlotOwner;
 use super::{arguments, arrow};
-use crate::cell::detached;
+use crate::cell::{detached, ended};
 use crate::signals::SIGNAL_INTERVAL;
 use crate::{errors, scalars};
 
@@ -67,6 +67,12 @@ impl PyFeed {
         py.detach(|| self.end_now());
     }
 
+    /// Warns if the spool of the run takes no more arrays.
+    fn warn(&self, py: Python<'_>) -> PyResult<()> {
+        let failure = py.detach(|| self.cell.take_spool_failure());
+        report::warn(py, failure.as_deref())
+    }
+
     fn end_now(&self) {
         self.slot.end_feed(&self.cell, false);
     }
@@ -96,8 +102,7 @@ impl PyFeed {
                 Ok(Waited::Late) => py.check_signals()?,
                 Ok(Waited::End) => {
                     self.end(py);
-                    let failure = py.detach(|| self.cell.take_spool_failure());
-                    report::warn(py, failure.as_deref())?;
+                    self.warn(py)?;
                     return Ok(None);
                 }
                 Err(error) => {
@@ -168,6 +173,7 @@ impl PyFeed {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.check_process()?;
         self.end(py);
+        self.warn(py)?;
         Ok(())
     }
 
@@ -236,6 +242,11 @@ impl Iterator for Reader {
                 }
                 Ok(Waited::End) => {
                     detached(|| feed.end_now());
+                    Python::attach(|py| {
+                        if let Err(raised) = feed.warn(py) {
+                            raised.write_unraisable(py, None);
+                        }
+                    });
                     return None;
                 }
                 Err(error) => {
@@ -261,8 +272,9 @@ impl Drop for PyFeed {
             std::mem::forget(Arc::clone(&self.cell));
             return;
         }
+        let (slot, cell) = (Arc::clone(&self.slot), Arc::clone(&self.cell));
         // Releases the GIL: the run may wait for another Python thread.
-        detached(|| self.slot.end_feed(&self.cell, false));
+        ended(move || slot.end_feed(&cell, false));
     }
 }
 

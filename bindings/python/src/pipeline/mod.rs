@@ -182,6 +182,9 @@ impl PyPipeline {
     ) -> PyResult<Self> {
         let py = spec.py();
         let json = spec_json(spec)?;
+        if spool.is_some() && spec.hasattr("_check_spool")? {
+            spec.call_method0("_check_spool")?;
+        }
         let mut options = RunOptions {
             format: text_format(format, separator, header, quote)?,
             root,
