@@ -166,7 +166,7 @@ class RemoteFeed:
         with self._reading:
             inputs = [list(one) for one in self._inputs]
             rows = self._position if rows is None else rows
-            state = {"rows": rows, "seed": self._seed, "inputs": inputs}
+            state: dict[str, Any] = {"rows": rows, "seed": self._seed, "inputs": inputs}
             if self._place is not None and self._place["rows"] <= rows:
                 state["place"] = self._place
             return state
