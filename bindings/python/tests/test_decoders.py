@@ -238,7 +238,7 @@ def test_pipes_of_the_training_thread_and_run() -> None:
 def test_the_interpreter_ends_while_a_feed_is_open() -> None:
     program = f"""
 import sys
-sys.path.insert(0, {str(sys.path[0])!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_decoders import ROWS, Pipeline, decode, spec, tokens
 feed = Pipeline(spec(decode(tokens, shape=[3], dtype="i64")), chunk_bytes=1).feed(ROWS * 10_000, batch_rows=2)
 print(len(next(feed)["label"]))

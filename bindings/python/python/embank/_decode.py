@@ -28,7 +28,8 @@ def array_of(made: Any, shape: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
     whole = found.dtype.kind in "biu"
     if not (whole and dtype.kind in "iu") and not np.can_cast(found.dtype, dtype, "same_kind"):
         raise ValueError(f"the decoder returned {found.dtype}, and the column has {dtype}")
-    array = np.ascontiguousarray(found, dtype=dtype)
+    with np.errstate(over="ignore"):
+        array = np.ascontiguousarray(found, dtype=dtype)
     if found.dtype.kind == "f":
         is_lost = bool((np.isinf(array) & ~np.isinf(found)).any())
     else:
