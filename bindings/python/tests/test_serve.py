@@ -123,15 +123,16 @@ def test_a_feed_goes_on_where_another_stopped(tmp_path: Path) -> None:
 
 
 def test_a_state_has_the_place_that_the_server_told(tmp_path: Path) -> None:
-    rows = text(60_000)
+    # The first chunk of 512 KiB has some 60,000 rows.
+    rows = text(80_000)
     with serving(tmp_path, rows, "--batch-rows", "1000", "--message-bytes", "8kB") as address:
         with connect(address) as feed:
-            for _ in range(230):
+            for _ in range(280):
                 next(feed)
             state = feed.state_dict()
             expected = lists([next(feed)])
             ahead = feed.state_dict(1)
-        assert 0 < state["place"]["rows"] <= state["rows"] == 230 * 250
+        assert 0 < state["place"]["rows"] <= state["rows"] == 280 * 250
         assert "place" not in ahead
         with connect(address, skip_rows=json.loads(json.dumps(state))) as feed:
             assert feed.state_dict() == state
