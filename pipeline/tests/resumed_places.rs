@@ -445,10 +445,10 @@ fn a_feed_that_resumes_anywhere_gives_the_batches_of_one_that_never_stopped() {
     }
 }
 
-/// A pipeline of lines with a number and the id of a code, and 40 lines.
-fn small(format: Format, bad_rows: BadRows) -> Pipeline {
+/// The spec of lines with a number and the id of a code.
+fn small_spec(bad_rows: BadRows) -> Spec {
     let code = Column::field("c").then(Operator::FillMissing(0.into()));
-    let spec = Spec {
+    Spec {
         fields: vec![
             Field::new("n", FieldKind::Int32).required(),
             Field::new("c", FieldKind::Hex32),
@@ -460,7 +460,12 @@ fn small(format: Format, bad_rows: BadRows) -> Pipeline {
         outputs: vec![Output::new("x", Dtype::I64, ["n", "c"])],
         bad_rows,
         ..Spec::default()
-    };
+    }
+}
+
+/// A pipeline of lines with a number and the id of a code.
+fn small(format: Format, bad_rows: BadRows) -> Pipeline {
+    let spec = small_spec(bad_rows);
     let options = RunOptions { format, threads: 2, chunk_bytes: 30, ..RunOptions::default() };
     Pipeline::new(&spec, &options).unwrap()
 }
@@ -564,26 +569,13 @@ fn a_place_that_does_not_fit_is_an_error_or_counts_for_nothing() {
 fn a_pass_that_counts_reads_all_rows() {
     let row = |n: u32| format!("{n},{:x}\n", n % 3 * (n % 9));
     let input = FeedInput::memory("rows", (0..400).map(row).collect::<String>().into_bytes());
-    let code = Column::field("c").then(Operator::FillMissing(0.into()));
     let settings = VocabularySpec {
         min_count: 30,
         first_id: 1,
         unknown_id: Some(0),
         ..VocabularySpec::new("c")
     };
-    let spec = Spec {
-        fields: vec![
-            Field::new("n", FieldKind::Int32).required(),
-            Field::new("c", FieldKind::Hex32),
-        ],
-        columns: vec![
-            Column::field("n"),
-            code.then(Operator::Modulus(997)).then(Operator::Vocabulary("c".to_owned())),
-        ],
-        outputs: vec![Output::new("x", Dtype::I64, ["n", "c"])],
-        vocabularies: vec![settings],
-        ..Spec::default()
-    };
+    let spec = Spec { vocabularies: vec![settings], ..small_spec(BadRows::Fail) };
     let format = Format::Text { separator: b','.into(), header: Header::None, quote: None };
     let options = RunOptions { format, chunk_bytes: 30, ..RunOptions::default() };
     let new = || Pipeline::new(&spec, &options).unwrap();

@@ -121,7 +121,7 @@ impl ArrayCache {
     /// Keeps an array that a decoder has made.
     pub(crate) fn insert(&self, column: usize, key: u128, array: &[u8]) {
         let kept = self.keep(key, array);
-        if let Some(spool) = &self.spool {
+        if let Some(spool) = self.spool.as_ref().filter(|spool| spool.takes(key)) {
             spool.write(column, key, kept.unwrap_or_else(|| array.into()));
         }
     }
@@ -155,11 +155,11 @@ impl ArrayCache {
     }
 }
 
-/// Returns a hash of how a column's arrays are made. A number of it must never change its meaning:
-/// spools of other versions are read.
+/// Returns a hash of how a column's arrays are made. A pipeline reads the spools of other versions
+/// of this crate, so equal hashes must stand for equal arrays in all versions.
 fn seed(array: &ArrayPlan) -> u64 {
     let made = match &array.maker {
-        // The second number is that of the decoder of pictures. It changes with what that makes.
+        // The number is the version of the decoder of pictures. A change of its arrays raises it.
         ArrayMaker::Image(image) => serde_json::json!(["image", 1, image]),
         ArrayMaker::Named { decoder, version } => serde_json::json!(["decode", decoder, version]),
     };

@@ -19,6 +19,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -66,6 +67,8 @@ struct Shared {
     index: RwLock<Index>,
     /// Why arrays can't be written. Taken by the first report.
     failure: Mutex<Option<String>>,
+    /// True after a failure, and once an array did not fit. No array is written any more.
+    is_full: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -126,6 +129,7 @@ impl Spool {
             columns: columns.collect(),
             index: RwLock::default(),
             failure: Mutex::default(),
+            is_full: AtomicBool::new(false),
         });
         // A folder that can't be made or written to may still be read.
         let made = fs::create_dir_all(&options.folder);
@@ -192,12 +196,18 @@ impl Spool {
         false
     }
 
+    /// True if the spool takes the array of `key`.
+    pub(super) fn takes(&self, key: u128) -> bool {
+        // Relaxed: an array that is taken too late is dropped. A forked child does not have the
+        // thread.
+        self.home.is_here()
+            && !self.shared.is_full.load(Ordering::Relaxed)
+            && !self.shared.index.read().places.contains_key(&key)
+    }
+
     /// Gives an array to the thread that writes. Waits if the drive is slower than the run.
+    /// [`takes`](Self::takes) must be true.
     pub(super) fn write(&self, column: usize, key: u128, array: Arc<[u8]>) {
-        // A forked child does not have the thread.
-        if !self.home.is_here() || self.shared.index.read().places.contains_key(&key) {
-            return;
-        }
         let to = self.writer.lock().as_ref().map(|writer| writer.to.clone());
         if let Some(to) = to {
             // A failed send means that the thread has panicked. The run needs no spool.
@@ -334,8 +344,8 @@ struct WriterThread {
     left: u64,
     /// For each column the files that are not complete.
     open: Vec<Option<OpenFiles>>,
-    /// True after a failure, and when the spool is full.
-    has_ended: bool,
+    /// True after a failure.
+    has_failed: bool,
 }
 
 struct OpenFiles {
@@ -352,7 +362,7 @@ struct OpenFiles {
 impl WriterThread {
     fn new(shared: Arc<Shared>, left: u64) -> Self {
         let open = shared.columns.iter().map(|_| None).collect();
-        Self { shared, left, open, has_ended: false }
+        Self { shared, left, open, has_failed: false }
     }
 
     /// Writes until the spool is dropped.
@@ -371,13 +381,14 @@ impl WriterThread {
         self.complete_all();
     }
 
-    /// Calls `write` unless writing has ended. A failure ends it.
+    /// Calls `write` unless writing has failed.
     fn guarded(&mut self, write: impl FnOnce(&mut Self) -> Result<()>) {
-        if self.has_ended {
+        if self.has_failed {
             return;
         }
         if let Err(error) = write(self) {
-            self.has_ended = true;
+            self.has_failed = true;
+            self.shared.is_full.store(true, Ordering::Relaxed);
             self.open.iter_mut().for_each(|files| *files = None);
             *self.shared.failure.lock() = Some(format!("arrays are not spooled any more: {error}"));
         }
@@ -386,7 +397,9 @@ impl WriterThread {
     fn write(&mut self, column: usize, key: u128, array: &[u8]) -> Result<()> {
         let bytes = array.len() as u64 + 2 * 16;
         if bytes > self.left {
-            // What is there stays. The spool takes no more.
+            // What is there stays.
+            self.left = 0;
+            self.shared.is_full.store(true, Ordering::Relaxed);
             return Ok(());
         }
         let spooled = &self.shared.columns[column];

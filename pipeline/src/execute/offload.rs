@@ -256,12 +256,6 @@ impl<'i> Offload<'i> {
                 self.sources.fill(&mut unit, &mut keys, block, (place, array.place), setup)?;
             }
             chunk.keys.push(keys);
-            if unit.value_bytes() > VALUES_OF_CHUNK_MAX {
-                return Err(channel.failed(format!(
-                    "gets more than {VALUES_OF_CHUNK_MAX} bytes of values for one chunk of {rows} rows: set a smaller \
-                     chunk_bytes"
-                )));
-            }
             chunk.units.push(UnitPlace::Out(unit.ticket()));
             channel.out += 1;
             let submitted = channel.channel.submit(unit);
@@ -326,7 +320,10 @@ impl<'i> Offload<'i> {
     fn take_back(&mut self, place: usize, units: Vec<DecodeUnit>) -> Result<()> {
         for unit in units {
             let ticket = unit.ticket();
-            let is_its = |chunk: &&mut OpenChunk<'i>| matches!(chunk.units.get(place), Some(UnitPlace::Out(out)) if *out == ticket);
+            let is_its = |chunk: &&mut OpenChunk<'i>| {
+                let unit = chunk.units.get(place);
+                unit.is_some_and(|unit| matches!(unit, UnitPlace::Out(out) if *out == ticket))
+            };
             let channel = &mut self.channels[place];
             if let Some(orphan) = channel.orphans.iter().position(|&orphan| orphan == ticket) {
                 channel.orphans.swap_remove(orphan);
@@ -384,6 +381,9 @@ impl<'i> Offload<'i> {
 impl Sources {
     /// Appends the rows of a block to the unit of the column of arrays of this number. A row whose
     /// array the cache has is complete. `keys` gets the key of each other row.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a file can't be read. [`Error::Decoder`] if the values are too large.
     fn fill(
         &mut self,
         unit: &mut DecodeUnit,
@@ -413,6 +413,12 @@ impl Sources {
                 .is_some_and(|cache| cache.read(column, key, unit.next_array(), spool, counts));
             if is_cached {
                 unit.push_finished();
+            } else if unit.value_bytes() + value.len() > VALUES_OF_CHUNK_MAX {
+                let column = setup.plan.arrays[column].column.clone();
+                let what = format!(
+                    "would get more than {VALUES_OF_CHUNK_MAX} bytes of values for one chunk: set a smaller chunk_bytes"
+                );
+                return Err(Error::Decoder { column, what });
             } else {
                 unit.push(value);
             }

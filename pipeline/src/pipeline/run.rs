@@ -154,7 +154,7 @@ impl Pipeline {
         let passed_rows = from.map_or(0, |place| place.rows);
         let mut report = report(&outcome, passed_rows, &chunks, started.elapsed());
         if !generates {
-            // The report of a pass that counts is not handed out.
+            // A run of two passes drops the report of the pass that counts.
             let failure = self.cache.as_ref().and_then(|cache| cache.take_failure());
             report.arrays.spool_failure = failure;
         }

@@ -18,32 +18,13 @@ use anyhow::{Result, ensure};
 use embank_pipeline::{ArrayReport, Batch, Input, Pipeline, RunOptions, SpoolOptions};
 
 use super::images;
-use crate::ground::report::{Output, Row, print_provenance};
+use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 
 /// Bytes of an array's entry in the cache.
 const ENTRY_BYTES: u64 = 64;
 /// Rows of a chunk: those of 1 MiB of arrays.
 const CHUNK_ROWS: u64 = (1 << 20) / images::ARRAY_BYTES as u64;
-
-/// Options of `cache`.
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    /// Different pictures
-    #[arg(long, default_value_t = 2000)]
-    pictures: usize,
-    /// Rounds; the median counts
-    #[arg(long = "count", default_value_t = 5)]
-    rounds: usize,
-    /// Threads of the pipeline
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// A rough answer within a minute: 300 pictures, three rounds
-    #[arg(long)]
-    quick: bool,
-    #[command(flatten)]
-    output: Output,
-}
 
 /// An epoch: its pictures a second, the checksum of its arrays, and where these came from.
 struct Epoch {
@@ -86,11 +67,9 @@ impl Pictures<'_> {
 }
 
 /// Runs `cache`.
-pub(super) fn run(mut args: Args) -> Result<()> {
-    if args.quick {
-        (args.pictures, args.rounds) = (args.pictures.min(300), args.rounds.min(3));
-    }
-    ensure!(args.pictures > 1 && args.rounds > 0 && args.threads > 0, "numbers must be positive");
+pub(super) fn run(mut args: images::Args) -> Result<()> {
+    args.settle()?;
+    ensure!(args.pictures > 1, "half of the pictures must be one at least");
     print_provenance();
     let root = tempfile::tempdir()?;
     let list = images::write_different(root.path(), args.pictures)?;

@@ -3,12 +3,13 @@
 //! The device has `--lanes` lanes. Each decodes one picture at a time, in `--delay` milliseconds,
 //! half of that more or less. So units come back out of order. The device burns no processor time:
 //! it writes a mark of 64 bytes into each array, and its answers come when the clock says so. A
-//! real device writes the arrays itself. The limit is a bare loop that keeps the same device full
-//! with units that it has at hand.
+//! real device writes the arrays itself. The limit is the device alone: it gets all pictures at
+//! once.
 //!
 //! Estimate, written before measuring: the pipeline reads a file of 60 KiB and copies it once, 40
 //! us, and the rest is some microseconds a unit. With 16 lanes of 4 ms, the device makes 4,000
-//! pictures a second, which is 0.16 of a core. So the pipeline should reach 0.99 of the bare loop.
+//! pictures a second, which is 0.16 of a core. So the pipeline should reach 0.99 of the device
+//! alone.
 
 use std::collections::BinaryHeap;
 use std::path::Path;
@@ -201,7 +202,7 @@ fn piped(list: &str, root: &Path, args: &Args, mut take: impl FnMut(&[u8]) + Sen
     })
 }
 
-/// Keeps a device full, and does nothing else. Returns the pictures a second.
+/// Gives a device all pictures at once, and waits. Returns the pictures a second.
 fn bare(args: &Args) -> Result<f64> {
     let device = Device::new(args);
     let took = timed(|| {

@@ -40,23 +40,37 @@ pub(super) const ARRAY_BYTES: usize = SIDE * SIDE * 3;
 /// Number of different pictures. The measurement repeats them.
 const DIFFERENT: usize = 100;
 
-/// Options of `images`.
+/// Options of `images` and `cache`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Pictures
     #[arg(long, default_value_t = 2000)]
-    pictures: usize,
+    pub(super) pictures: usize,
     /// Rounds; the median counts
     #[arg(long = "count", default_value_t = 5)]
-    rounds: usize,
-    /// Threads of the pipeline and of the bare loop
+    pub(super) rounds: usize,
+    /// Threads of the pipeline, and of a bare loop beside it
     #[arg(long, default_value_t = 2)]
-    threads: usize,
+    pub(super) threads: usize,
     /// A rough answer within a minute: 300 pictures, three rounds
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
+}
+
+impl Args {
+    /// Applies `--quick`.
+    ///
+    /// # Errors
+    /// Fails if a number is 0.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        if self.quick {
+            (self.pictures, self.rounds) = (self.pictures.min(300), self.rounds.min(3));
+        }
+        ensure!(self.pictures.min(self.rounds).min(self.threads) > 0, "numbers must be positive");
+        Ok(())
+    }
 }
 
 /// Makes a JPEG of clouds and rectangles.
@@ -212,10 +226,7 @@ pub(super) fn decode_all(list: &str, root: &Path, threads: usize, pictures: usiz
 
 /// Runs `images`.
 pub(super) fn run(mut args: Args) -> Result<()> {
-    if args.quick {
-        (args.pictures, args.rounds) = (args.pictures.min(300), args.rounds.min(3));
-    }
-    ensure!(args.pictures > 0 && args.rounds > 0 && args.threads > 0, "numbers must be positive");
+    args.settle()?;
     print_provenance();
     let pictures = pictures()?;
     let root = tempfile::tempdir()?;

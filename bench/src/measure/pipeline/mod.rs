@@ -45,7 +45,7 @@ enum Measurement {
     /// the speed
     Explain(Common),
     /// Epochs over pictures whose arrays are kept in memory or on disk
-    Cache(cache::Args),
+    Cache(images::Args),
     /// Pictures through a simulated device that decodes beside the processor
     Device(device::Args),
     /// JPEGs to arrays, beside a bare loop over the same crates
