@@ -17,6 +17,7 @@
 
 mod feeder;
 mod input;
+mod part;
 mod position;
 mod shuffle;
 
@@ -38,8 +39,9 @@ use crate::options::FeedOptions;
 use crate::pipeline::Pipeline;
 use feeder::Feeder;
 pub use input::FeedInput;
-use position::ids_of;
+pub use part::{FeedPart, PARTS_MAX};
 pub use position::{FeedPosition, InputId};
+use position::{Place, ids_of};
 
 /// A run in the background, as an iterator of batches that the caller owns.
 ///
@@ -65,12 +67,7 @@ pub use position::{FeedPosition, InputId};
 #[derive(Debug)]
 pub struct Feed {
     infos: Arc<[MatrixInfo]>,
-    position: u64,
-    /// Number of inputs that the rows up to `position` came from. 0 before the first batch.
-    inputs_read: usize,
-    /// All inputs of the run. Empty until the run has begun.
-    inputs: Arc<OnceLock<Vec<InputId>>>,
-    options: FeedOptions,
+    place: Place,
     stop: Arc<AtomicBool>,
     /// The error if the system refused the feed's thread. `None` once it is reported.
     failure: Option<Error>,
@@ -141,7 +138,6 @@ impl Pipeline {
         let stop = Arc::new(AtomicBool::new(false));
         let thread_infos = Arc::clone(&infos);
         let thread_stop = Arc::clone(&stop);
-        let position = options.skip_rows;
         let known = Arc::new(OnceLock::new());
         let (thread_options, thread_known) = (options.clone(), Arc::clone(&known));
         // If the system refuses the thread, the closure below is dropped. The pipeline stays in
@@ -178,18 +174,8 @@ impl Pipeline {
                 (progress, Some(Error::ThreadRefused { thread: "feed", source }))
             }
         };
-        let options = options.clone();
-        Ok(Feed {
-            infos,
-            position,
-            inputs_read: 0,
-            inputs: known,
-            options,
-            stop,
-            failure,
-            progress,
-            home: Home::here(),
-        })
+        let place = Place::beginning(options, known);
+        Ok(Feed { infos, place, stop, failure, progress, home: Home::here() })
     }
 }
 
@@ -210,8 +196,7 @@ impl Feed {
     }
 
     fn handed_out(&mut self, batch: Batch) -> Batch {
-        self.position = batch.first_row() + batch.rows() as u64;
-        self.inputs_read = batch.inputs;
+        self.place.reach_end_of(&batch);
         batch
     }
 
@@ -251,26 +236,20 @@ impl Feed {
     /// the beginning.
     #[must_use]
     pub fn next_row(&self) -> u64 {
-        self.position
+        self.place.next_row()
     }
 
     /// The place after the rows that were skipped or returned, with the inputs that they came from.
     /// Another feed continues there ([`FeedOptions::resume`]).
     #[must_use]
     pub fn resume_position(&self) -> FeedPosition {
-        let FeedOptions { shuffle_rows, seed, .. } = self.options;
-        let inputs = self.inputs_of_position().to_vec();
-        FeedPosition { rows: self.position, shuffle_rows, seed, inputs }
+        self.place.position()
     }
 
     /// The inputs of [`resume_position`](Self::resume_position).
+    #[cfg(feature = "flight")]
     pub(crate) fn inputs_of_position(&self) -> &[InputId] {
-        let FeedOptions { shuffle_rows, skipped_inputs, .. } = &self.options;
-        match self.inputs.get() {
-            Some(all) if *shuffle_rows > 0 => all,
-            Some(all) => &all[..self.inputs_read.max(skipped_inputs.len())],
-            None => skipped_inputs,
-        }
+        self.place.inputs()
     }
 
     /// The run's report. `None` until the run has ended, and after an error.

@@ -4,8 +4,11 @@
 //! the files that a feed has read, the number skips other rows: some rows are trained twice, and
 //! some never. A position therefore names its inputs, and a feed that resumes compares them.
 
+use std::sync::{Arc, OnceLock};
+
 use serde::{Deserialize, Serialize};
 
+use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::options::FeedOptions;
@@ -78,6 +81,61 @@ pub struct FeedPosition {
     /// The inputs that the feed had begun to read, in their order. All inputs if the feed shuffles,
     /// because the order of its last rows depends on them. Empty before the first batch.
     pub inputs: Vec<InputId>,
+}
+
+/// How far a feed, or a part of one, has got.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) reached: Reached,
+    options: Arc<FeedOptions>,
+    /// All inputs of the run. Empty until the run has begun.
+    inputs: Arc<OnceLock<Vec<InputId>>>,
+}
+
+/// A number of rows from the beginning of a run, and of the inputs that they came from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reached {
+    rows: u64,
+    /// 0 before the first batch.
+    inputs: usize,
+}
+
+impl Place {
+    /// The place of a feed before its first batch.
+    pub(super) fn beginning(options: &FeedOptions, inputs: Arc<OnceLock<Vec<InputId>>>) -> Self {
+        let reached = Reached { rows: options.skip_rows, inputs: 0 };
+        Self { reached, options: Arc::new(options.clone()), inputs }
+    }
+
+    pub(super) fn reach_end_of(&mut self, batch: &Batch) {
+        let rows = batch.first_row() + batch.rows() as u64;
+        self.reached = Reached { rows, inputs: batch.inputs };
+    }
+
+    pub(super) fn next_row(&self) -> u64 {
+        self.reached.rows
+    }
+
+    pub(super) fn position(&self) -> FeedPosition {
+        let FeedOptions { shuffle_rows, seed, .. } = *self.options;
+        let inputs = self.inputs().to_vec();
+        FeedPosition { rows: self.reached.rows, shuffle_rows, seed, inputs }
+    }
+
+    /// The inputs of [`position`](Self::position).
+    pub(super) fn inputs(&self) -> &[InputId] {
+        let FeedOptions { shuffle_rows, skipped_inputs, .. } = &*self.options;
+        match self.inputs.get() {
+            Some(all) if *shuffle_rows > 0 => all,
+            Some(all) => &all[..self.reached.inputs.max(skipped_inputs.len())],
+            None => skipped_inputs,
+        }
+    }
+
+    /// Batches that a feed keeps ready ([`FeedOptions::batches_ahead`]).
+    pub(super) fn batches_ahead(&self) -> usize {
+        self.options.batches_ahead
+    }
 }
 
 impl FeedOptions {
