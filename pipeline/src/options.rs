@@ -186,8 +186,9 @@ pub struct FlightOptions {
     /// for clients that limit the size of a message. A client in Rust takes 4 MiB by default,
     /// headers included. Default: `None`, which sends each batch as one message.
     pub message_bytes: Option<usize>,
-    /// How long a client waits while another client has the feed. After this time the server
-    /// refuses the waiting client. Default: 10 s.
+    /// How long a client waits while other clients have the feed. After this time the server
+    /// refuses the waiting client. An epoch of several parts waits as long for a client of each
+    /// part, and then fails for the clients that came. Default: 10 s.
     pub wait: Duration,
 }
 

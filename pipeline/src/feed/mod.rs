@@ -246,12 +246,6 @@ impl Feed {
         self.place.position()
     }
 
-    /// The inputs of [`resume_position`](Self::resume_position).
-    #[cfg(feature = "flight")]
-    pub(crate) fn inputs_of_position(&self) -> &[InputId] {
-        self.place.inputs()
-    }
-
     /// The run's report. `None` until the run has ended, and after an error.
     #[must_use]
     pub fn report(&self) -> Option<&RunReport> {

@@ -233,6 +233,12 @@ impl FeedPart {
         self.place.position()
     }
 
+    /// The inputs of [`resume_position`](Self::resume_position).
+    #[cfg(feature = "flight")]
+    pub(crate) fn inputs_of_position(&self) -> &[super::InputId] {
+        self.place.inputs()
+    }
+
     /// The run's report. `None` until the run has ended, and after an error.
     #[must_use]
     pub fn report(&self) -> Option<RunReport> {

@@ -6,12 +6,13 @@
 //! batches, an order that depends only on the seed, bounded memory, an error that names the row,
 //! and a position to continue from.
 //!
-//! **Approach.** Each `do_get` is a feed. A thread for this feed ([`epoch`]) takes batches out of
-//! it, encodes them, and puts them into a channel with room for one. The connection empties the
-//! channel as fast as the client's HTTP/2 window allows. If the client stops reading, the window
-//! fills, then the channel, then the feed, and the run waits. If the client disconnects, the
-//! channel closes and the thread ends the feed. The pipeline, with its vocabularies, is then free
-//! for the next feed. One client at a time has the pipeline; other clients wait up to
+//! **Approach.** An epoch is a feed over the inputs, dealt to one or more clients ([`epoch`]). Each
+//! `do_get` is one part of an epoch. A thread for this part takes batches out of it, encodes them,
+//! and puts them into a channel with room for one. The connection empties the channel as fast as
+//! the client's HTTP/2 window allows. If the client stops reading, the window fills, then the
+//! channel, then the part's queue and the feed, and the run waits. If the client disconnects, the
+//! channel closes and the thread ends the part. After all parts of an epoch, the pipeline with its
+//! vocabularies is free for the next epoch. There is one epoch at a time; other clients wait up to
 //! [`FlightOptions::wait`].
 //!
 //! A batch is one message of any size, unless [`FlightOptions::message_bytes`] limits it. Each
@@ -61,6 +62,15 @@ const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// false}` makes a feed of the pipeline's [evaluation](crate::Pipeline::evaluation), which adds no
 /// values to the vocabularies. Otherwise the vocabularies continue from feed to feed.
 ///
+/// Several clients share one epoch by the tickets `{"part": 0, "of": 2}` and `{"part": 1, "of":
+/// 2}`: batch k goes to part k mod `of`. The first ticket begins the epoch. The tickets must be
+/// equal in all but `part`, and all clients must come within [`FlightOptions::wait`]. The batches
+/// of a client that leaves early are discarded, and the others go on. As in [`Feed::split`], the
+/// slowest client holds the others back, and positions are those of whole rounds. A part may end
+/// with a batch without rows, which carries the position at the end.
+///
+/// [`Feed::split`]: crate::Feed::split
+///
 /// A batch has the schema [`arrow_schema`](crate::arrow_schema). Each message has `app_metadata`
 /// such as `{"next_row": 12288, "inputs": [["day_0.tsv", 81920]]}`. A feed that skips this number
 /// of rows continues after the message. `inputs` names the inputs that have begun since the last
@@ -68,7 +78,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// feed fail if the server's inputs do not begin with them. The client gets an error of the run as
 /// a status with the error's message. For a bad row, the details of the status are `{"input": ...,
 /// "line": ..., "lines": ..., "column": ...}`. The action `report` returns the rows, bad rows and
-/// bytes of the last feed that ended, as JSON.
+/// bytes of the last feed that ended, as JSON. Its `discarded_rows` are those of parts whose
+/// clients left early.
 ///
 /// **Every client that reaches the address may take the batches**: there is no authentication and
 /// no encryption.
