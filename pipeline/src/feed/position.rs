@@ -126,9 +126,13 @@ impl Place {
     pub(super) fn inputs(&self) -> &[InputId] {
         let FeedOptions { shuffle_rows, skipped_inputs, .. } = &*self.options;
         match self.inputs.get() {
-            Some(all) if *shuffle_rows > 0 => all,
-            Some(all) => &all[..self.reached.inputs.max(skipped_inputs.len())],
-            None => skipped_inputs,
+            // Before the first batch, a part must not look at `inputs`: whether the run has begun
+            // depends on the time of the call.
+            Some(all) if self.reached.inputs > 0 => match *shuffle_rows {
+                0 => &all[..self.reached.inputs.max(skipped_inputs.len())],
+                _ => all,
+            },
+            Some(_) | None => skipped_inputs,
         }
     }
 
