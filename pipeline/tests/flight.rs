@@ -500,6 +500,8 @@ fn what_makes_no_sense_is_refused_at_the_start() {
     let message_bytes = Some(0);
     let limited = FlightOptions { message_bytes, ..options(1, 0) };
     assert!(refused(any, &limited).contains("message_bytes"));
+    let durable = FlightOptions { checkpoints: true, ..options(1, 0) };
+    assert!(refused(any, &durable).contains("a server with checkpoints needs one"));
     assert!(refused("nowhere", &options(1, 0)).starts_with("listen on nowhere: "));
     // Regression test: when an input was a pipe, the first client got a part of the pipe's rows,
     // and later clients got empty epochs.

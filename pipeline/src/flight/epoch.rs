@@ -22,6 +22,7 @@ use embank::locks::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tonic::{Code, Status};
 
+use super::durable::Durable;
 use super::message::{Encoder, Ticket, status, told};
 use crate::batch::arrow_schema;
 use crate::execute::RunReport;
@@ -47,6 +48,8 @@ pub(super) struct Epochs {
     pub(super) schema: SchemaRef,
     inputs: Vec<FeedInput>,
     options: FlightOptions,
+    /// `None` if ids need not be durable.
+    durable: Option<Durable>,
     served: Mutex<Served>,
     /// Notified when a part has ended.
     changed: Notify,
@@ -104,16 +107,24 @@ struct Claimed {
     /// `None` once the part has ended.
     part: Option<FeedPart>,
     missing: Arc<OnceLock<Status>>,
+    /// True if the epoch gives no ids.
+    evaluates: bool,
 }
 
 impl Epochs {
-    pub(super) fn new(pipeline: Pipeline, inputs: Vec<FeedInput>, options: FlightOptions) -> Self {
+    pub(super) fn new(
+        pipeline: Pipeline,
+        inputs: Vec<FeedInput>,
+        options: FlightOptions,
+        durable: Option<Durable>,
+    ) -> Self {
         let schema = arrow_schema(pipeline.outputs());
         let served = Served { pipeline: Some(Box::new(pipeline)), epoch: None, report: None };
         Self {
             schema,
             inputs,
             options,
+            durable,
             served: Mutex::new(served),
             changed: Notify::new(),
             threads: Mutex::default(),
@@ -185,8 +196,9 @@ impl Epochs {
             served.epoch = Some(self.start(&mut served, ticket)?);
         }
         let epoch = served.epoch.as_mut().expect("it was started");
-        let (epochs, missing) = (Arc::clone(self), Arc::clone(&epoch.missing));
-        let claimed = |part| Claimed { epochs, part: Some(part), missing };
+        let (missing, evaluates) = (Arc::clone(&epoch.missing), epoch.evaluates);
+        let epochs = Arc::clone(self);
+        let claimed = |part| Claimed { epochs, part: Some(part), missing, evaluates };
         Ok(epoch.claim(ticket, to)?.map(claimed))
     }
 
@@ -403,7 +415,7 @@ impl Claimed {
     /// Sends the part's batches until the part ends or the client disconnects.
     ///
     /// # Errors
-    /// The failure of the feed, or that parts are missing.
+    /// The failure of the feed or of a checkpoint, or that parts are missing.
     fn send_all(
         &mut self,
         encoder: &mut Encoder,
@@ -427,6 +439,10 @@ impl Claimed {
                     break;
                 }
             };
+            // A checkpoint beside an evaluation could hold the counts of a pass that failed.
+            if let (false, Some(durable)) = (self.evaluates, &self.epochs.durable) {
+                durable.checkpoint()?;
+            }
             for message in encoder.batch(batch, part) {
                 if to.blocking_send(message).is_err() {
                     return Ok(());

@@ -24,6 +24,7 @@
 //! PIPER also attaches preprocessing to the network; the technique is PIPER's. The protocol is
 //! [Arrow Flight](https://arrow.apache.org/docs/format/Flight.html).
 
+mod durable;
 mod epoch;
 mod message;
 mod service;
@@ -43,6 +44,7 @@ use crate::error::{Error, Result};
 use crate::feed::FeedInput;
 use crate::options::FlightOptions;
 use crate::pipeline::Pipeline;
+use durable::Durable;
 use epoch::Epochs;
 use service::Service;
 
@@ -109,11 +111,12 @@ impl FlightServer {
     /// port.
     ///
     /// # Errors
-    /// [`Error::Spec`] for an invalid option, and for a pipe, which can be read only once.
+    /// [`Error::Spec`] for an invalid option, for a pipe, which can be read only once, and for
+    /// [checkpoints](FlightOptions::checkpoints) of a pipeline that does not learn in a bank.
     /// [`Error::Io`] if the server can't listen on the address. [`Error::ThreadRefused`] if the
     /// system refuses a thread.
     pub fn start(
-        pipeline: Pipeline,
+        mut pipeline: Pipeline,
         inputs: Vec<FeedInput>,
         address: impl ToSocketAddrs + std::fmt::Display,
         options: &FlightOptions,
@@ -129,6 +132,13 @@ impl FlightServer {
                 pipe.name()
             )));
         }
+        let durable = match options.checkpoints {
+            true => {
+                pipeline.save_each_batch(true);
+                Some(Durable::of(pipeline.bank_that_grows()?))
+            }
+            false => None,
+        };
         let wanted = address.to_string();
         let io = |source| Error::Io { doing: "listen on", path: wanted.clone().into(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -136,7 +146,7 @@ impl FlightServer {
         let listener = TcpListener::bind(address).map_err(io)?;
         listener.set_nonblocking(true).map_err(io)?;
         let address = listener.local_addr().map_err(io)?;
-        let epochs = Arc::new(Epochs::new(pipeline, inputs, options.clone()));
+        let epochs = Arc::new(Epochs::new(pipeline, inputs, options.clone(), durable));
         let (stop, stopped) = oneshot::channel();
         let service = Service::new(Arc::clone(&epochs));
         let run = move || {
