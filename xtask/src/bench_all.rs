@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 48] = [
+const MEASUREMENTS: [&[&str]; 49] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -53,6 +53,7 @@ const MEASUREMENTS: [&[&str]; 48] = [
     &["pipeline", "threads"],
     &["pipeline", "explain"],
     &["pipeline", "images"],
+    &["pipeline", "parts"],
     &["pipeline", "vocabulary"],
     &["pipeline", "peers"],
     &["pipeline", "feed"],

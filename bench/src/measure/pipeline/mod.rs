@@ -3,6 +3,7 @@
 mod explain;
 mod generate;
 mod images;
+mod parts;
 mod python;
 mod reference;
 mod slow_drive;
@@ -40,6 +41,8 @@ enum Measurement {
     Explain(Common),
     /// JPEGs to arrays, beside a bare loop over the same crates
     Images(images::Args),
+    /// A feed that two consumers share, beside one consumer
+    Parts(Common),
     /// A bank's vocabulary of byte strings that is larger than memory: build, look up, reverse,
     /// verify, memory, disk
     Vocabulary(vocabulary::Args),
@@ -118,6 +121,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Measurement::Threads(common) => speed::threads(&common.prepared()?),
         Measurement::Explain(common) => explain::run(&common.prepared()?),
         Measurement::Images(args) => images::run(args),
+        Measurement::Parts(common) => parts::run(&common.prepared()?),
         Measurement::Vocabulary(args) => vocabulary::run(args),
     }
 }
