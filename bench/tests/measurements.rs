@@ -25,7 +25,7 @@ const ELSEWHERE: [(&str, &str); 10] = [
 /// The names and the options of the measurements that run here. The part `rocksdb` of `cold` builds
 /// the peers of embank-ycsb, whose tests run `written`. `pipeline vocabulary` has a test in
 /// its module. `pipeline explain` fails if the machine has other work, so no test can run it.
-const HERE: [(&str, &str); 16] = [
+const HERE: [(&str, &str); 17] = [
     ("scaling", "--rows 20000 --dims 16 --batch 256 --rounds 1"),
     ("checkpoint", "--bank 8 --dims 16 --zipf 0.99 --batch 64 --seconds 0.02 --count 1"),
     ("checksum-cost", "--data 48 --dims 128 --seconds 0.02 --count 1"),
@@ -46,6 +46,7 @@ const HERE: [(&str, &str); 16] = [
     ("pipeline utf8", "--rows 3000 --count 1 --moduli 5000 --python-rows 0 --portable"),
     ("pipeline binary", "--rows 3000 --count 1 --moduli 5000 --python-rows 0"),
     ("pipeline buffers", "--rows 3000 --count 1 --moduli 5000 --python-rows 0 --batch-rows 32,64"),
+    ("pipeline parts", "--rows 9000 --count 1 --moduli 5000"),
     ("pipeline threads", "--rows 3000 --count 1 --moduli 5000 --python-rows 0"),
     ("pipeline generate", "--rows 100"),
 ];

@@ -141,10 +141,10 @@ enum Command {
     /// machine
     ///
     /// Prints `serving at grpc://ADDRESS:PORT` and serves until it is ended (Ctrl-C). A client's
-    /// do_get is an epoch: batches of --batch-rows rows, sent no faster than the client takes them.
-    /// Epochs with one seed have the same batches. The server serves one client at a time.
-    /// Vocabularies keep their values from epoch to epoch. There is no authentication and no
-    /// encryption.
+    /// do_get is an epoch, or a part of one that several clients share: batches of --batch-rows
+    /// rows, sent no faster than the clients take them. Epochs with one seed have the same batches.
+    /// The server serves one epoch at a time. Vocabularies keep their values from epoch to epoch.
+    /// There is no authentication and no encryption.
     #[cfg(feature = "flight")]
     Serve(serve::Args),
     /// Estimates memory, disk space, checkpoint size and drive life of a table before it is made

@@ -382,7 +382,8 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
     show(args, &ran, vocabularies, checkpoint, &files)
 }
 
-fn open_bank(dir: &Path, memory_budget: Option<u64>, create: bool) -> Result<Bank> {
+/// Opens a bank for writing, with memory for its index and pages.
+pub(crate) fn open_bank(dir: &Path, memory_budget: Option<u64>, create: bool) -> Result<Bank> {
     refuse_shard(dir)?;
     // The bank keeps as many checkpoints as it has now, and at least 2. So the checkpoint of the
     // run removes at most the oldest one.

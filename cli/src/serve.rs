@@ -8,7 +8,7 @@ use embank_pipeline::{FeedInput, FeedOptions, FlightOptions, FlightServer};
 
 use crate::Ending;
 use crate::output;
-use crate::pipeline::{RowsArgs, open_bank_to_read};
+use crate::pipeline::{RowsArgs, open_bank, open_bank_to_read};
 
 /// Options of `serve`.
 #[derive(Debug, clap::Args)]
@@ -38,20 +38,28 @@ pub(crate) struct Args {
     /// batch is a message]
     #[arg(long, value_name = "SIZE", value_parser = output::parse_scaled)]
     message_bytes: Option<u64>,
-    /// Look values up in the vocabularies of this bank, at its newest checkpoint, and insert
-    /// nothing
+    /// Look values up in the vocabularies of this bank, at its newest checkpoint; without --learn,
+    /// insert nothing
     ///
-    /// The server opens the bank read-only, also while a training run has the bank open. Without a
-    /// bank, vocabularies are in memory and live as long as the process.
+    /// Without --learn, the server opens the bank read-only, also while a training run has the bank
+    /// open. Without a bank, vocabularies are in memory and live as long as the process.
     #[arg(long, value_name = "DIR")]
     bank: Option<PathBuf>,
+    /// With --bank: number new values in the bank's vocabularies; the server makes the bank if it
+    /// does not exist
+    ///
+    /// A client gets a batch only when a checkpoint of the bank has the batch's values. So ids that
+    /// a client has seen keep their values if the server is killed. Checkpoints have the blob of
+    /// the newest checkpoint before the server.
+    #[arg(long, requires = "bank")]
+    learn: bool,
     /// With --bank: memory for index and pages; the command takes more if the bank needs it
     /// [default: 256MiB, or a quarter of the memory limit of the process's control group, if that
     /// is less]
     #[arg(long, value_name = "BYTES", value_parser = output::parse_scaled)]
     memory_budget: Option<u64>,
-    /// Seconds that a second client waits for the first one's epoch to end; then the server refuses
-    /// it
+    /// Seconds that a client waits for the epoch of other clients to end; then the server refuses
+    /// it. An epoch of several parts waits as long for a client of each part
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     wait: u64,
 }
@@ -62,7 +70,11 @@ pub(crate) struct Args {
 /// Returns an error if the pipeline is invalid, an input is missing, or the address is not
 /// available.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    let bank = args.bank.as_ref().map(|dir| open_bank_to_read(dir, args.memory_budget));
+    let open = |dir: &PathBuf| match args.learn {
+        true => open_bank(dir, args.memory_budget, true),
+        false => open_bank_to_read(dir, args.memory_budget),
+    };
+    let bank = args.bank.as_ref().map(open);
     let (pipeline, _) = args.rows.pipeline(bank.transpose()?.as_ref())?;
     let feed = FeedOptions {
         batch_rows: args.batch_rows,
@@ -74,7 +86,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     };
     let message_bytes =
         args.message_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let options = FlightOptions { feed, message_bytes, wait: Duration::from_secs(args.wait) };
+    let wait = Duration::from_secs(args.wait);
+    let options = FlightOptions { feed, message_bytes, wait, checkpoints: args.learn };
     let inputs = args.rows.inputs().map(FeedInput::from).collect();
     let server = FlightServer::start(pipeline, inputs, &args.listen, &options)?;
     // Scripts read this line to learn the port.

@@ -70,7 +70,7 @@ pub use batch::{array_metadata, arrow_schema};
 pub use decode::{BadField, FieldKind, Level};
 pub use error::{BadRowReport, Error, Result};
 pub use execute::{ArrayReport, Consumer, FeedPlace, RunReport};
-pub use feed::{Feed, FeedInput, FeedPosition, InputId, Waited};
+pub use feed::{Feed, FeedInput, FeedPart, FeedPosition, InputId, PARTS_MAX, Waited};
 #[cfg(feature = "flight")]
 pub use flight::FlightServer;
 pub use format::{Format, Header, Separator, TextSettings};

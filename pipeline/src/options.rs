@@ -231,14 +231,25 @@ pub struct FlightOptions {
     /// for clients that limit the size of a message. A client in Rust takes 4 MiB by default,
     /// headers included. Default: `None`, which sends each batch as one message.
     pub message_bytes: Option<usize>,
-    /// How long a client waits while another client has the feed. After this time the server
-    /// refuses the waiting client. Default: 10 s.
+    /// How long a client waits while other clients have the feed. After this time the server
+    /// refuses the waiting client. An epoch of several parts waits as long for a client of each
+    /// part, and then fails for the clients that came. Default: 10 s.
     pub wait: Duration,
+    /// Whether a client gets a batch only when a checkpoint of the pipeline's bank has the values
+    /// that the epoch gave ids to. The server then takes a checkpoint if new values have come since
+    /// the last one. The checkpoint has the blob of the one at which the bank was opened. The
+    /// pipeline must number in a bank. Default: false.
+    pub checkpoints: bool,
 }
 
 #[cfg(feature = "flight")]
 impl Default for FlightOptions {
     fn default() -> Self {
-        Self { feed: FeedOptions::default(), message_bytes: None, wait: Duration::from_secs(10) }
+        Self {
+            feed: FeedOptions::default(),
+            message_bytes: None,
+            wait: Duration::from_secs(10),
+            checkpoints: false,
+        }
     }
 }

@@ -177,9 +177,8 @@ fn an_epoch_that_is_not_to_learn_inserts_nothing() {
         let server =
             FlightServer::start(evaluation, inputs, "127.0.0.1:0", &options(8, 0)).unwrap();
         let mut client = connect(&server).await;
-        let mut refused = get(&mut client, r#"{"learn": true}"#).await.unwrap();
-        let refused = next(&mut refused).await.unwrap().unwrap_err().to_string();
-        assert!(refused.contains("looks values up and inserts nothing"), "{refused}");
+        let refused = get(&mut client, r#"{"learn": true}"#).await.err().unwrap();
+        assert!(refused.message().contains("looks values up and inserts nothing"), "{refused}");
         assert_eq!(all(&mut client, "").await.concat().len(), 100);
     });
 }
@@ -379,7 +378,7 @@ fn a_second_client_is_refused_when_the_wait_is_over() {
         for client in [&mut second, &mut first.clone()] {
             let refusal = get(client, "").await.err().unwrap();
             assert_eq!(refusal.code(), Code::Unavailable);
-            assert!(refusal.message().contains("one at a time"), "{refusal}");
+            assert!(refusal.message().contains("one epoch at a time"), "{refusal}");
         }
         // After a client has seen the end of its feed, the pipeline is free for the next client.
         while let Some(batch) = next(&mut batches).await {
@@ -546,6 +545,8 @@ fn what_makes_no_sense_is_refused_at_the_start() {
     let message_bytes = Some(0);
     let limited = FlightOptions { message_bytes, ..options(1, 0) };
     assert!(refused(any, &limited).contains("message_bytes"));
+    let durable = FlightOptions { checkpoints: true, ..options(1, 0) };
+    assert!(refused(any, &durable).contains("a server with checkpoints needs one"));
     assert!(refused("nowhere", &options(1, 0)).starts_with("listen on nowhere: "));
     // Regression test: when an input was a pipe, the first client got a part of the pipe's rows,
     // and later clients got empty epochs.

@@ -68,6 +68,13 @@ fn a_child_may_drop_the_feed_and_the_server_of_its_parent() {
     let first = first.unwrap().rows();
     assert_eq!(first + rows(feed.as_mut().unwrap()), 100_000);
 
+    let mut parts = pipeline().feed(vec![input.clone()], &options).unwrap().split(2).unwrap();
+    let (mut second, first) = (parts.pop(), parts.pop().unwrap());
+    let taker = std::thread::spawn(move || first.map(|batch| batch.unwrap().rows()).sum::<usize>());
+    assert!(in_child(|| drop(second.take())));
+    let of_second: usize = second.unwrap().map(|batch| batch.unwrap().rows()).sum();
+    assert_eq!(taker.join().unwrap() + of_second, 100_000);
+
     #[cfg(feature = "flight")]
     {
         use embank_pipeline::{FlightOptions, FlightServer};

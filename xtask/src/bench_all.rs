@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 53] = [
+const MEASUREMENTS: [&[&str]; 54] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -58,6 +58,7 @@ const MEASUREMENTS: [&[&str]; 53] = [
     &["pipeline", "device"],
     &["pipeline", "cache"],
     &["pipeline", "resume"],
+    &["pipeline", "parts"],
     &["pipeline", "vocabulary"],
     &["pipeline", "peers"],
     &["pipeline", "feed"],

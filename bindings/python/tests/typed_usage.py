@@ -172,6 +172,11 @@ def preprocess(path: Path) -> dict[str, torch.Tensor]:
     with connect("grpc://127.0.0.1:41234", skip_rows=position, seed=2) as remote:
         labels: list[NDArray[np.float32]] = [served["label"] for served in remote]
         print(len(labels), remote.position, None if remote.report is None else remote.report.rows)
+    with connect("grpc://127.0.0.1:41234", skip_rows=remote.state_dict(), part=0, of=2) as part:
+        print(next(part)["label"], None if part.report is None else part.report.discarded_rows)
+    first, second = Pipeline(criteo(rows)).feed(path).split(2)
+    discarded: int = first.discarded_rows
+    print(discarded, next(second)["label"])
     return tensors
 
 

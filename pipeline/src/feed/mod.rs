@@ -17,10 +17,10 @@
 
 mod feeder;
 mod input;
+mod part;
 mod position;
 mod shuffle;
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -33,18 +33,15 @@ use embank::locks::Mutex;
 
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
-use crate::execute::{FeedPlace, RunReport};
+use crate::execute::RunReport;
 use crate::input::Input;
 use crate::options::FeedOptions;
 use crate::pipeline::Pipeline;
 use feeder::Feeder;
 pub use input::FeedInput;
-use position::ids_of;
+pub use part::{FeedPart, PARTS_MAX};
+use position::{Cursor, Reached, ids_of};
 pub use position::{FeedPosition, InputId};
-
-/// Number of places that a feed keeps, for a caller that takes batches ahead of their use. Most
-/// callers take fewer ahead. A place has some tens of bytes, and 16 for each vocabulary.
-const PLACES_KEPT: usize = 256;
 
 /// A run in the background, as an iterator of batches that the caller owns.
 ///
@@ -70,14 +67,7 @@ const PLACES_KEPT: usize = 256;
 #[derive(Debug)]
 pub struct Feed {
     infos: Arc<[MatrixInfo]>,
-    position: u64,
-    /// Number of inputs that the rows up to `position` came from. 0 before the first batch.
-    inputs_read: usize,
-    /// The places of the last batches, in their order, each once. At first that of the options.
-    places: VecDeque<Arc<FeedPlace>>,
-    /// All inputs of the run. Empty until the run has begun.
-    inputs: Arc<OnceLock<Vec<InputId>>>,
-    options: FeedOptions,
+    cursor: Cursor,
     stop: Arc<AtomicBool>,
     /// The error if the system refused the feed's thread. `None` once it is reported.
     failure: Option<Error>,
@@ -148,7 +138,6 @@ impl Pipeline {
         let stop = Arc::new(AtomicBool::new(false));
         let thread_infos = Arc::clone(&infos);
         let thread_stop = Arc::clone(&stop);
-        let position = options.skip_rows;
         let known = Arc::new(OnceLock::new());
         let (thread_options, thread_known) = (options.clone(), Arc::clone(&known));
         // If the system refuses the thread, the closure below is dropped. The pipeline stays in
@@ -185,19 +174,8 @@ impl Pipeline {
                 (progress, Some(Error::ThreadRefused { thread: "feed", source }))
             }
         };
-        let options = options.clone();
-        Ok(Feed {
-            infos,
-            position,
-            inputs_read: 0,
-            places: options.places().from.cloned().map(Arc::new).into_iter().collect(),
-            inputs: known,
-            options,
-            stop,
-            failure,
-            progress,
-            home: Home::here(),
-        })
+        let cursor = Cursor::beginning(options, known);
+        Ok(Feed { infos, cursor, stop, failure, progress, home: Home::here() })
     }
 }
 
@@ -218,16 +196,7 @@ impl Feed {
     }
 
     fn handed_out(&mut self, batch: Batch) -> Batch {
-        self.position = batch.first_row() + batch.rows() as u64;
-        self.inputs_read = batch.inputs;
-        if let Some(place) = &batch.place
-            && self.places.back().is_none_or(|last| !Arc::ptr_eq(last, place))
-        {
-            if self.places.len() == PLACES_KEPT {
-                self.places.pop_front();
-            }
-            self.places.push_back(Arc::clone(place));
-        }
+        self.cursor.reach(Reached::end_of(&batch));
         batch
     }
 
@@ -267,14 +236,14 @@ impl Feed {
     /// the beginning.
     #[must_use]
     pub fn next_row(&self) -> u64 {
-        self.position
+        self.cursor.next_row()
     }
 
     /// The place after the rows that were skipped or returned, with the inputs that they came from.
     /// Another feed continues there ([`FeedOptions::resume`]).
     #[must_use]
     pub fn resume_position(&self) -> FeedPosition {
-        self.resume_position_at(self.position)
+        self.resume_position_at(self.next_row())
     }
 
     /// The [`resume_position`](Self::resume_position) after the first `rows` rows, for a caller that
@@ -296,22 +265,7 @@ impl Feed {
     /// ```
     #[must_use]
     pub fn resume_position_at(&self, rows: u64) -> FeedPosition {
-        let FeedOptions { shuffle_rows, seed, .. } = self.options;
-        let rows = rows.min(self.position);
-        let inputs = self.inputs_of_position().to_vec();
-        let place = self.places.iter().rev().find(|place| place.rows <= rows);
-        let place = place.map(|place| FeedPlace::clone(place));
-        FeedPosition { rows, shuffle_rows, seed, inputs, place }
-    }
-
-    /// The inputs of [`resume_position`](Self::resume_position).
-    pub(crate) fn inputs_of_position(&self) -> &[InputId] {
-        let FeedOptions { shuffle_rows, skipped_inputs, .. } = &self.options;
-        match self.inputs.get() {
-            Some(all) if *shuffle_rows > 0 => all,
-            Some(all) => &all[..self.inputs_read.max(skipped_inputs.len())],
-            None => skipped_inputs,
-        }
+        self.cursor.position_at(rows)
     }
 
     /// The run's report. `None` until the run has ended, and after an error.

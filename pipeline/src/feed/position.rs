@@ -4,8 +4,12 @@
 //! the files that a feed has read, the number skips other rows: some rows are trained twice, and
 //! some never. A position therefore names its inputs, and a feed that resumes compares them.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
 use serde::{Deserialize, Serialize};
 
+use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::execute::{FeedPlace, RunPlaces};
 use crate::input::Input;
@@ -92,6 +96,103 @@ impl FeedPosition {
     pub fn back_to(self, rows: u64) -> Self {
         let place = self.place.filter(|place| place.rows <= rows);
         Self { rows, place, ..self }
+    }
+}
+
+/// Number of places that a [`Cursor`] keeps, for a caller that takes batches ahead of their use.
+/// Most callers take fewer ahead. A place has some tens of bytes, and 16 for each vocabulary.
+const PLACES_KEPT: usize = 256;
+
+/// How far a feed, or a part of one, has got.
+#[derive(Debug, Clone)]
+pub(super) struct Cursor {
+    reached: Reached,
+    /// The places of the last batches, in their order, each once. At first that of the options.
+    places: VecDeque<Arc<FeedPlace>>,
+    options: Arc<FeedOptions>,
+    /// All inputs of the run. Empty until the run has begun.
+    inputs: Arc<OnceLock<Vec<InputId>>>,
+}
+
+/// The end of a batch: the rows of the run up to it, the inputs that they came from, and the place
+/// from which a feed can make the next row.
+#[derive(Debug, Clone)]
+pub(super) struct Reached {
+    rows: u64,
+    /// 0 before the first batch.
+    inputs: usize,
+    place: Option<Arc<FeedPlace>>,
+}
+
+impl Reached {
+    pub(super) fn end_of(batch: &Batch) -> Self {
+        let rows = batch.first_row() + batch.rows() as u64;
+        Self { rows, inputs: batch.inputs, place: batch.place.clone() }
+    }
+}
+
+impl Cursor {
+    /// The cursor of a feed before its first batch.
+    pub(super) fn beginning(options: &FeedOptions, inputs: Arc<OnceLock<Vec<InputId>>>) -> Self {
+        let place = options.places().from.cloned().map(Arc::new);
+        let reached = Reached { rows: options.skip_rows, inputs: 0, place: place.clone() };
+        let places = place.into_iter().collect();
+        Self { reached, places, options: Arc::new(options.clone()), inputs }
+    }
+
+    pub(super) fn reached(&self) -> &Reached {
+        &self.reached
+    }
+
+    pub(super) fn reach(&mut self, reached: Reached) {
+        if let Some(place) = &reached.place
+            && self.places.back().is_none_or(|last| !Arc::ptr_eq(last, place))
+        {
+            if self.places.len() == PLACES_KEPT {
+                self.places.pop_front();
+            }
+            self.places.push_back(Arc::clone(place));
+        }
+        self.reached = reached;
+    }
+
+    /// The place from which a feed can make the row at the cursor.
+    #[cfg(feature = "flight")]
+    pub(super) fn place(&self) -> Option<&Arc<FeedPlace>> {
+        self.reached.place.as_ref()
+    }
+
+    pub(super) fn next_row(&self) -> u64 {
+        self.reached.rows
+    }
+
+    /// The position after the first `rows` rows, or at the cursor if `rows` is above its row.
+    pub(super) fn position_at(&self, rows: u64) -> FeedPosition {
+        let FeedOptions { shuffle_rows, seed, .. } = *self.options;
+        let rows = rows.min(self.reached.rows);
+        let inputs = self.inputs().to_vec();
+        let place = self.places.iter().rev().find(|place| place.rows <= rows);
+        let place = place.map(|place| FeedPlace::clone(place));
+        FeedPosition { rows, shuffle_rows, seed, inputs, place }
+    }
+
+    /// The inputs of [`position_at`](Self::position_at).
+    pub(super) fn inputs(&self) -> &[InputId] {
+        let FeedOptions { shuffle_rows, skipped_inputs, .. } = &*self.options;
+        match self.inputs.get() {
+            // Before the first batch, a part must not look at `inputs`: whether the run has begun
+            // depends on the time of the call.
+            Some(all) if self.reached.inputs > 0 => match *shuffle_rows {
+                0 => &all[..self.reached.inputs.max(skipped_inputs.len())],
+                _ => all,
+            },
+            Some(_) | None => skipped_inputs,
+        }
+    }
+
+    /// Batches that a feed keeps ready ([`FeedOptions::batches_ahead`]).
+    pub(super) fn batches_ahead(&self) -> usize {
+        self.options.batches_ahead
     }
 }
 

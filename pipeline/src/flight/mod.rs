@@ -6,12 +6,13 @@
 //! batches, an order that depends only on the seed, bounded memory, an error that names the row,
 //! and a position to continue from.
 //!
-//! **Approach.** Each `do_get` is a feed. A thread for this feed ([`epoch`]) takes batches out of
-//! it, encodes them, and puts them into a channel with room for one. The connection empties the
-//! channel as fast as the client's HTTP/2 window allows. If the client stops reading, the window
-//! fills, then the channel, then the feed, and the run waits. If the client disconnects, the
-//! channel closes and the thread ends the feed. The pipeline, with its vocabularies, is then free
-//! for the next feed. One client at a time has the pipeline; other clients wait up to
+//! **Approach.** An epoch is a feed over the inputs, dealt to one or more clients ([`epoch`]). Each
+//! `do_get` is one part of an epoch. A thread for this part takes batches out of it, encodes them,
+//! and puts them into a channel with room for one. The connection empties the channel as fast as
+//! the client's HTTP/2 window allows. If the client stops reading, the window fills, then the
+//! channel, then the part's queue and the feed, and the run waits. If the client disconnects, the
+//! channel closes and the thread ends the part. After all parts of an epoch, the pipeline with its
+//! vocabularies is free for the next epoch. There is one epoch at a time; other clients wait up to
 //! [`FlightOptions::wait`].
 //!
 //! A batch is one message of any size, unless [`FlightOptions::message_bytes`] limits it. Each
@@ -23,6 +24,7 @@
 //! PIPER also attaches preprocessing to the network; the technique is PIPER's. The protocol is
 //! [Arrow Flight](https://arrow.apache.org/docs/format/Flight.html).
 
+mod durable;
 mod epoch;
 mod message;
 mod service;
@@ -42,6 +44,7 @@ use crate::error::{Error, Result};
 use crate::feed::FeedInput;
 use crate::options::FlightOptions;
 use crate::pipeline::Pipeline;
+use durable::Durable;
 use epoch::Epochs;
 use service::Service;
 
@@ -61,6 +64,15 @@ const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// false}` makes a feed of the pipeline's [evaluation](crate::Pipeline::evaluation), which adds no
 /// values to the vocabularies. Otherwise the vocabularies continue from feed to feed.
 ///
+/// Several clients share one epoch by the tickets `{"part": 0, "of": 2}` and `{"part": 1, "of":
+/// 2}`: batch k goes to part k mod `of`. The first ticket begins the epoch. The tickets must be
+/// equal in all but `part`, and all clients must come within [`FlightOptions::wait`]. The batches
+/// of a client that leaves early are discarded, and the others go on. As in [`Feed::split`], the
+/// slowest client holds the others back, and positions are those of whole rounds. A part may end
+/// with a batch without rows, which carries the position at the end.
+///
+/// [`Feed::split`]: crate::Feed::split
+///
 /// A batch has the schema [`arrow_schema`](crate::arrow_schema). Each message has `app_metadata`
 /// such as `{"next_row": 12288, "inputs": [["day_0.tsv", 81920]]}`. A feed that skips this number
 /// of rows continues after the message. `inputs` names the inputs that have begun since the last
@@ -70,7 +82,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// ([`FeedPlace`](crate::FeedPlace)). The client gets an error of the run as
 /// a status with the error's message. For a bad row, the details of the status are `{"input": ...,
 /// "line": ..., "lines": ..., "column": ...}`. The action `report` returns the rows, bad rows and
-/// bytes of the last feed that ended, as JSON.
+/// bytes of the last feed that ended, as JSON. Its `discarded_rows` are those of parts whose
+/// clients left early.
 ///
 /// **Every client that reaches the address may take the batches**: there is no authentication and
 /// no encryption.
@@ -100,11 +113,12 @@ impl FlightServer {
     /// port.
     ///
     /// # Errors
-    /// [`Error::Spec`] for an invalid option, and for a pipe, which can be read only once.
+    /// [`Error::Spec`] for an invalid option, for a pipe, which can be read only once, and for
+    /// [checkpoints](FlightOptions::checkpoints) of a pipeline that does not learn in a bank.
     /// [`Error::Io`] if the server can't listen on the address. [`Error::ThreadRefused`] if the
     /// system refuses a thread.
     pub fn start(
-        pipeline: Pipeline,
+        mut pipeline: Pipeline,
         inputs: Vec<FeedInput>,
         address: impl ToSocketAddrs + std::fmt::Display,
         options: &FlightOptions,
@@ -120,6 +134,13 @@ impl FlightServer {
                 pipe.name()
             )));
         }
+        let durable = match options.checkpoints {
+            true => {
+                pipeline.save_each_batch(true);
+                Some(Durable::of(pipeline.bank_that_grows()?))
+            }
+            false => None,
+        };
         let wanted = address.to_string();
         let io = |source| Error::Io { doing: "listen on", path: wanted.clone().into(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -127,7 +148,7 @@ impl FlightServer {
         let listener = TcpListener::bind(address).map_err(io)?;
         listener.set_nonblocking(true).map_err(io)?;
         let address = listener.local_addr().map_err(io)?;
-        let epochs = Arc::new(Epochs::new(pipeline, inputs, options.clone()));
+        let epochs = Arc::new(Epochs::new(pipeline, inputs, options.clone(), durable));
         let (stop, stopped) = oneshot::channel();
         let service = Service::new(Arc::clone(&epochs));
         let run = move || {

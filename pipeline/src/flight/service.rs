@@ -12,9 +12,8 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::epoch::{Epochs, Message};
+use super::epoch::{EpochReport, Epochs, Message};
 use super::message::{Ticket, schema_message};
-use crate::execute::RunReport;
 
 /// The path of the feed. A server has no other path.
 const PATH: &str = "feed";
@@ -68,7 +67,7 @@ fn only_reading<T>(call: &str) -> Result<T, Status> {
     Err(Status::unimplemented(format!("{call}: this server hands out batches, by do_get")))
 }
 
-fn report_json(report: &RunReport) -> String {
+fn report_json(EpochReport { run: report, discarded_rows }: &EpochReport) -> String {
     serde_json::json!({
         "rows": report.rows,
         "passed_rows": report.passed_rows,
@@ -77,6 +76,7 @@ fn report_json(report: &RunReport) -> String {
         "first_bad_rows": report.first_bad_rows.iter().map(|bad| format!("{bad:#}")).collect::<Vec<_>>(),
         "bytes": report.bytes,
         "seconds": report.elapsed.as_secs_f64(),
+        "discarded_rows": discarded_rows,
     })
     .to_string()
 }
@@ -132,7 +132,8 @@ impl FlightService for Service {
     async fn list_actions(&self, _request: Request<Empty>) -> Answer<Self::ListActionsStream> {
         let action = ActionType {
             r#type: REPORT.to_owned(),
-            description: "Rows, bad rows and bytes of the last feed that came to its end, as JSON"
+            description: "Rows, bad rows, bytes and discarded rows of the last feed that came to \
+                          its end, as JSON"
                 .to_owned(),
         };
         Ok(Response::new(Box::pin(tokio_stream::once(Ok(action)))))

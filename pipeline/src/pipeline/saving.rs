@@ -59,6 +59,18 @@ impl Pipeline {
         self.saves_each_batch = saves;
     }
 
+    /// The bank to which runs save new values.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] if the pipeline has no bank, or does not [learn](Self::learns).
+    #[cfg(feature = "flight")]
+    pub(crate) fn bank_that_grows(&self) -> Result<embank::Bank> {
+        self.check_learns("a server with checkpoints")?;
+        self.bank.clone().ok_or_else(|| {
+            Error::Spec("it has no bank, and a server with checkpoints needs one".to_owned())
+        })
+    }
+
     /// Adopts changes that other programs made to the bank's vocabularies.
     pub(super) fn refresh(&mut self) -> Result<()> {
         if !self.learns && self.bank.as_ref().is_none_or(|bank| bank.reading().is_none()) {

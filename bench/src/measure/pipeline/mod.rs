@@ -6,6 +6,7 @@ mod device;
 mod explain;
 mod generate;
 mod images;
+mod parts;
 mod python;
 mod reference;
 mod resume;
@@ -50,6 +51,8 @@ enum Measurement {
     Device(device::Args),
     /// JPEGs to arrays, beside a bare loop over the same crates
     Images(images::Args),
+    /// A feed that two consumers share, beside one consumer
+    Parts(Common),
     /// A feed that resumes at 90% of a text: time to its first batch, beside the time of making the
     /// rows before it
     Resume(resume::Args),
@@ -134,6 +137,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Measurement::Cache(args) => cache::run(args),
         Measurement::Device(args) => device::run(args),
         Measurement::Images(args) => images::run(args),
+        Measurement::Parts(common) => parts::run(&common.prepared()?),
         Measurement::Resume(args) => resume::run(args),
         Measurement::Vocabulary(args) => vocabulary::run(args),
     }

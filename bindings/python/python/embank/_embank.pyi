@@ -1006,6 +1006,11 @@ class Feed:
     @property
     def report(self) -> Optional[RunReport]:
         """The report of the run after its last batch, otherwise None."""
+    def split(self, parts: int) -> list[Feed]:
+        """Divides the feed among trainers: batch k goes to part k modulo `parts`."""
+    @property
+    def discarded_rows(self) -> int:
+        """The rows of parts that were closed early, so far."""
     def close(self) -> None:
         """Ends the run. The feed yields no batch any more."""
     def __arrow_c_schema__(self) -> object: ...

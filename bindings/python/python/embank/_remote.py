@@ -36,6 +36,8 @@ def connect(
     skip_rows: Union[int, dict[str, Any], None] = None,
     seed: Optional[int] = None,
     learn: Optional[bool] = None,
+    part: Optional[int] = None,
+    of: Optional[int] = None,
 ) -> RemoteFeed:
     """Begins an epoch of a pipeline that another process serves with `embank serve`. Returns a feed
     of its batches.
@@ -49,16 +51,29 @@ def connect(
         seed: The seed of the shuffle. Default: that of a state in `skip_rows`, or the server's.
         learn: Whether new values get ids at the server, as in `Pipeline.feed`. Default: True, but
             False if the server's pipeline only looks values up.
+        part: The part of the epoch for this client, from 0 to below `of`: the rank of a trainer of
+            data-parallel training. Batch k of the epoch goes to part k modulo `of`. Default: None,
+            the whole epoch.
+        of: The number of parts of the epoch. Default: None, the epoch is not divided.
 
-    Only one client at a time can take an epoch. While another client takes one, this call waits (10
-    s, or the server's `--wait`), and then raises `RuntimeError`. The connection is not encrypted,
-    and the server accepts every client.
+    There is one epoch at a time. While other clients take one, this call waits (10 s, or the
+    server's `--wait`), and then raises `RuntimeError`. The connection is not encrypted, and the
+    server accepts every client.
+
+    The first client of a divided epoch begins it, and the others join it with equal arguments. If a
+    part has no client after the server's `--wait`, the feeds of the others raise `PipelineError`.
+    All parts must be used: the slowest holds the others back. Closing a feed early frees the others
+    from it; its batches are discarded. `position` and `state_dict` of a part are the place after
+    the rounds that the part has finished, as for a part of `Feed.split`. With the server's
+    `--message-bytes`, they stay before a batch until its last message.
 
     Raises:
         ImportError: pyarrow is not installed.
         ConnectionError: No server answers at the address.
-        RuntimeError: Another client is taking an epoch.
+        RuntimeError: Other clients are taking an epoch, or another client has this part.
+        PipelineError: The epoch under way waits for this part, and began with other arguments.
     """
+    _check_part(part, of)
     try:
         flight: Any = import_module("pyarrow.flight")
     except ImportError as error:
@@ -74,6 +89,7 @@ def connect(
         skip_rows = int(skip_rows["rows"])
     ticket = {
         "skip_rows": skip_rows, "seed": seed, "learn": learn, "inputs": inputs or None, "place": place,
+        "part": part, "of": of,
     }
     asked = json.dumps({name: value for name, value in ticket.items() if value is not None})
     client = flight.connect(address)
@@ -84,6 +100,13 @@ def connect(
     except BaseException as error:
         client.close()
         _raise(error)
+
+
+def _check_part(part: Optional[int], of: Optional[int]) -> None:
+    if (part is None) != (of is None):
+        raise ValueError(f"part is {part} and of is {of}: give both, or neither for a whole epoch")
+    if part is not None and of is not None and not 0 <= part < of:
+        raise ValueError(f"part must be from 0 to below of, and of at least 1: part is {part} and of is {of}")
 
 
 @dataclass(frozen=True)
@@ -100,6 +123,8 @@ class RemoteReport:
     """Bytes of input."""
     seconds: float
     """Duration of the run."""
+    discarded_rows: int = 0
+    """Rows that no client got, so far: those of parts that were closed early."""
 
 
 def _keep_forever(
@@ -214,14 +239,17 @@ class RemoteFeed:
                 raise StopIteration
             position = self._position
             try:
-                chunk = reader.read_chunk()
-                made = make(chunk.data)
-                told = json.loads(bytes(chunk.app_metadata))
-                self._position = told["next_row"]
-                self._inputs = (self._inputs if self._named else []) + told.get("inputs", [])
-                self._place = told.get("place", self._place)
-                self._named = True
-                return made
+                # The loop ends: only the last message of a part has no rows.
+                while True:
+                    chunk = reader.read_chunk()
+                    made = make(chunk.data)
+                    told = json.loads(bytes(chunk.app_metadata))
+                    self._position = told["next_row"]
+                    self._inputs = (self._inputs if self._named else []) + told.get("inputs", [])
+                    self._place = told.get("place", self._place)
+                    self._named = True
+                    if chunk.data.num_rows > 0:
+                        return made
             except StopIteration:
                 self._report = self._ended()
                 raise
@@ -251,7 +279,8 @@ class RemoteFeed:
             answer = next(iter(self._client.do_action("report", options=options)))
             told = json.loads(bytes(answer.body))
             # Ignores other fields: a later version of the server may send more.
-            return RemoteReport(**{one.name: told[one.name] for one in fields(RemoteReport)})
+            names = {one.name for one in fields(RemoteReport)}
+            return RemoteReport(**{name: value for name, value in told.items() if name in names})
         except Exception:
             return None
         finally:

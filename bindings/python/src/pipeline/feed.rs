@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use embank::Home;
-use embank_pipeline::Waited;
-use pyo3::exceptions::PyKeyboardInterrupt;
+use embank_pipeline::{Error, PARTS_MAX, Waited};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
@@ -77,15 +77,26 @@ impl PyFeed {
         self.slot.end_feed(&self.cell, false);
     }
 
-    /// Waits for a batch for up to one signal interval. `None` if the bank was closed.
-    fn wait(&self) -> Option<embank_pipeline::Result<Waited>> {
+    /// Waits for a batch for up to one signal interval.
+    fn wait(&self) -> Result<Result<Waited, Arc<Error>>, Gone> {
         match &mut *self.cell.lock() {
-            FeedState::Open(feed) => Some(feed.wait(SIGNAL_INTERVAL)),
-            FeedState::Closed { by_bank: false, .. } => Some(Ok(Waited::End)),
-            FeedState::Closed { by_bank: true, .. } => None,
+            FeedState::Open(feed) => Ok(feed.wait(SIGNAL_INTERVAL)),
+            FeedState::Closed { by_bank: false, .. } => Ok(Ok(Waited::End)),
+            FeedState::Closed { by_bank: true, .. } => Err(Gone::WithBank),
+            FeedState::Split { .. } => Err(Gone::Split),
         }
     }
 }
+
+/// Why a feed has no batches, although it is not at its end.
+enum Gone {
+    /// The bank was closed, or taken back to a checkpoint.
+    WithBank,
+    Split,
+}
+
+/// The text of [`Gone::Split`].
+const SPLIT: &str = "this feed was split: take the batches of its parts";
 
 #[pymethods]
 impl PyFeed {
@@ -97,7 +108,11 @@ impl PyFeed {
         self.slot.check_process()?;
         // The loop ends when the run sends a batch or ends, or when a signal handler raises.
         loop {
-            match py.detach(|| self.wait()).ok_or_else(|| self.slot.ended())? {
+            let waited = py.detach(|| self.wait()).map_err(|gone| match gone {
+                Gone::WithBank => self.slot.ended(),
+                Gone::Split => PyRuntimeError::new_err(SPLIT),
+            })?;
+            match waited {
                 Ok(Waited::Batch(batch)) => return batch_of_arrays(py, batch).map(Some),
                 Ok(Waited::Late) => py.check_signals()?,
                 Ok(Waited::End) => {
@@ -120,7 +135,7 @@ impl PyFeed {
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.look(py, |state| match state {
             FeedState::Open(feed) => feed.next_row(),
-            FeedState::Closed { position, .. } => position.rows,
+            FeedState::Split { position, .. } | FeedState::Closed { position, .. } => position.rows,
         })
     }
 
@@ -152,8 +167,10 @@ impl PyFeed {
         let most = self.position(py)?;
         let rows = rows.map_or(Ok(most), |rows| scalars::unsigned("rows", rows, most))?;
         let position = self.look(py, |state| match state {
-            FeedState::Open(feed) => feed.resume_position_at(rows),
-            FeedState::Closed { position, .. } => position.clone().back_to(rows),
+            FeedState::Open(feed) => feed.position_at(rows),
+            FeedState::Split { position, .. } | FeedState::Closed { position, .. } => {
+                position.clone().back_to(rows)
+            }
         })?;
         arguments::state_of(py, &position)
     }
@@ -163,13 +180,71 @@ impl PyFeed {
     #[getter]
     fn report(&self, py: Python<'_>) -> PyResult<Option<PyRunReport>> {
         let report = self.look(py, |state| match state {
-            FeedState::Open(_) => None,
+            FeedState::Open(_) | FeedState::Split { .. } => None,
             FeedState::Closed { report, .. } => report.clone(),
         })?;
         Ok(report.as_deref().map(PyRunReport::new))
     }
 
-    /// Ends the run. The feed then yields no batch any more. A second call does nothing.
+    /// Divides the feed among trainers: batch k from here on goes to part k modulo `parts`. Returns
+    /// the parts. Each is used like a feed, also in a thread of its own. Together they hand out the
+    /// batches that the feed would have handed out.
+    ///
+    /// All parts must be used: each keeps up to `batches_ahead` batches ready, and then waits for
+    /// the slowest. Closing a part frees the others from it: its batches are discarded, and
+    /// `discarded_rows` counts their rows. The pipeline can run again when all parts are closed or
+    /// at their ends. An error in the inputs is raised by each part, after its whole batches.
+    ///
+    /// `position` and `state_dict` of a part are the place after the rounds that the part has
+    /// finished. A round has one batch for each part. So all parts have the same place after
+    /// equally many batches, as after a step of data-parallel training. To go on there, pass it to
+    /// another feed as `skip_rows`, and split that feed into equally many parts.
+    ///
+    /// Args:
+    ///     parts: The number of parts, from 1 to 4,096.
+    ///
+    /// Raises:
+    ///     RuntimeError: The feed is closed or at its end, is a part itself, or was split before.
+    ///
+    /// >>> from embank.pipeline import Pipeline, criteo
+    /// >>> row = b"1" + b"\t7" * 13 + b"\t68fd1e64" * 26 + b"\n"
+    /// >>> first, second = Pipeline(criteo(5000)).feed(row * 10, batch_rows=4).split(2)
+    /// >>> [(len(a["label"]), len(b["label"])) for a, b in zip(first, second)]
+    /// [(4, 4)]
+    /// >>> first.position, second.position
+    /// (10, 10)
+    fn split(slf: Bound<'_, Self>, parts: &Bound<'_, PyAny>) -> PyResult<Vec<Self>> {
+        let feed = slf.get();
+        feed.slot.check_process()?;
+        let count = scalars::unsigned("parts", parts, PARTS_MAX as u64)? as usize;
+        if count == 0 {
+            return Err(PyValueError::new_err(format!(
+                "parts must be from 1 to {PARTS_MAX}, not 0"
+            )));
+        }
+        let split = slf.py().detach(|| feed.cell.split(count));
+        let cells = split.ok_or_else(|| {
+            PyRuntimeError::new_err(
+                "only a feed that has not ended can be split, once, and a part can not be split",
+            )
+        })?;
+        let part = |cell| Self::new(Arc::clone(&feed.slot), cell, SchemaRef::clone(&feed.schema));
+        Ok(cells.into_iter().map(part).collect())
+    }
+
+    /// The rows that no trainer got, so far: those of parts that were closed early. 0 for a feed
+    /// that was not split.
+    #[getter]
+    fn discarded_rows(&self, py: Python<'_>) -> PyResult<u64> {
+        self.look(py, |state| match state {
+            FeedState::Open(feed) => feed.discarded_rows(),
+            FeedState::Split { .. } => 0,
+            FeedState::Closed { discarded_rows, .. } => *discarded_rows,
+        })
+    }
+
+    /// Ends the run. The feed then yields no batch any more. A second call does nothing. A feed
+    /// that was split leaves its parts open.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.check_process()?;
         self.end(py);
@@ -226,12 +301,17 @@ impl Iterator for Reader {
         loop {
             // Releases the GIL if this thread holds it, because the thread that writes the input
             // may need the GIL.
-            let mut waited = None;
+            let mut waited = Ok(Ok(Waited::Late));
             detached(|| waited = feed.wait());
-            let Some(waited) = waited else {
-                return external(
-                    "the bank of this feed was closed, or taken back to a checkpoint".to_owned(),
-                );
+            let waited = match waited {
+                Ok(waited) => waited,
+                Err(Gone::WithBank) => {
+                    return external(
+                        "the bank of this feed was closed, or taken back to a checkpoint"
+                            .to_owned(),
+                    );
+                }
+                Err(Gone::Split) => return external(SPLIT.to_owned()),
             };
             match waited {
                 Ok(Waited::Batch(batch)) => return Some(Ok(batch.into_record_batch())),

@@ -25,7 +25,7 @@ use embank_pipeline::Pipeline;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::feed_cell::FeedCell;
+use super::feed_cell::{Batches, FeedCell};
 use crate::cell::{Attached, BankCell, DependentId, EndsWithBank};
 use crate::errors;
 
@@ -82,7 +82,7 @@ impl Place {
                  make it with save_each_batch=True to take checkpoints beside it"
             }
             Self::Here(_) | Self::Running(_) | Self::Feeding { saves: true, .. } => {
-                "this pipeline has a run under way: take its feed to the end, or close() it"
+                "this pipeline has a run under way: take its feed, or each part of it, to the end, or close() it"
             }
         })
     }
@@ -198,7 +198,7 @@ impl Slot {
     /// Ends a feed's run and puts the pipeline back. Must be called without the GIL: a thread that
     /// waits for a batch holds the feed's lock for up to a signal interval.
     pub(crate) fn end_feed(&self, feed: &FeedCell, by_bank: bool) {
-        feed.end(by_bank, |pipeline| self.put_back(pipeline));
+        feed.end(by_bank, &|pipeline| self.put_back(pipeline));
     }
 
     /// Hands the pipeline on to a feed, which puts it back.
@@ -282,7 +282,7 @@ impl Taken<'_> {
     ) -> PyResult<embank_pipeline::Result<Arc<FeedCell>>> {
         let pipeline = self.pipeline.take().expect("it is there until it goes to a feed");
         let feed = match make(*pipeline) {
-            Ok(feed) => Arc::new(FeedCell::new(feed)),
+            Ok(feed) => Arc::new(FeedCell::new(Batches::Whole(feed))),
             // `make` fails only for invalid options, and the caller has checked the options. After
             // such an error the drop of `self` marks the pipeline as lost.
             Err(error) => return Ok(Err(error)),
