@@ -5,6 +5,9 @@
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
 
 #[cfg(feature = "parquet")]
+#[path = "../fuzz/src/archives.rs"]
+mod archives;
+#[cfg(feature = "parquet")]
 #[path = "../fuzz/src/columns.rs"]
 mod columns;
 #[path = "../fuzz/src/compressed.rs"]
@@ -13,6 +16,9 @@ mod compressed;
 mod edits;
 #[path = "../fuzz/src/packed.rs"]
 mod packed;
+#[cfg(all(feature = "images", feature = "parquet"))]
+#[path = "../fuzz/src/pictures.rs"]
+mod pictures;
 #[path = "../fuzz/src/records.rs"]
 mod records;
 #[path = "../fuzz/src/reference.rs"]
@@ -87,6 +93,18 @@ fn parquet_files_of_the_corpus() {
 fn arrow_files_of_the_corpus() {
     let files = columns::arrow_files();
     replay("arrow", |file: &columns::Damaged| file.run(files, b""));
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn archives_of_the_corpus() {
+    replay("tar", archives::Damaged::run);
+}
+
+#[cfg(all(feature = "images", feature = "parquet"))]
+#[test]
+fn pictures_of_the_corpus() {
+    replay("pictures", pictures::Damaged::run);
 }
 
 #[test]

@@ -171,6 +171,7 @@ fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     match args.split_first() {
         Some((name, rest)) if name == "arrays" => python(root, "pipeline/arrays", rest),
         Some((name, rest)) if name == "peers" => python(root, "pipeline/peers", rest),
+        Some((name, rest)) if name == "pictures" => python(root, "pipeline/pictures", rest),
         Some((name, rest)) if name == "feed" => python(root, "pipeline/feed", rest),
         Some((name, rest)) if name == "cluster" => on_engines(root, "pipeline/cluster", rest),
         _ => rust(root, "pipeline", args),

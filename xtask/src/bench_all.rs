@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Every measurement, as the words after `cargo xtask bench`.
-const MEASUREMENTS: [&[&str]; 54] = [
+const MEASUREMENTS: [&[&str]; 55] = [
     &["roofline"],
     &["in-memory"],
     &["single-op"],
@@ -55,6 +55,7 @@ const MEASUREMENTS: [&[&str]; 54] = [
     &["pipeline", "arrays"],
     &["pipeline", "explain"],
     &["pipeline", "images"],
+    &["pipeline", "pictures"],
     &["pipeline", "device"],
     &["pipeline", "cache"],
     &["pipeline", "resume"],

@@ -22,6 +22,7 @@ RUNS = {
     "pipeline/arrays.py": "--rows 2000",
     "pipeline/feed.py": "--rows 2000 --batch-size 64 --budget 16MiB",
     "pipeline/peers.py": "--rows 2000",
+    "pipeline/pictures.py": "--pictures 100",
     "store/memory.py": "--steps 10",
     "store/overhead.py": "--rounds 2 --calls 4",
     "training/busy.py": "--pairs 2",
@@ -51,7 +52,7 @@ ELSEWHERE = {
     "training/in_memory.py": "test_in_memory.py runs it",
     "training/movielens_run.py": "training/quality.py runs it",
 }
-PACKAGES = {"pipeline/peers.py": "polars", "training/speed.py": "rocksdict"}
+PACKAGES = {"pipeline/peers.py": "polars", "pipeline/pictures.py": "PIL", "training/speed.py": "rocksdict"}
 
 
 @pytest.fixture(scope="module")

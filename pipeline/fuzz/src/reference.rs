@@ -8,8 +8,8 @@ use embank_pipeline::{
 use arbitrary::Arbitrary;
 
 const FIELDS_MAX: usize = 45;
-const HASH_SEED: u64 = 9;
-const MODULUS: u32 = 1 << 31;
+pub const HASH_SEED: u64 = 9;
+pub const MODULUS: u32 = 1 << 31;
 /// Largest number of bad rows in a report.
 const REPORTED: usize = 10;
 /// Length of the longest value that a field of bytes may have, in bytes.
