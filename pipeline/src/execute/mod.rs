@@ -17,6 +17,7 @@ mod blocks;
 mod commit;
 mod concatenate;
 mod consumer;
+mod kept;
 mod number;
 mod offload;
 mod order;
@@ -34,6 +35,7 @@ pub use place::FeedPlace;
 pub use report::{ArrayReport, RunReport};
 
 pub(crate) use commit::{BadRowLimit, CommitOptions, Committer, ROWS_BEFORE_SHARE};
+pub(crate) use kept::{Holder, KeptRows};
 pub(crate) use place::{PlaceRecorder, RunPlaces};
 pub(crate) use run::{Outcome, run};
 pub(crate) use setup::Setup;

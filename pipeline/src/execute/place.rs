@@ -21,6 +21,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::kept::Holder;
 use crate::error::{Error, Result};
 use crate::vocabulary::{Marker, Numbering, RunNumbering, VocabularyMark};
 
@@ -54,12 +55,14 @@ pub struct FeedPlace {
 }
 
 /// How a feed's run uses places.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct RunPlaces<'p> {
     /// Whether to record the place of each batch.
     pub(crate) records: bool,
     /// Where to begin, if the result is the same.
     pub(crate) from: Option<&'p FeedPlace>,
+    /// The buffer that must hold rows from before `from`. `None` if there is none.
+    pub(crate) holder: Option<&'p dyn Holder>,
 }
 
 /// The counts of a run before a chunk.
@@ -87,6 +90,12 @@ impl FeedPlace {
     pub fn from_json(json: &str) -> Result<Self> {
         serde_json::from_str(json)
             .map_err(|error| Error::Spec(format!("no place of a feed: {error}")))
+    }
+
+    /// True if a feed that has returned `rows` rows, and has a shuffle buffer of `shuffle_rows`
+    /// rows, has read the rows before the place.
+    pub(crate) fn is_before(&self, rows: u64, shuffle_rows: usize) -> bool {
+        self.rows <= rows.saturating_add(shuffle_rows as u64)
     }
 
     pub(crate) fn counts(&self) -> CountsBefore {

@@ -15,7 +15,7 @@ use crate::trace::Trace;
 pub struct RunReport {
     /// Rows that the consumer got. A feed's rows that were skipped count.
     pub rows: u64,
-    /// Those of the rows that the run did not read, because a feed that resumed could begin after
+    /// Those of the rows that the run did not decode, because a feed that resumed could begin after
     /// them. Otherwise 0.
     #[serde(default)]
     pub passed_rows: u64,

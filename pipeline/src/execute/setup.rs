@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::kept::KeptRows;
 use crate::arrays::{ArrayCache, Decoder, Root};
 use crate::batch::MatrixInfo;
 use crate::format::Format;
@@ -29,4 +30,6 @@ pub(crate) struct Setup<'a, 'i> {
     /// True if the run only gives ids and counts values, and makes no output.
     pub(crate) generates: bool,
     pub(crate) chunks: &'a Chunks<'i>,
+    /// The rows that the run keeps. `None` to keep all.
+    pub(crate) kept: Option<&'a KeptRows>,
 }

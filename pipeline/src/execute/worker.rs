@@ -13,7 +13,7 @@ use super::setup::Setup;
 use super::work::Work;
 use crate::decode::{BadRow, Fault};
 use crate::error::Result;
-use crate::input::Claim;
+use crate::input::{ChunkRows, Claim};
 use crate::plan::Plan;
 use crate::trace::{ReadBusy, Stage, Stopwatch};
 use crate::vocabulary::ValueCounts;
@@ -103,6 +103,8 @@ struct Worker<'a, 'i> {
     reading: &'a ReadBusy,
     rows: RowReader,
     buffer: Vec<u8>,
+    /// The kept rows of a chunk, if the run leaves rows out.
+    kept: Vec<u8>,
     stopwatch: Stopwatch,
     blocks: Blocks<'a, 'i>,
 }
@@ -114,6 +116,7 @@ impl<'a, 'i> Worker<'a, 'i> {
             reading,
             rows: RowReader::new(setup.plan, setup.format, setup.options.level),
             buffer: Vec::new(),
+            kept: Vec::new(),
             stopwatch: Stopwatch::new(setup.options.trace),
             blocks: Blocks::new(setup)?,
         })
@@ -157,13 +160,19 @@ impl<'a, 'i> Worker<'a, 'i> {
         self.change_plan(&claim.plan);
         self.stopwatch.start();
         let reading = self.stopwatch.is_on().then(|| self.reading.begin());
-        let rows = claim.rows(&mut self.buffer)?;
+        let mut rows = claim.rows(&mut self.buffer)?;
+        let mut skip = claim.begin.bytes;
+        if let (Some(kept), ChunkRows::Bytes(bytes)) = (self.setup.kept, &rows) {
+            let name = self.setup.chunks.name(claim.input);
+            kept.copy(claim, name, &bytes[skip..], &mut self.kept)?;
+            (rows, skip) = (ChunkRows::Bytes(&self.kept), 0);
+        }
         drop(reading);
         self.stopwatch.lap(Stage::Read);
         done.clear();
         // The chunk before may have ended in an error.
         self.blocks.bad.clear();
-        let mut reader = self.rows.begin(rows, claim.begin.bytes, &mut done.bad);
+        let mut reader = self.rows.begin(rows, skip, &mut done.bad);
         self.blocks.reserve(reader.rows, done);
         while reader.next(&mut self.blocks.block, &mut self.blocks.bad) {
             self.stopwatch.lap(Stage::Decode);

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
+use embank::locks::Mutex;
+
 use super::shuffle::Shuffle;
 use crate::batch::{Batch, MatrixInfo, Pool};
 use crate::error::{Error, Result};
@@ -18,7 +20,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The consumer of a feed's run.
 pub(super) struct Feeder {
-    shuffle: Option<Shuffle>,
+    shuffle: Option<Arc<Mutex<Shuffle>>>,
     skip_rows: u64,
     /// True once the run has sent a batch.
     began: bool,
@@ -36,7 +38,10 @@ impl Feeder {
     ) -> Result<Self> {
         let shuffle = match options.shuffle_rows {
             0 => None,
-            rows => Some(Shuffle::new(Arc::clone(&infos), rows, options.seed)?),
+            rows => {
+                let shuffle = Shuffle::new(Arc::clone(&infos), rows, options.seed)?;
+                Some(Arc::new(Mutex::new(shuffle)))
+            }
         };
         // One batch is filled, `batches_ahead` are ready, and the caller uses one. All of them may
         // return before the feed needs memory again.
@@ -58,14 +63,19 @@ impl Feeder {
         Ok(Self { shuffle, skip_rows: options.skip_rows, began: false, cut })
     }
 
+    /// The buffer of a feed that shuffles.
+    pub(super) fn shuffle(&self) -> Option<Arc<Mutex<Shuffle>>> {
+        self.shuffle.clone()
+    }
+
     /// Sends the remaining rows after the run's last batch. The run had `rows` rows.
     ///
     /// # Errors
     /// [`Error::SkipsTooMany`] if the run had fewer rows than the feed skips. Without this error,
     /// the caller would take the empty feed for a complete one.
-    pub(super) fn finish(mut self, rows: u64) -> Result<()> {
-        if let Some(shuffle) = self.shuffle.take()
-            && shuffle.finish(&mut self.cut).is_err()
+    pub(super) fn finish(&mut self, rows: u64) -> Result<()> {
+        if let Some(shuffle) = &self.shuffle
+            && shuffle.lock().finish(&mut self.cut).is_err()
         {
             return Ok(());
         }
@@ -89,15 +99,19 @@ impl Consumer for Feeder {
         }
         if !self.began {
             self.began = true;
-            // The run has passed over the rows before its first batch. They are not more than those
-            // to skip: the feed begins at no later place.
-            self.cut.skip = self.cut.skip.saturating_sub(batch.first_row);
+            // The run has passed over the rows before its first batch. Those that the feed returned
+            // are not more than those to skip: the feed begins at no later place.
+            let passed = match &self.shuffle {
+                Some(shuffle) => shuffle.lock().given_back(batch.first_row),
+                None => batch.first_row,
+            };
+            self.cut.skip = self.cut.skip.saturating_sub(passed);
         }
         self.cut.input_bytes = batch.input_bytes;
         self.cut.inputs = batch.inputs;
         self.cut.place.clone_from(&batch.place);
         match &mut self.shuffle {
-            Some(shuffle) => shuffle.push(batch, &mut self.cut)?,
+            Some(shuffle) => shuffle.lock().push(batch, &mut self.cut)?,
             None => {
                 let mut row = self.cut.skipped(batch.rows);
                 // The loop ends: each round takes at least one row.

@@ -33,7 +33,7 @@ use embank::locks::Mutex;
 
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
-use crate::execute::RunReport;
+use crate::execute::{Holder, RunPlaces, RunReport};
 use crate::input::Input;
 use crate::options::FeedOptions;
 use crate::pipeline::Pipeline;
@@ -159,7 +159,10 @@ impl Pipeline {
                 let ids = ids_of(&inputs)?;
                 thread_options.check_inputs(&ids)?;
                 thread_known.get_or_init(|| ids);
-                let report = pipeline.run_from(&inputs, &mut feeder, thread_options.places())?;
+                let shuffle = feeder.shuffle();
+                let holder = shuffle.as_deref().map(|shuffle| shuffle as &dyn Holder);
+                let places = RunPlaces { holder, ..thread_options.places() };
+                let report = pipeline.run_from(&inputs, &mut feeder, places)?;
                 feeder.finish(report.rows)?;
                 Ok(report)
             });

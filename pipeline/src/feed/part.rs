@@ -247,6 +247,12 @@ impl FeedPart {
         self.cursor.inputs()
     }
 
+    /// Rows of the feed's shuffle buffer.
+    #[cfg(feature = "flight")]
+    pub(crate) fn shuffle_rows(&self) -> usize {
+        self.cursor.shuffle_rows()
+    }
+
     /// The place of [`resume_position`](Self::resume_position).
     #[cfg(feature = "flight")]
     pub(crate) fn place_of_position(&self) -> Option<&Arc<crate::execute::FeedPlace>> {

@@ -83,8 +83,7 @@ pub struct FeedPosition {
     /// The inputs that the feed had begun to read, in their order. All inputs if the feed shuffles,
     /// because the order of its last rows depends on them. Empty before the first batch.
     pub inputs: Vec<InputId>,
-    /// Where a feed that continues may begin to read. `None` if it must read all rows: before the
-    /// first batch, and with a shuffle, whose buffer has rows from everywhere.
+    /// Where a feed that continues may begin. `None` before the first batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<FeedPlace>,
 }
@@ -94,7 +93,7 @@ impl FeedPosition {
     /// this position's place is later.
     #[must_use]
     pub fn back_to(self, rows: u64) -> Self {
-        let place = self.place.filter(|place| place.rows <= rows);
+        let place = self.place.filter(|place| place.is_before(rows, self.shuffle_rows));
         Self { rows, place, ..self }
     }
 }
@@ -171,7 +170,7 @@ impl Cursor {
         let FeedOptions { shuffle_rows, seed, .. } = *self.options;
         let rows = rows.min(self.reached.rows);
         let inputs = self.inputs().to_vec();
-        let place = self.places.iter().rev().find(|place| place.rows <= rows);
+        let place = self.places.iter().rev().find(|place| place.is_before(rows, shuffle_rows));
         let place = place.map(|place| FeedPlace::clone(place));
         FeedPosition { rows, shuffle_rows, seed, inputs, place }
     }
@@ -188,6 +187,11 @@ impl Cursor {
             },
             Some(_) | None => skipped_inputs,
         }
+    }
+
+    #[cfg(feature = "flight")]
+    pub(super) fn shuffle_rows(&self) -> usize {
+        self.options.shuffle_rows
     }
 
     /// Batches that a feed keeps ready ([`FeedOptions::batches_ahead`]).
@@ -216,15 +220,15 @@ impl FeedOptions {
         Ok(Self { skip_rows: rows, skipped_inputs, skipped_place, ..self.clone() })
     }
 
-    /// How the feed's run uses places. A shuffle's buffer has rows from everywhere before the
-    /// position, so a feed that shuffles reads all rows. A place counts only in inputs that
+    /// How the feed's run uses places, without its buffer. A place counts only in inputs that
     /// [`check_inputs`](Self::check_inputs) has compared, and before the rows to return.
     pub(super) fn places(&self) -> RunPlaces<'_> {
-        let records = self.shuffle_rows == 0;
         let is_before = |place: &&FeedPlace| {
-            records && place.rows <= self.skip_rows && place.input < self.skipped_inputs.len()
+            place.is_before(self.skip_rows, self.shuffle_rows)
+                && place.input < self.skipped_inputs.len()
         };
-        RunPlaces { records, from: self.skipped_place.as_ref().filter(is_before) }
+        let from = self.skipped_place.as_ref().filter(is_before);
+        RunPlaces { records: true, from, holder: None }
     }
 
     /// Fails unless the inputs of a feed begin with those that the skipped rows came from. With a

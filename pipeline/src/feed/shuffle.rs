@@ -2,26 +2,35 @@
 //! hands out the row that was there.
 //!
 //! The draws depend only on the seed and the number of rows. A feed that skips rows therefore makes
-//! the draws of a feed that returns them. A row's delay has a geometric distribution, whose mean is
+//! the draws of a feed that returns them. It can also find by draws alone which rows the buffer
+//! holds at a place, and take only these in ([`Holder`]). A row's delay has a geometric distribution, whose mean is
 //! the buffer's length. A buffer of a hundredth of the rows mixes neighbours well, but it does not
 //! mix the beginning of the input with the end.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+use embank::locks::Mutex;
 
 use super::feeder::{BatchCutter, Stopped};
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
+use crate::execute::Holder;
 
+#[derive(Debug)]
 pub(super) struct Shuffle {
     rows: usize,
     held: Batch,
     draws: Draws,
     /// Scratch space for the draws of some rows.
     places: Vec<u32>,
+    /// The places of rows that are to be [refilled](Holder::refill), in the order of the rows.
+    to_refill: VecDeque<u32>,
 }
 
 /// Pseudo-random numbers (SplitMix64). A feed of any version, on any machine, must be able to
 /// continue another feed. So the numbers of a seed must never change.
+#[derive(Debug)]
 struct Draws(u64);
 
 impl Draws {
@@ -49,7 +58,8 @@ impl Shuffle {
         // Spreads the seed's bits. Otherwise two seeds whose difference is SplitMix64's increment
         // would make the same draws, shifted by one.
         let spread = Draws(seed).0.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ seed.rotate_left(32);
-        Ok(Self { rows, held, draws: Draws(spread), places: Vec::new() })
+        let (draws, to_refill) = (Draws(spread), VecDeque::new());
+        Ok(Self { rows, held, draws, places: Vec::new(), to_refill })
     }
 
     /// Takes a batch in. Once the buffer is full, each row that comes in sends one row out.
@@ -78,6 +88,11 @@ impl Shuffle {
         Ok(())
     }
 
+    /// The rows that the buffer has given back once it has taken `taken` rows in.
+    pub(super) fn given_back(&self, taken: u64) -> u64 {
+        taken.saturating_sub(self.rows as u64)
+    }
+
     fn draw(&mut self, rows: usize) {
         let draws = &mut self.draws;
         let held = self.rows;
@@ -86,7 +101,7 @@ impl Shuffle {
     }
 
     /// Sends the remaining rows in random order.
-    pub(super) fn finish(mut self, cut: &mut BatchCutter) -> std::result::Result<(), Stopped> {
+    pub(super) fn finish(&mut self, cut: &mut BatchCutter) -> std::result::Result<(), Stopped> {
         let mut order: Vec<u32> = (0..self.held.rows as u32).collect();
         // Fisher-Yates shuffle, from the end.
         for last in (1..order.len()).rev() {
@@ -101,6 +116,34 @@ impl Shuffle {
             cut.send_if_full()?;
         }
         Ok(())
+    }
+}
+
+impl Holder for Mutex<Shuffle> {
+    fn held_after(&self, rows: u64) -> Vec<u64> {
+        let mut shuffle = self.lock();
+        let shuffle = &mut *shuffle;
+        // For each place the number of its row.
+        let mut numbers: Vec<u64> = (0..rows.min(shuffle.rows as u64)).collect();
+        for row in shuffle.rows as u64..rows {
+            numbers[shuffle.draws.below(shuffle.rows) as usize] = row;
+        }
+        let mut places: Vec<u32> = (0..numbers.len() as u32).collect();
+        places.sort_unstable_by_key(|&place| numbers[place as usize]);
+        numbers.sort_unstable();
+        shuffle.held.reserve(numbers.len());
+        shuffle.held.rows = numbers.len();
+        shuffle.to_refill = places.into();
+        numbers
+    }
+
+    fn refill(&self, batch: &Batch) {
+        let mut shuffle = self.lock();
+        let Shuffle { held, places, to_refill, .. } = &mut *shuffle;
+        places.clear();
+        // A run that gives more rows than were asked for fails at its end.
+        places.extend(to_refill.drain(..batch.rows.min(to_refill.len())));
+        held.replace(places, batch, 0);
     }
 }
 

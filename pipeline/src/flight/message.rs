@@ -160,7 +160,7 @@ impl Encoder {
         let (mut named, mut place) = (self.named(part), self.new_place(part));
         let before = std::mem::replace(&mut self.next_row, part.next_row());
         let (after, first_row) = (self.next_row, batch.first_row());
-        let is_divided = part.parts() > 1;
+        let (is_divided, shuffle_rows) = (part.parts() > 1, part.shuffle_rows());
         let rows = batch.rows();
         let message_rows = self.message_rows(&batch);
         let batch = batch.into_record_batch();
@@ -172,7 +172,7 @@ impl Encoder {
                 sent => first_row + sent as u64,
             };
             let slice = batch.slice(begin, count);
-            let place = place.take_if(|place| place.rows <= next_row);
+            let place = place.take_if(|place| place.is_before(next_row, shuffle_rows));
             self.encode(&slice, next_row, std::mem::take(&mut named), place)
         })
     }

@@ -34,6 +34,8 @@ pub(crate) struct Chunks<'a> {
     pub(super) at: Mutex<Position<'a>>,
     /// Where the run begins, if not at the first input's beginning.
     pub(super) from: Option<ChunkPlace>,
+    /// Where the run ends, if not at the last input's end.
+    pub(super) until: Option<ChunkPlace>,
     /// Columns that Parquet and Arrow files lack, for the report.
     missing_columns: Mutex<MissingColumns>,
     /// Columns that at least one input is known to have.
@@ -187,6 +189,7 @@ impl<'a> Chunks<'a> {
             states,
             at: Mutex::default(),
             from: None,
+            until: None,
             missing_columns: Mutex::default(),
             #[cfg(feature = "parquet")]
             columns_elsewhere: Mutex::default(),
@@ -224,6 +227,9 @@ impl<'a> Chunks<'a> {
         // The loop ends: each round moves on to the next input.
         loop {
             self.inputs.get(at.input)?;
+            if self.until.is_some_and(|until| at.input > until.input) {
+                return None;
+            }
             let piece = match self.piece(at, buffer) {
                 Ok(Some(piece)) => piece,
                 Ok(None) => {
@@ -276,10 +282,15 @@ impl<'a> Chunks<'a> {
         };
         let begin = at.offset;
         let input = &current.open;
+        let until = self.until.filter(|until| until.input == at.input).map(|until| until.offset);
+        if until.is_some_and(|until| begin >= until) {
+            return Ok(None);
+        }
         match &mut current.reader {
             Reader::Ranges if begin >= input.range().end => Ok(None),
             Reader::Ranges => {
                 let end = (begin + self.chunk_bytes).min(input.range().end);
+                let end = end.min(until.unwrap_or(end));
                 let source = ChunkSource::There(Arc::clone(input));
                 Ok(Some(Piece { range: begin..end, read: end, source }))
             }
@@ -294,7 +305,11 @@ impl<'a> Chunks<'a> {
                 if begin == 0 {
                     current.first = self.begins.of(&input.name, buffer)?;
                 }
-                let end = stream.offset();
+                let mut end = stream.offset();
+                if let Some(more) = until.and_then(|until| end.checked_sub(until)) {
+                    buffer.truncate(buffer.len().saturating_sub(more as usize));
+                    end -= more;
+                }
                 let read = stream.input_bytes();
                 let read = if input.is_pipe { read } else { read.min(input.bytes) };
                 Ok(Some(Piece { range: begin..end, read, source: ChunkSource::Buffer }))
@@ -449,11 +464,21 @@ impl<'a> Chunks<'a> {
     /// Reads all inputs and drops the rows. Uses `threads` threads, or fewer if the system refuses
     /// some.
     pub(crate) fn read_all(&self, threads: usize) -> Result<()> {
+        self.each(threads, |_, _| Ok(()))
+    }
+
+    /// Reads all chunks, and calls `each` for each of them, in no order.
+    pub(super) fn each(
+        &self,
+        threads: usize,
+        each: impl Fn(&Claim<'a>, ChunkRows<'_>) -> Result<()> + Sync,
+    ) -> Result<()> {
         std::thread::scope(|scope| {
             let read = || {
                 let mut buffer = Vec::new();
                 while let Some(mut claim) = self.claim(&mut buffer) {
-                    claim.rows(&mut buffer)?;
+                    let rows = claim.rows(&mut buffer)?;
+                    each(&claim, rows)?;
                 }
                 Ok(())
             };

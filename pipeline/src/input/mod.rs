@@ -9,6 +9,7 @@
 
 mod begin;
 mod chunks;
+mod count;
 #[cfg(feature = "parquet")]
 mod meanings;
 mod open;
@@ -25,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::format::Format;
 
 pub(crate) use chunks::{ChunkRows, Chunks, Claim};
+pub(crate) use count::RowCounts;
 pub(crate) use split::split;
 pub(crate) use stream::RowEnds;
 pub(crate) use unchanged::FileStates;

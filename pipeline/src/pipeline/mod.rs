@@ -6,6 +6,7 @@
 
 mod counting;
 mod merging;
+mod refill;
 mod run;
 mod saving;
 

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::Pipeline;
+use super::refill::Refilled;
 use crate::arrays::chunk_bytes;
 use crate::error::{Error, Result};
 use crate::execute::{
@@ -115,7 +116,13 @@ impl Pipeline {
         let fits = |place: &&FeedPlace| {
             place.fits(settings, &numberings, &self.numberings.lock()) && chunks.has(place.input)
         };
-        let from = places.from.filter(fits);
+        let mut from = places.from.filter(fits);
+        let mut refilled = None;
+        if let (Some(place), Some(holder)) = (from, places.holder) {
+            let run = Refilled { inputs: &inputs, plans: &plans, states, numberings: &numberings };
+            refilled = self.refill(holder, place, &run)?;
+            from = from.filter(|_| refilled.is_some());
+        }
         if let Some(place) = from {
             chunks.begin_at(place.input, place.offset)?;
         }
@@ -131,6 +138,7 @@ impl Pipeline {
             numberings: &numberings,
             generates,
             chunks: &chunks,
+            kept: None,
         };
         let options = CommitOptions {
             bad_rows: self.bad_rows_of_a_run(),
@@ -150,9 +158,15 @@ impl Pipeline {
         if let Some(cache) = &self.cache {
             cache.end_run();
         }
-        let outcome = outcome?;
-        let passed_rows = from.map_or(0, |place| place.rows);
-        let mut report = report(&outcome, passed_rows, &chunks, started.elapsed());
+        let mut outcome = outcome?;
+        let mut passed =
+            Passed { rows: from.map_or(0, |place| place.rows), bytes: chunks.passed_bytes() };
+        if let Some(refilled) = refilled {
+            passed = Passed { rows: passed.rows - refilled.rows, bytes: 0 };
+            outcome.arrays.add(refilled.arrays);
+            outcome.stopwatch.add(&refilled.stopwatch);
+        }
+        let mut report = report(&outcome, passed, &chunks, started.elapsed());
         if !generates {
             // A run of two passes drops the report of the pass that counts.
             let failure = self.cache.as_ref().and_then(|cache| cache.take_failure());
@@ -314,18 +328,20 @@ impl Pipeline {
     }
 }
 
+/// What a run that began at a place has not read.
+struct Passed {
+    /// Rows that the run has not decoded.
+    rows: u64,
+    bytes: u64,
+}
+
 /// Makes the report of a run over these chunks.
-fn report(
-    outcome: &Outcome,
-    passed_rows: u64,
-    chunks: &Chunks<'_>,
-    elapsed: Duration,
-) -> RunReport {
+fn report(outcome: &Outcome, passed: Passed, chunks: &Chunks<'_>, elapsed: Duration) -> RunReport {
     let stopwatch = &outcome.stopwatch;
     let trace = stopwatch.is_on().then(|| {
         Trace::new(
-            outcome.rows - passed_rows,
-            chunks.bytes() - chunks.passed_bytes(),
+            outcome.rows - passed.rows,
+            chunks.bytes() - passed.bytes,
             outcome.threads,
             elapsed,
             outcome.reading,
@@ -336,7 +352,7 @@ fn report(
     RunReport {
         rows: outcome.rows,
         arrays: ArrayReport::of(outcome.arrays),
-        passed_rows,
+        passed_rows: passed.rows,
         bad_rows: outcome.bad_rows,
         bad_lines: outcome.bad_lines,
         first_bad_rows: outcome.first_bad_rows.clone(),

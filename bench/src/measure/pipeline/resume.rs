@@ -8,8 +8,9 @@
 //! Estimate, written before measuring: without a shuffle, the feed reads the chunks from the
 //! position on, 2 to 4 ms for each thread. It compares 26 vocabularies with those of the position,
 //! 0.02 ms with 5,000 values each and 10 ms with a million. Making 9 million rows takes 0.5 s or
-//! more, so the share is below 2%. With a shuffle, the feed makes all rows again, but does not cut
-//! batches of them, so the share is about 90%.
+//! more, so the share is below 2%. With a shuffle of a tenth of the rows, the feed decodes a tenth of
+//! them, and reads the text twice to find them: 2 GB at 3 GB/s a core, 0.35 s each time. So the
+//! share is 20 to 30%.
 
 use std::path::Path;
 use std::time::Instant;
@@ -53,7 +54,7 @@ pub(super) struct Args {
 struct Round {
     making: f64,
     resuming: f64,
-    /// Rows that the feed that resumed did not read.
+    /// Rows that the feed that resumed did not decode.
     passed_rows: u64,
 }
 
@@ -118,11 +119,7 @@ pub(super) fn run(mut args: Args) -> Result<()> {
                 making.push(round.making);
                 resuming.push(round.resuming);
                 shares.push(round.resuming / round.making);
-                ensure!(
-                    (round.passed_rows > 0) == (shuffle_rows == 0),
-                    "{way}, the feed passed over {} rows",
-                    round.passed_rows
-                );
+                ensure!(round.passed_rows > 0, "{way}, the feed passed over no row");
             }
             let name = |what: &str| format!("modulus {modulus}, {way}: {what}");
             let made = Row::of(name("making the rows"), "s", Spread::of(making), 1.0);

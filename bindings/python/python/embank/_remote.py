@@ -192,7 +192,8 @@ class RemoteFeed:
             inputs = [list(one) for one in self._inputs]
             rows = self._position if rows is None else rows
             state: dict[str, Any] = {"rows": rows, "seed": self._seed, "inputs": inputs}
-            if self._place is not None and self._place["rows"] <= rows:
+            # A server ignores a place that is too late.
+            if self._place is not None:
                 state["place"] = self._place
             return state
 

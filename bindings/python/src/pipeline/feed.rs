@@ -141,9 +141,8 @@ impl PyFeed {
 
     /// The place after the rows that were skipped or handed out, as plain data: their number
     /// (`rows`), the shuffle (`shuffle_rows`, `seed`), name and bytes of each input that the rows
-    /// came from (`inputs`), and where another feed may begin to read (`place`; none with a
-    /// shuffle). Save it with the model, and pass it to another feed as `skip_rows` to continue
-    /// there.
+    /// came from (`inputs`), and where another feed may begin (`place`). Save it with the
+    /// model, and pass it to another feed as `skip_rows` to continue there.
     ///
     /// Args:
     ///     rows: The number of rows that the loop has used, for a loop that takes batches from the
