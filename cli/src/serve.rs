@@ -50,7 +50,8 @@ pub(crate) struct Args {
     ///
     /// A client gets a batch only when a checkpoint of the bank has the batch's values. So ids that
     /// a client has seen keep their values if the server is killed. Checkpoints have the blob of
-    /// the newest checkpoint before the server.
+    /// the newest checkpoint before the server. They take the place of older checkpoints that are
+    /// not pinned.
     #[arg(long, requires = "bank")]
     learn: bool,
     /// With --bank: memory for index and pages; the command takes more if the bank needs it

@@ -278,7 +278,10 @@ fn a_part_that_resumes_does_not_read_the_rows_before_its_place() {
         let positions: Vec<_> = parts.iter().map(FeedPart::resume_position).collect();
         assert!(positions.iter().all(|one| *one == positions[0] && one.place.is_some()));
         // At a row of an earlier round, the place is an earlier one.
-        let earlier = parts[0].resume_position_at(192);
+        let earlier = parts[0].resume_position_at(192).unwrap();
+        // Within a round, the parts would get other batches.
+        let refused = parts[0].resume_position_at(64).unwrap_err().to_string();
+        assert!(refused.contains("row 64 is not the end of a round"), "{refused}");
         assert!(earlier.rows == 192 && earlier.place.is_some());
         let mut pipeline = None;
         for part in parts {

@@ -281,7 +281,6 @@ fn a_late_client_gets_its_whole_part() {
         let expected = local(&text, 10);
         let server = start(&text, &options(10));
         let mut first = take(&server, 0, 2).await;
-        // The first client has taken what the queues let it take.
         let begun = next(&mut first).await.unwrap().unwrap().0;
         let mut second = take(&server, 1, 2).await;
         let begun_second = next(&mut second).await.unwrap().unwrap().0;
@@ -348,7 +347,7 @@ fn clients_that_do_not_fit_an_epoch_are_refused() {
             ),
             (
                 serde_json::json!({ "part": 2, "of": 3, "seed": 5, "inputs": [["text", 1]] }),
-                "`inputs` are others",
+                "`inputs` differ",
             ),
         ] {
             let refusal = get(&mut client, other).await.err().unwrap();
@@ -374,10 +373,12 @@ fn a_client_waits_for_an_epoch_of_parts_and_is_refused_after_the_wait() {
         let server = start(&text, &options(10));
         let parts = [take(&server, 0, 2).await, take(&server, 1, 2).await];
         let mut client = connect(&server).await;
-        let undivided = get(&mut client, serde_json::json!({}));
-        let leaves = async { drop(parts) };
-        let (undivided, ()) = tokio::join!(undivided, leaves);
-        assert!(next(&mut undivided.unwrap()).await.unwrap().is_ok());
+        let mut undivided = Box::pin(get(&mut client, serde_json::json!({})));
+        // The parts hold the epoch, so the call waits, however long this takes.
+        let waits = tokio::time::timeout(Duration::from_millis(20), &mut undivided).await;
+        assert!(waits.is_err());
+        drop(parts);
+        assert!(next(&mut undivided.await.unwrap()).await.unwrap().is_ok());
 
         let server = start(&text, &FlightOptions { wait: Duration::ZERO, ..options(10) });
         let mut first = get(&mut connect(&server).await, serde_json::json!({})).await.unwrap();

@@ -239,17 +239,17 @@ fn rows(count: usize, kind: u32, random: &mut fastrand::Rng) -> Vec<Row> {
 
 fn lines(rows: &[Row], order: [usize; 3], header: bool, quotes: bool) -> Vec<u8> {
     let mut text = String::new();
-    let mut line = |fields: [&str; 3]| {
+    let line = |text: &mut String, fields: [&str; 3]| {
         let [one, two, three] = order.map(|field| fields[field]);
         writeln!(text, "{one},{two},{three}").unwrap();
     };
     if header {
-        line(["n", "c", "w"]);
+        line(&mut text, ["n", "c", "w"]);
     }
     for row in rows {
         let number = row.number.map_or_else(|| "bad".to_owned(), |number| number.to_string());
         let word = if quotes { format!("\"{}\n,\"", row.word) } else { row.word.clone() };
-        line([&number, &format!("{:x}", row.code), &word]);
+        line(&mut text, [&number, &format!("{:x}", row.code), &word]);
         if !quotes && row.code % 11 == 0 {
             // Empty lines are no rows.
             text.push_str(if row.code % 2 == 0 { "\n" } else { "\r\n" });

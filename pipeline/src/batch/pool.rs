@@ -26,6 +26,7 @@
 //! `Lent` therefore frees its memory and leaves the lock alone.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use embank::Home;
@@ -38,7 +39,7 @@ use super::{MatrixInfo, Values};
 pub(crate) struct Pool {
     home: Home,
     /// Largest number of spares of an output.
-    spares_max: usize,
+    spares_max: AtomicUsize,
     /// For each output, memory that no batch uses. The memory that returned last is lent first,
     /// because it may still be in a cache of the processor.
     spares: Mutex<Vec<Vec<Values>>>,
@@ -58,7 +59,13 @@ impl Pool {
     /// Makes a pool without spares, for batches with these outputs.
     pub(crate) fn new(infos: &[MatrixInfo], spares_max: usize) -> Arc<Self> {
         let spares = Mutex::new(infos.iter().map(|_| Vec::new()).collect());
-        Arc::new(Self { home: Home::here(), spares_max, spares })
+        Arc::new(Self { home: Home::here(), spares_max: spares_max.into(), spares })
+    }
+
+    /// Sets the largest number of spares of an output.
+    pub(crate) fn keep(&self, spares_max: usize) {
+        // Relaxed: nothing else depends on the number.
+        self.spares_max.store(spares_max, Ordering::Relaxed);
     }
 
     /// Lends memory for each of the outputs, which are those of [`new`](Self::new). Must not be
@@ -78,7 +85,8 @@ impl Pool {
         }
         values.clear();
         let mut spares = self.spares.lock();
-        if spares[output].len() < self.spares_max {
+        // Relaxed: see `keep`.
+        if spares[output].len() < self.spares_max.load(Ordering::Relaxed) {
             spares[output].push(values);
         }
         // Memory that is not kept is freed after the unlock: `values` was declared before `spares`.

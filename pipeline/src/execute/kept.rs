@@ -53,14 +53,12 @@ impl KeptRows {
             )));
         };
         let mut kept = &self.rows[self.rows.partition_point(|&row| row < first)..];
-        let mut number = first;
-        for row in self.row_ends.rows(text) {
+        for (number, row) in (first..).zip(self.row_ends.rows(text)) {
             let Some((&next, others)) = kept.split_first() else { break };
             if next == number {
                 into.extend_from_slice(row);
                 kept = others;
             }
-            number += 1;
         }
         Ok(())
     }

@@ -35,6 +35,7 @@ impl Feeder {
         options: &FeedOptions,
         stop: Arc<AtomicBool>,
         to: SyncSender<Batch>,
+        pool: Arc<Pool>,
     ) -> Result<Self> {
         let shuffle = match options.shuffle_rows {
             0 => None,
@@ -43,9 +44,6 @@ impl Feeder {
                 Some(Arc::new(Mutex::new(shuffle)))
             }
         };
-        // One batch is filled, `batches_ahead` are ready, and the caller uses one. All of them may
-        // return before the feed needs memory again.
-        let pool = Pool::new(&infos, options.batches_ahead + 2);
         let mut cut = BatchCutter {
             batch_rows: options.batch_rows,
             drop_last: options.drop_last,

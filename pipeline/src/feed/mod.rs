@@ -24,14 +24,14 @@ mod shuffle;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use embank::Home;
 use embank::locks::Mutex;
 
-use crate::batch::{Batch, MatrixInfo};
+use crate::batch::{Batch, MatrixInfo, Pool};
 use crate::error::{Error, Result};
 use crate::execute::{Holder, RunPlaces, RunReport};
 use crate::input::Input;
@@ -69,6 +69,8 @@ pub struct Feed {
     infos: Arc<[MatrixInfo]>,
     cursor: Cursor,
     stop: Arc<AtomicBool>,
+    /// Lends the memory of the batches. Belongs to the run.
+    pool: Weak<Pool>,
     /// The error if the system refused the feed's thread. `None` once it is reported.
     failure: Option<Error>,
     progress: Progress,
@@ -104,6 +106,13 @@ pub enum Waited {
     End,
 }
 
+/// The largest number of batches whose memory a feed keeps for reuse. One batch is filled,
+/// `batches_ahead` are ready, and each part's caller uses one. All of them may return before the
+/// feed needs memory again.
+fn spares_of(batches_ahead: usize, parts: usize) -> usize {
+    batches_ahead + 1 + parts
+}
+
 impl Pipeline {
     /// Runs over the inputs, one after the other, in the background, and returns batches of
     /// `batch_rows` rows.
@@ -134,6 +143,8 @@ impl Pipeline {
         options.check()?;
         self.begin_evaluation();
         let (sender, receiver) = sync_channel(options.batches_ahead);
+        let pool = Pool::new(self.infos(), spares_of(options.batches_ahead, 1));
+        let of_feed = Arc::downgrade(&pool);
         let infos = Arc::clone(self.infos());
         let stop = Arc::new(AtomicBool::new(false));
         let thread_infos = Arc::clone(&infos);
@@ -152,7 +163,7 @@ impl Pipeline {
             // batch.
             let before = pipeline.replace_stop(Arc::clone(&thread_stop));
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
-            let outcome = Feeder::new(thread_infos, &thread_options, thread_stop, sender);
+            let outcome = Feeder::new(thread_infos, &thread_options, thread_stop, sender, pool);
             let outcome = outcome.and_then(|mut feeder| {
                 // Expanded here, so that the run reads exactly the inputs that are compared.
                 let inputs = Input::expand(&inputs)?;
@@ -178,7 +189,7 @@ impl Pipeline {
             }
         };
         let cursor = Cursor::beginning(options, known);
-        Ok(Feed { infos, cursor, stop, failure, progress, home: Home::here() })
+        Ok(Feed { infos, cursor, stop, pool: of_feed, failure, progress, home: Home::here() })
     }
 }
 
@@ -195,6 +206,13 @@ impl Feed {
             Ok(batch) => Ok(Waited::Batch(self.handed_out(batch))),
             Err(RecvTimeoutError::Timeout) => Ok(Waited::Late),
             Err(RecvTimeoutError::Disconnected) => self.end().map(|()| Waited::End),
+        }
+    }
+
+    /// Keeps the memory of as many batches as `parts` parts use at a time.
+    fn keep_memory_for(&self, parts: usize) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.keep(spares_of(self.cursor.batches_ahead(), parts));
         }
     }
 

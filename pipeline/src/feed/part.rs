@@ -9,7 +9,7 @@
 //! shared state, waits for the feed's next batch without the lock, and puts both back. A complete
 //! round goes into the queues of all parts at once. A round begins only if each queue has room, so
 //! the slowest part holds the others back, and memory is bounded: `batches_ahead` batches for each
-//! part, and one round.
+//! part, one round, and the feed's own `batches_ahead` batches.
 //!
 //! **Positions.** Each batch in a queue carries the feed's place at the end of its round. All parts
 //! have equal places after as many batches, whatever the trainers' speeds. A feed that resumes
@@ -18,7 +18,8 @@
 //! **Waiting.** All changes of [`State`] are made under its lock, and each is followed by
 //! `notify_all`. A part waits for a notification only if another part has the feed or a queue is
 //! full. The part that has the feed puts it back, and a part takes a batch out of its full queue or
-//! leaves. Both notify. A part that does neither holds the other parts back for as long.
+//! leaves. Both notify. A part that does neither holds the other parts back until it does.
+//! [`FeedPart::into_pipeline`] notifies nobody: all parts have left then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -62,6 +63,9 @@ pub const PARTS_MAX: usize = 4096;
 pub struct FeedPart {
     split: Arc<Split>,
     number: usize,
+    parts: usize,
+    /// The number of the first row of the first round.
+    begin: u64,
     infos: Arc<[MatrixInfo]>,
     /// The place after the rounds whose batches this part has returned.
     cursor: Cursor,
@@ -123,7 +127,9 @@ impl Feed {
                 "a feed was to be split into {parts} parts, and can have 1 to {PARTS_MAX}"
             ));
         }
-        let (infos, cursor) = (Arc::clone(&self.infos), self.cursor.clone());
+        let (infos, cursor, home) = (Arc::clone(&self.infos), self.cursor.clone(), self.home);
+        self.keep_memory_for(parts);
+        let begin = cursor.next_row();
         let state = State {
             source: Some(Source { feed: self, round: Vec::with_capacity(parts) }),
             queues: (0..parts).map(|_| Some(VecDeque::new())).collect(),
@@ -134,10 +140,12 @@ impl Feed {
         let part = |number| FeedPart {
             split: Arc::clone(&split),
             number,
+            parts,
+            begin,
             infos: Arc::clone(&infos),
             cursor: cursor.clone(),
             ended: false,
-            home: Home::here(),
+            home,
         };
         Ok((0..parts).map(part).collect())
     }
@@ -194,9 +202,11 @@ impl FeedPart {
         let mut state = self.split.state.lock();
         let Some(queue) = state.queues[self.number].take() else { return };
         state.discarded_rows += queue.iter().map(|(batch, _)| batch.rows() as u64).sum::<u64>();
-        // A part that has the feed is in `wait`, and has not left.
-        if let (true, Some(source)) = (state.all_left(), &mut state.source) {
-            source.feed.close();
+        // A part that has the feed is in `wait`, and has not left. The run takes some time to end,
+        // so the lock is free meanwhile. No other part takes or closes the feed: all have left.
+        if let Some(mut source) = state.take_source_of_none() {
+            MutexGuard::unlocked(&mut state, || source.feed.close());
+            state.source = Some(source);
         }
         drop(state);
         self.split.changed.notify_all();
@@ -211,7 +221,7 @@ impl FeedPart {
     /// The number of the feed's parts.
     #[must_use]
     pub fn parts(&self) -> usize {
-        self.split.state.lock().queues.len()
+        self.parts
     }
 
     /// The number of the first row after the rounds that this part has finished, as
@@ -223,22 +233,38 @@ impl FeedPart {
 
     /// The place after the rounds that this part has finished. A round has one batch for each part.
     /// After equally many batches all parts have the same position. A feed that resumes there and
-    /// is split into equally many parts continues all of them. After its last batch, a part's
-    /// position is the end of the feed.
+    /// is split into equally many parts continues all of them. After its end
+    /// ([`Waited::End`]), a part's position is the end of the feed.
     ///
     /// Take the position of one part when all parts have used equally many batches, as they have
     /// after a step of data-parallel training. From the position of a part that is ahead, the
     /// batches that other parts have not used are skipped.
     #[must_use]
     pub fn resume_position(&self) -> FeedPosition {
-        self.resume_position_at(self.next_row())
+        self.cursor.position_at(self.next_row())
     }
 
-    /// The [`resume_position`](Self::resume_position) after the first `rows` rows, like
-    /// [`Feed::resume_position_at`].
-    #[must_use]
-    pub fn resume_position_at(&self, rows: u64) -> FeedPosition {
-        self.cursor.position_at(rows)
+    /// The [`resume_position`](Self::resume_position) after the first `rows` rows of the feed, for
+    /// a caller that takes batches ahead of their use. The rows of all parts count: n batches of
+    /// each part are n * `parts` * `batch_rows` rows. A number above [`next_row`](Self::next_row)
+    /// counts as `next_row`.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] if a round does not end there. Parts that resumed there would get batches
+    /// again, or batches of other parts.
+    pub fn resume_position_at(&self, rows: u64) -> Result<FeedPosition> {
+        let round_rows = self.cursor.batch_rows() as u64 * self.parts as u64;
+        let ends_round = rows.checked_sub(self.begin).is_some_and(|n| n.is_multiple_of(round_rows));
+        if rows < self.next_row() && !ends_round {
+            return refused(format!(
+                "row {rows} is not the end of a round of this part: rounds have {round_rows} rows ({} parts of {} rows) and \
+                 begin at row {}; count the rows of all parts",
+                self.parts,
+                self.cursor.batch_rows(),
+                self.begin
+            ));
+        }
+        Ok(self.cursor.position_at(rows))
     }
 
     /// The inputs of [`resume_position`](Self::resume_position).
@@ -287,7 +313,7 @@ impl FeedPart {
     pub fn into_pipeline(mut self) -> Result<Option<Pipeline>> {
         self.close();
         let mut state = self.split.state.lock();
-        let source = if state.all_left() { state.source.take() } else { None };
+        let source = state.take_source_of_none();
         drop(state);
         source.map(|source| source.feed.into_pipeline()).transpose()
     }
@@ -323,6 +349,11 @@ impl Split {
 impl State {
     fn has_room(&self, batches_ahead: usize) -> bool {
         self.queues.iter().flatten().all(|queue| queue.len() < batches_ahead)
+    }
+
+    /// Takes the feed, if all parts have left.
+    fn take_source_of_none(&mut self) -> Option<Source> {
+        if self.all_left() { self.source.take() } else { None }
     }
 
     fn all_left(&self) -> bool {

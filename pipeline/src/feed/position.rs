@@ -194,6 +194,10 @@ impl Cursor {
         self.options.shuffle_rows
     }
 
+    pub(super) fn batch_rows(&self) -> usize {
+        self.options.batch_rows
+    }
+
     /// Batches that a feed keeps ready ([`FeedOptions::batches_ahead`]).
     pub(super) fn batches_ahead(&self) -> usize {
         self.options.batches_ahead

@@ -100,15 +100,13 @@ enum PartState {
     Over,
 }
 
-/// A part of the epoch that a client has. Its drop ends the part.
+/// A part of the epoch that is in use. Its drop ends the part.
 #[derive(Debug)]
 struct Claimed {
     epochs: Arc<Epochs>,
     /// `None` once the part has ended.
     part: Option<FeedPart>,
     missing: Arc<OnceLock<Status>>,
-    /// True if the epoch gives no ids.
-    evaluates: bool,
 }
 
 impl Epochs {
@@ -196,9 +194,8 @@ impl Epochs {
             served.epoch = Some(self.start(&mut served, ticket)?);
         }
         let epoch = served.epoch.as_mut().expect("it was started");
-        let (missing, evaluates) = (Arc::clone(&epoch.missing), epoch.evaluates);
-        let epochs = Arc::clone(self);
-        let claimed = |part| Claimed { epochs, part: Some(part), missing, evaluates };
+        let (epochs, missing) = (Arc::clone(self), Arc::clone(&epoch.missing));
+        let claimed = |part| Claimed { epochs, part: Some(part), missing };
         Ok(epoch.claim(ticket, to)?.map(claimed))
     }
 
@@ -276,14 +273,23 @@ impl Epochs {
         );
         missing.get_or_init(|| told(Code::DeadlineExceeded, why, String::new()));
         drop(served);
-        // In another thread, because the close of the last part waits for the run to end.
-        tokio::task::spawn_blocking(move || closed.into_iter().for_each(|part| self.over(part)));
+        // In another thread, because the close of the last part waits for the run to end. If the
+        // system refuses the thread, the closure is dropped, which ends the parts here.
+        let claimed = |part| Claimed {
+            epochs: Arc::clone(&self),
+            part: Some(part),
+            missing: Arc::clone(&missing),
+        };
+        let closed: Vec<_> = closed.into_iter().map(claimed).collect();
+        let _ =
+            std::thread::Builder::new().name("embank-close".to_owned()).spawn(move || drop(closed));
     }
 
     fn busy(&self) -> Status {
         let served = self.served.lock();
         let parts = served.epoch.as_ref().map_or(&[][..], |epoch| &epoch.parts);
-        let taken = parts.iter().enumerate().filter(|(_, part)| !matches!(part, PartState::Over));
+        let taken =
+            parts.iter().enumerate().filter(|(_, part)| matches!(part, PartState::Taken(_)));
         let taken: Vec<_> = taken.map(|(number, _)| number.to_string()).collect();
         let who = match parts.len() {
             0 | 1 => "another client is taking this feed".to_owned(),
@@ -440,8 +446,8 @@ impl Claimed {
                     break;
                 }
             };
-            // A checkpoint beside an evaluation could hold the counts of a pass that failed.
-            if let (false, Some(durable)) = (self.evaluates, &self.epochs.durable) {
+            // An evaluation, too, may give ids of values that no checkpoint has yet.
+            if let Some(durable) = &self.epochs.durable {
                 durable.checkpoint()?;
             }
             for message in encoder.batch(batch, part) {

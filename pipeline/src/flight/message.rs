@@ -97,8 +97,8 @@ impl Ticket {
         let differs = names.into_iter().filter(|name| ours.get(name) != others.get(name));
         let differences = differs.map(|name| match name.as_str() {
             // Too long for a message.
-            "inputs" => "`inputs` are others".to_owned(),
-            "place" => "`place` is another".to_owned(),
+            "inputs" => "`inputs` differ".to_owned(),
+            "place" => "`place` differs".to_owned(),
             _ => format!(
                 "`{name}` is {} there and {} here",
                 shown(&ours, name),

@@ -256,7 +256,7 @@ impl Pipeline {
         self.bad_rows
     }
 
-    fn chunks<'a>(
+    pub(super) fn chunks<'a>(
         &self,
         inputs: &[Input<'a>],
         plans: &Arc<Plans>,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import json
 import os
@@ -28,6 +29,10 @@ _REPORT_SECONDS_MAX = 10.0
 """The longest time that a feed waits for the server's report after the last row. A server that has
 stopped sends no report.
 """
+
+
+ROUNDS_KEPT = 256
+"""Number of rounds whose ends a part keeps, for `RemoteFeed.state_dict`."""
 
 
 def connect(
@@ -96,7 +101,7 @@ def connect(
     try:
         reader = client.do_get(flight.Ticket(asked.encode()))
         rows = 0 if skip_rows is None else skip_rows
-        return RemoteFeed(client, reader, rows, seed, inputs, place)
+        return RemoteFeed(client, reader, rows, seed, inputs, place, of or 1)
     except BaseException as error:
         client.close()
         _raise(error)
@@ -152,6 +157,7 @@ class RemoteFeed:
         seed: Optional[int],
         inputs: list[list[Any]],
         place: Optional[dict[str, Any]],
+        parts: int,
     ) -> None:
         self._process = os.getpid()
         self._interrupted = False
@@ -165,6 +171,9 @@ class RemoteFeed:
         """
         self._place = place
         """Where another feed may begin to read, as a message of the server said last."""
+        self._parts = parts
+        self._rounds: collections.deque[int] = collections.deque([position], maxlen=ROUNDS_KEPT)
+        """The positions of a part after its last rounds."""
         self._named = False
         self._report: Optional[RemoteReport] = None
         self._reading = threading.RLock()
@@ -186,9 +195,18 @@ class RemoteFeed:
 
         Args:
             rows: The number of rows that the loop has used, for a loop that takes batches from the
-                feed ahead of their use. Default: `position`.
+                feed ahead of their use. Default: `position`. For a part, the rows of all parts: n
+                batches of each part are `n * of * batch_rows` rows.
+
+        Raises:
+            ValueError: `rows` is not the end of one of the last 256 rounds of this part.
         """
         with self._reading:
+            if rows is not None and self._parts > 1 and rows not in self._rounds:
+                raise ValueError(
+                    f"row {rows} is not the end of one of the last {ROUNDS_KEPT} rounds of this part, "
+                    f"whose position is {self._position}: count the rows of all parts"
+                )
             inputs = [list(one) for one in self._inputs]
             rows = self._position if rows is None else rows
             state: dict[str, Any] = {"rows": rows, "seed": self._seed, "inputs": inputs}
@@ -235,6 +253,7 @@ class RemoteFeed:
                 raise RuntimeError(
                     f"this feed was interrupted at row {self._position}, before its end: "
                     f"connect(..., skip_rows={self._position}) goes on from there"
+                    + (", with `part` and `of`, when all parts connect" if self._parts > 1 else "")
                 )
             if reader is None:
                 raise StopIteration
@@ -246,6 +265,8 @@ class RemoteFeed:
                     made = make(chunk.data)
                     told = json.loads(bytes(chunk.app_metadata))
                     self._position = told["next_row"]
+                    if self._position != self._rounds[-1]:
+                        self._rounds.append(self._position)
                     self._inputs = (self._inputs if self._named else []) + told.get("inputs", [])
                     self._place = told.get("place", self._place)
                     self._named = True

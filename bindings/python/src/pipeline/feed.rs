@@ -146,7 +146,8 @@ impl PyFeed {
     ///
     /// Args:
     ///     rows: The number of rows that the loop has used, for a loop that takes batches from the
-    ///         feed ahead of their use. Default: `position`.
+    ///         feed ahead of their use. Default: `position`. For a part, the rows of all parts: n
+    ///         batches of each part are `n * parts * batch_rows` rows.
     ///
     /// >>> from embank.pipeline import Pipeline, criteo
     /// >>> row = b"1" + b"\t7" * 13 + b"\t68fd1e64" * 26 + b"\n"
@@ -168,9 +169,10 @@ impl PyFeed {
         let position = self.look(py, |state| match state {
             FeedState::Open(feed) => feed.position_at(rows),
             FeedState::Split { position, .. } | FeedState::Closed { position, .. } => {
-                position.clone().back_to(rows)
+                Ok(position.clone().back_to(rows))
             }
         })?;
+        let position = position.map_err(|error| errors::pipeline_to_python(py, &error))?;
         arguments::state_of(py, &position)
     }
 
@@ -231,8 +233,8 @@ impl PyFeed {
         Ok(cells.into_iter().map(part).collect())
     }
 
-    /// The rows that no trainer got, so far: those of parts that were closed early. 0 for a feed
-    /// that was not split.
+    /// The rows that no trainer got: those of parts that were closed early, as of this part's end.
+    /// 0 for a feed that was not split.
     #[getter]
     fn discarded_rows(&self, py: Python<'_>) -> PyResult<u64> {
         self.look(py, |state| match state {

@@ -51,10 +51,17 @@ impl Batches {
         }
     }
 
-    pub(crate) fn position_at(&self, rows: u64) -> FeedPosition {
+    pub(crate) fn position_at(&self, rows: u64) -> embank_pipeline::Result<FeedPosition> {
         match self {
-            Self::Whole(feed) => feed.resume_position_at(rows),
+            Self::Whole(feed) => Ok(feed.resume_position_at(rows)),
             Self::Part(part) => part.resume_position_at(rows),
+        }
+    }
+
+    fn position(&self) -> FeedPosition {
+        match self {
+            Self::Whole(feed) => feed.resume_position(),
+            Self::Part(part) => part.resume_position(),
         }
     }
 
@@ -116,7 +123,7 @@ impl FeedCell {
         let mut state = self.0.lock();
         let FeedState::Open(batches) = &*state else { return None };
         let Batches::Whole(_) = **batches else { return None };
-        let split = FeedState::Split { parts: Vec::new(), position: batches.position_at(u64::MAX) };
+        let split = FeedState::Split { parts: Vec::new(), position: batches.position() };
         let FeedState::Open(batches) = std::mem::replace(&mut *state, split) else {
             unreachable!("it is open")
         };
@@ -144,7 +151,7 @@ impl FeedCell {
         };
         batches.close();
         let closed = FeedState::Closed {
-            position: batches.position_at(u64::MAX),
+            position: batches.position(),
             report: batches.report().map(Box::new),
             discarded_rows: batches.discarded_rows(),
             by_bank,
