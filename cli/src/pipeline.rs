@@ -385,8 +385,8 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
 /// Opens a bank for writing, with memory for its index and pages.
 pub(crate) fn open_bank(dir: &Path, memory_budget: Option<u64>, create: bool) -> Result<Bank> {
     refuse_shard(dir)?;
-    // The bank keeps as many checkpoints as it has now, and at least 2. So one checkpoint removes at
-    // most the oldest one.
+    // The bank keeps as many checkpoints as it has now, and at least 2. So one checkpoint removes
+    // at most the oldest one.
     let kept = if dir.join("BANK").exists() { summary(dir)?.checkpoints.len().max(2) } else { 2 };
     with_enough_memory(memory_budget, |options| {
         Bank::open(dir, BankOptions { checkpoints_kept: kept, create, ..options })

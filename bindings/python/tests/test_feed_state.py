@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import embank
-from embank.pipeline import Column, Field, Output, Pipeline, Spec, fill_missing, vocabulary
+from embank.pipeline import Column, Field, Output, Pipeline, Spec, decode, fill_missing, vocabulary
 
 SPEC = Spec([Field("n", "int64")], [Column("n", fill_missing(0))], [Output("n", ["n"], "i64")])
 
@@ -120,6 +120,44 @@ def test_a_feed_that_resumes_does_not_read_what_its_bank_has(tmp_path: Path) -> 
             assert (found["x"] == expected["x"]).all()
         assert feed.report is not None
         assert feed.report.passed_rows == 0
+
+
+def test_a_shuffled_feed_that_resumes_decodes_only_the_rows_of_its_buffer(tmp_path: Path) -> None:
+    text = tmp_path / "rows.tsv"
+    text.write_text("".join(f"{n}\n" for n in range(20_000)))
+    calls = []
+
+    def number(value: bytes) -> list[int]:
+        calls.append(1)
+        return [int(value)]
+
+    spec = Spec(
+        fields=[Field("n", "bytes", required=True)],
+        columns=[Column("n", decode(number, shape=[1], dtype="i64"))],
+        outputs=[Output("n", ["n"], "i64")],
+    )
+
+    def feed(state: Any = 0) -> Any:
+        pipeline = Pipeline(spec, chunk_bytes=1000)
+        return pipeline.feed(text, batch_rows=100, shuffle_rows=500, seed=1, skip_rows=state)
+
+    whole = feed()
+    for _ in range(180):
+        next(whole)
+    state = json.loads(json.dumps(whole.state_dict()))
+    rest = [batch["n"] for batch in whole]
+    assert len(calls) == 20_000
+    calls.clear()
+    resumed = feed(state)
+    found = [batch["n"] for batch in resumed]
+    assert all((a == b).all() for a, b in zip(found, rest)) and len(found) == len(rest) == 20
+    # The rows of the buffer, those from the place on, and none before.
+    passed = state["place"]["rows"] - 500
+    assert resumed.report.passed_rows == passed and len(calls) == 20_000 - passed
+    # A file in which a row of the buffer is bad now.
+    text.write_text(text.read_text().replace("1", "x"))
+    with pytest.raises(embank.PipelineError, match="are bad now, and were not when the feed read them"):
+        list(feed(state))
 
 
 def test_a_state_with_a_place_that_no_feed_made_is_refused(tmp_path: Path) -> None:

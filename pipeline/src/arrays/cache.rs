@@ -16,9 +16,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use embank::locks::RwLock;
+use embank::locks::{Mutex, RwLock};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
+use super::segment::{KeptArray, Segment};
 use super::spool::{Spool, SpoolReader};
 use super::{ArrayMaker, ArrayPlan};
 use crate::error::{Result, refused};
@@ -35,12 +36,15 @@ pub(crate) struct ArrayCache {
     seeds: Vec<u64>,
     budget: u64,
     kept: RwLock<Kept>,
+    /// What new arrays go into.
+    segment: Mutex<Option<Arc<Segment>>>,
     spool: Option<Spool>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
-    arrays: HashMap<u128, Arc<[u8]>>,
+    arrays: HashMap<u128, KeptArray>,
+    /// Bytes of these arrays, and of those that are being copied.
     bytes: u64,
 }
 
@@ -86,7 +90,8 @@ impl ArrayCache {
         let seeds: Vec<_> = arrays.iter().map(seed).collect();
         let spool =
             spool.as_ref().map(|options| Spool::open(options, arrays, &seeds)).transpose()?;
-        Ok(Some(Self { seeds, budget, kept: RwLock::default(), spool }))
+        let (kept, segment) = (RwLock::default(), Mutex::default());
+        Ok(Some(Self { seeds, budget, kept, segment, spool }))
     }
 
     /// The key of the array that column number `column` makes of `value`.
@@ -103,7 +108,7 @@ impl ArrayCache {
         reader: &mut SpoolReader,
         counts: &mut ArrayCounts,
     ) -> bool {
-        let found = self.kept.read().arrays.get(&key).map(Arc::clone);
+        let found = self.kept.read().arrays.get(&key).cloned();
         if let Some(found) = found {
             array.copy_from_slice(&found);
             counts.cached += 1;
@@ -122,24 +127,49 @@ impl ArrayCache {
     pub(crate) fn insert(&self, column: usize, key: u128, array: &[u8]) {
         let kept = self.keep(key, array);
         if let Some(spool) = self.spool.as_ref().filter(|spool| spool.takes(key)) {
-            spool.write(column, key, kept.unwrap_or_else(|| array.into()));
+            spool.write(column, key, kept.unwrap_or_else(|| KeptArray::Own(array.into())));
         }
     }
 
     /// Keeps an array in memory, if there is room for it. Returns it if it is new.
-    fn keep(&self, key: u128, array: &[u8]) -> Option<Arc<[u8]>> {
+    fn keep(&self, key: u128, array: &[u8]) -> Option<KeptArray> {
         let bytes = array.len() as u64 + ENTRY_BYTES;
-        if self.kept.read().bytes + bytes > self.budget {
+        let takes =
+            |kept: &Kept| kept.bytes + bytes <= self.budget && !kept.arrays.contains_key(&key);
+        if !takes(&self.kept.read()) {
             return None;
         }
-        let array: Arc<[u8]> = array.into();
-        let mut kept = self.kept.write();
-        if kept.bytes + bytes > self.budget || kept.arrays.contains_key(&key) {
-            return None;
+        // Two threads may copy equal arrays at a time. The second copy then takes room for nothing.
+        {
+            let mut kept = self.kept.write();
+            if !takes(&kept) {
+                return None;
+            }
+            kept.bytes += bytes;
         }
-        kept.bytes += bytes;
-        kept.arrays.insert(key, Arc::clone(&array));
+        let array = self.copy(array)?;
+        self.kept.write().arrays.insert(key, array.clone());
         Some(array)
+    }
+
+    /// Copies an array into a segment. `None` if the system gives no memory.
+    fn copy(&self, array: &[u8]) -> Option<KeptArray> {
+        let mut segment = self.segment.lock().clone();
+        // The loop ends: a new segment has room, and other threads fill a limited number of them.
+        loop {
+            if let Some(kept) = segment.as_ref().and_then(|segment| segment.push(array)) {
+                return Some(kept);
+            }
+            let mut current = self.segment.lock();
+            let is_full = match (&*current, &segment) {
+                (Some(current), Some(full)) => Arc::ptr_eq(current, full),
+                (current, _) => current.is_none(),
+            };
+            if is_full {
+                *current = Some(Segment::for_array(array.len()).ok()?);
+            }
+            segment.clone_from(&current);
+        }
     }
 
     /// Waits until all arrays are in the spool's files.

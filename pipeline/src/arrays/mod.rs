@@ -14,6 +14,7 @@ mod decoder;
 mod file;
 #[cfg(feature = "images")]
 mod picture;
+mod segment;
 mod spool;
 mod unit;
 

@@ -28,6 +28,7 @@ use embank::locks::{Mutex, RwLock};
 
 use super::ArrayPlan;
 use super::cache::ArrayCounts;
+use super::segment::KeptArray;
 use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
 use crate::options::SpoolOptions;
@@ -97,7 +98,7 @@ enum Message {
     Array {
         column: usize,
         key: u128,
-        array: Arc<[u8]>,
+        array: KeptArray,
     },
     /// Complete all files, and drop the sender of an answer.
     EndRun(SyncSender<()>),
@@ -207,7 +208,7 @@ impl Spool {
 
     /// Gives an array to the thread that writes. Waits if the drive is slower than the run.
     /// [`takes`](Self::takes) must be true.
-    pub(super) fn write(&self, column: usize, key: u128, array: Arc<[u8]>) {
+    pub(super) fn write(&self, column: usize, key: u128, array: KeptArray) {
         let to = self.writer.lock().as_ref().map(|writer| writer.to.clone());
         if let Some(to) = to {
             // A failed send means that the thread has panicked. The run needs no spool.

@@ -19,7 +19,7 @@
 //! `notify_all`. A part waits for a notification only if another part has the feed or a queue is
 //! full. The part that has the feed puts it back, and a part takes a batch out of its full queue or
 //! leaves. Both notify. A part that does neither holds the other parts back until it does.
-//! [`FeedPart::into_pipeline`] notifies nobody: all parts have left then.
+//! [`FeedPart::into_pipeline`] notifies no part: all have left then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

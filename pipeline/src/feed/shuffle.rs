@@ -3,9 +3,9 @@
 //!
 //! The draws depend only on the seed and the number of rows. A feed that skips rows therefore makes
 //! the draws of a feed that returns them. It can also find by draws alone which rows the buffer
-//! holds at a place, and take only these in ([`Holder`]). A row's delay has a geometric distribution, whose mean is
-//! the buffer's length. A buffer of a hundredth of the rows mixes neighbours well, but it does not
-//! mix the beginning of the input with the end.
+//! holds at a place, and take only these in ([`Holder`]). A row's delay has a geometric
+//! distribution, whose mean is the buffer's length. A buffer of a hundredth of the rows mixes
+//! neighbours well, but it does not mix the beginning of the input with the end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -79,8 +79,12 @@ impl<'a> Chunks<'a> {
             if self.is_stopped() {
                 return Err(Error::Stopped);
             }
-            let ChunkRows::Bytes(text) = rows else { unreachable!("the rows are plain") };
-            let rows = self.row_ends.rows(&text[claim.begin.bytes..]).count() as u64;
+            let rows = match rows {
+                ChunkRows::Bytes(text) => self.row_ends.rows(&text[claim.begin.bytes..]).count(),
+                #[cfg(feature = "parquet")]
+                ChunkRows::Columns(_) => unreachable!("the rows are plain"),
+            };
+            let rows = rows as u64;
             counted.lock().push((claim.sequence, claim.input, claim.range.start, rows));
             Ok(())
         })?;

@@ -4,12 +4,12 @@
 //! needs these rows, but only these: the rows that were returned are in no later batch.
 //!
 //! **Approach.** The draws of the shuffle depend on numbers of rows alone, so they tell which rows
-//! the buffer holds at a place ([`Holder`]). A first pass over the inputs up to the place counts the
-//! rows of each chunk, which gives each row its number. A second pass decodes the rows that are
+//! the buffer holds at a place ([`Holder`]). A first pass over the inputs up to the place counts
+//! the rows of each chunk, which gives each row its number. A second pass decodes the rows that are
 //! held, and gives them to the buffer. The feed's run then begins at the place.
 //!
-//! **Limits.** Numbers count good rows, and only decoding tells whether a row is good. So this works
-//! if no row before the place was bad. Rows must be lines or packed rows.
+//! **Limits.** Numbers count good rows, and only decoding tells whether a row is good. So no row
+//! before the place may have been bad. Rows must be lines or packed rows.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -8,8 +8,8 @@
 //! Estimate, written before measuring: without a shuffle, the feed reads the chunks from the
 //! position on, 2 to 4 ms for each thread. It compares 26 vocabularies with those of the position,
 //! 0.02 ms with 5,000 values each and 10 ms with a million. Making 9 million rows takes 0.5 s or
-//! more, so the share is below 2%. With a shuffle of a tenth of the rows, the feed decodes a tenth of
-//! them, and reads the text twice to find them: 2 GB at 3 GB/s a core, 0.35 s each time. So the
+//! more, so the share is below 2%. With a shuffle of a tenth of the rows, the feed decodes a tenth
+//! of them, and reads the text twice to find them: 2 GB at 3 GB/s a core, 0.35 s each time. So the
 //! share is 20 to 30%.
 
 use std::path::Path;
