@@ -123,7 +123,7 @@ def test_each_part_raises_the_error() -> None:
     pipeline = Pipeline(numbers(), chunk_bytes=100)
     parts = pipeline.feed(ROWS + b"x\t1\n", batch_rows=100).split(2)
     for _ in range(4):
-        assert [len(next(part)["both"]) for part in parts] == [100, 100]
+        assert [len(next(part)["f"]) for part in parts] == [100, 100]
     errors = []
     for part in parts:
         with pytest.raises(embank.BadRow, match="bytes:1001:1: ") as bad:

@@ -30,10 +30,11 @@ WORDS = Spec(
 
 
 @contextmanager
-def serving(folder: Path, rows: bytes, *options: str) -> Iterator[str]:
+def serving(folder: Path, rows: bytes, *options: str, batch_rows: int = 2) -> Iterator[str]:
     (folder / "spec.json").write_text(WORDS.to_json())
     (folder / "rows.tsv").write_bytes(rows)
-    arguments = [command(), "serve", "spec.json", "rows.tsv", "--batch-rows", "2", *options]
+    size = ["--batch-rows", str(batch_rows)]
+    arguments = [command(), "serve", "spec.json", "rows.tsv", *size, *options]
     server = subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -68,6 +69,22 @@ def test_a_server_looks_values_up_in_a_bank_and_inserts_nothing(tmp_path: Path) 
         with pytest.raises(embank.PipelineError, match="looks values up and inserts nothing"):
             connect(address, learn=True)
     assert values(path) == [b"red", b"green"]
+
+
+def test_an_evaluation_gets_no_id_that_a_checkpoint_lacks(tmp_path: Path) -> None:
+    """The run numbers values ahead of the batches that a client takes. A client that leaves early
+    leaves them in the bank, and an evaluation gives their ids."""
+    path = tmp_path / "words.bank"
+    words = b"".join(b"word %d\n" % number for number in range(100_000))
+    with serving(tmp_path, words, "--bank", "words.bank", "--learn", batch_rows=1000) as address:
+        with connect(address) as feed:
+            next(feed)
+        seen = 0
+        with connect(address, learn=False) as feed:
+            for batch in feed:
+                seen = max(seen, int(batch["ids"].max()))
+    assert seen > 0
+    assert values(path)[:seen] == words.splitlines()[:seen]
 
 
 def test_a_client_gets_no_id_that_a_checkpoint_lacks(tmp_path: Path) -> None:
