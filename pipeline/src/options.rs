@@ -167,7 +167,7 @@ pub struct FeedOptions {
     /// [`Error::OtherInputs`] if its inputs do not begin with these. Default: empty, which skips
     /// without a check.
     pub skipped_inputs: Vec<InputId>,
-    /// A place before the skipped rows' end, at which the feed may begin to read. Set by
+    /// A [place](FeedPlace) at which the feed may begin to read. Set by
     /// [`resume`](Self::resume). Default: none, which reads all rows.
     pub skipped_place: Option<FeedPlace>,
     /// Batches that may be ready beside the one that the caller uses. Default: 2.

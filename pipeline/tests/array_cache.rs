@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use embank_pipeline::{
     ArrayReport, BadRows, Batch, Column, Decode, Decoders, Dtype, Error, Feed, FeedInput,
-    FeedOptions, Field, FieldKind, Input, Operator, Output, Pipeline, Result, RunOptions,
-    RunReport, Spec, SpoolOptions, decode_with, verify_records,
+    FeedOptions, FeedPosition, Field, FieldKind, Format, Header, Input, Operator, Output, Pipeline,
+    Result, RunOptions, RunReport, Spec, SpoolOptions, decode_with, verify_records,
 };
 
 /// Bytes that the cache counts for an array of this test: 8 values of 64 bits, and an entry.
@@ -54,6 +54,11 @@ fn text() -> Vec<u8> {
         text.extend(format!("{}\t{bad}word {word}\n", row * 7 % 1000).bytes());
     }
     text
+}
+
+/// 400 rows without a bad one.
+fn good_text() -> Vec<u8> {
+    (0..400).map(|row| format!("{}\tword {row}\n", row * 7 % 1000)).collect::<String>().into()
 }
 
 /// Different texts that can be decoded.
@@ -335,36 +340,98 @@ fn damaged_and_foreign_files_are_made_anew() {
 }
 
 /// A feed that shuffles and resumes gives the batches of one without a cache.
+const SHUFFLED: FeedOptions = FeedOptions {
+    batch_rows: 32,
+    drop_last: false,
+    shuffle_rows: 77,
+    seed: 5,
+    skip_rows: 0,
+    skipped_inputs: Vec::new(),
+    skipped_place: None,
+    batches_ahead: 2,
+};
+
+/// The batches of a feed: first rows, arrays and ids.
+type Batches = Vec<(u64, Vec<i64>, Vec<i64>)>;
+
+fn batches(feed: &mut Feed) -> Result<Batches> {
+    let one = |batch: Batch| {
+        (batch.first_row(), batch.i64(0).unwrap().to_vec(), batch.i64(1).unwrap().to_vec())
+    };
+    feed.map(|batch| batch.map(one)).collect()
+}
+
 #[test]
 fn feeds_with_a_cache_and_a_spool_are_those_without() {
-    fn batches(feed: &mut Feed) -> Vec<(u64, Vec<i64>, Vec<i64>)> {
-        let one = |batch: Result<Batch>| {
-            let batch = batch.unwrap();
-            (batch.first_row(), batch.i64(0).unwrap().to_vec(), batch.i64(1).unwrap().to_vec())
-        };
-        feed.map(one).collect()
+    // With a bad row before its place, a feed that resumes decodes all rows.
+    for (text, passes) in [(text(), false), (good_text(), true)] {
+        let inputs = || vec![FeedInput::memory("texts", text.clone())];
+        let (plain, _) = options(0, None);
+        let pipeline = Pipeline::new(&spec("1", 8), &plain).unwrap();
+        let expected = batches(&mut pipeline.feed(inputs(), &SHUFFLED).unwrap()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (kept, _) = options(50 * ARRAY_BYTES, Some(dir.path()));
+        let mut pipeline = Pipeline::new(&spec("1", 8), &kept).unwrap();
+        for _ in 0..3 {
+            let mut feed = pipeline.feed(inputs(), &SHUFFLED).unwrap();
+            assert!(batches(&mut feed).unwrap() == expected);
+            pipeline = feed.into_pipeline().unwrap();
+        }
+        for taken in [1, 5, expected.len() - 1] {
+            let mut feed = pipeline.feed(inputs(), &SHUFFLED).unwrap();
+            let first: Vec<_> = feed.by_ref().take(taken).collect::<Result<_>>().unwrap();
+            assert_eq!(first.len(), taken);
+            let stopped = feed.resume_position();
+            pipeline = feed.into_pipeline().unwrap();
+            let mut feed = pipeline.feed(inputs(), &SHUFFLED.resume(&stopped).unwrap()).unwrap();
+            assert!(batches(&mut feed).unwrap() == expected[taken..]);
+            let passed = feed.report().unwrap().passed_rows;
+            assert_eq!(passed > 0, passes, "{passed}");
+            pipeline = feed.into_pipeline().unwrap();
+        }
     }
-    let of_feed = FeedOptions { batch_rows: 32, shuffle_rows: 77, seed: 5, ..Default::default() };
-    let inputs = || vec![FeedInput::memory("texts", text())];
-    let (plain, _) = options(0, None);
-    let mut feed = Pipeline::new(&spec("1", 8), &plain).unwrap().feed(inputs(), &of_feed).unwrap();
-    let expected = batches(&mut feed);
-    let dir = tempfile::tempdir().unwrap();
-    let (kept, _) = options(50 * ARRAY_BYTES, Some(dir.path()));
-    let mut pipeline = Pipeline::new(&spec("1", 8), &kept).unwrap();
-    for _ in 0..3 {
-        let mut feed = pipeline.feed(inputs(), &of_feed).unwrap();
-        assert!(batches(&mut feed) == expected);
-        pipeline = feed.into_pipeline().unwrap();
-    }
-    for taken in [1, 5, expected.len() - 1] {
-        let mut feed = pipeline.feed(inputs(), &of_feed).unwrap();
-        let first: Vec<_> = feed.by_ref().take(taken).collect::<Result<_>>().unwrap();
-        assert_eq!(first.len(), taken);
-        let stopped = feed.resume_position();
-        pipeline = feed.into_pipeline().unwrap();
-        let mut feed = pipeline.feed(inputs(), &of_feed.resume(&stopped).unwrap()).unwrap();
-        assert!(batches(&mut feed) == expected[taken..]);
+}
+
+/// Rows with arrays are worth the decompressions that a refill needs.
+#[test]
+fn a_shuffled_feed_of_a_compressed_text_decodes_no_array_twice() {
+    let text = [&b"number\ttext\n"[..], &good_text()].concat();
+    let header = 12;
+    let inputs = || vec![FeedInput::memory("texts", zstd::encode_all(&text[..], 1).unwrap())];
+    let (mut options, calls) = options(0, None);
+    options.format = Format::Text { separator: b'\t'.into(), header: Header::Names, quote: None };
+    let pipeline = Pipeline::new(&spec("1", 8), &options).unwrap();
+    let expected = batches(&mut pipeline.feed(inputs(), &SHUFFLED).unwrap()).unwrap();
+
+    let pipeline = Pipeline::new(&spec("1", 8), &options).unwrap();
+    let mut feed = pipeline.feed(inputs(), &SHUFFLED).unwrap();
+    assert_eq!(feed.by_ref().take(8).map(|batch| batch.unwrap().rows()).sum::<usize>(), 256);
+    let stopped = feed.resume_position();
+    let pipeline = feed.into_pipeline().unwrap();
+    let before = calls.load(Ordering::Relaxed);
+    let mut feed = pipeline.feed(inputs(), &SHUFFLED.resume(&stopped).unwrap()).unwrap();
+    assert!(batches(&mut feed).unwrap() == expected[8..]);
+    let passed = feed.report().unwrap().passed_rows;
+    assert!(passed > 150, "{passed}");
+    assert_eq!(calls.load(Ordering::Relaxed) - before, 400 - passed);
+    let mut pipeline = feed.into_pipeline().unwrap();
+
+    // A place where no row begins is an error, and the pipeline is not lost.
+    let place = serde_json::to_value(&stopped).unwrap()["place"]["offset"].as_u64().unwrap();
+    for offset in [1, header / 2, header - 1, place - 1, place + 1, 1 << 40] {
+        let mut misplaced = serde_json::to_value(&stopped).unwrap();
+        misplaced["place"]["offset"] = offset.into();
+        let misplaced: FeedPosition = serde_json::from_value(misplaced).unwrap();
+        let options = SHUFFLED.resume(&misplaced).unwrap();
+        let mut feed = pipeline.feed(inputs(), &options).unwrap();
+        match batches(&mut feed) {
+            // Other rows lie before the place than the feed has counted, so it reads all rows.
+            Ok(found) => assert!(offset == 1 << 40 && found == expected[8..], "{offset}"),
+            Err(error) => {
+                assert!(matches!(error, Error::Inputs(_)), "{error}");
+                assert!(error.to_string().contains("texts: a feed is to continue at"), "{error}");
+            }
+        }
         pipeline = feed.into_pipeline().unwrap();
     }
 }

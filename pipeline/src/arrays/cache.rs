@@ -25,8 +25,7 @@ use super::{ArrayMaker, ArrayPlan};
 use crate::error::{Result, refused};
 use crate::options::RunOptions;
 
-/// Bytes that an array in memory takes beside its values: its entry in the table, and what the
-/// allocator adds.
+/// Bytes that an array in memory takes beside its values: its entry in the table.
 const ENTRY_BYTES: u64 = 64;
 
 /// The arrays of a pipeline's costly columns.
@@ -147,9 +146,13 @@ impl ArrayCache {
             }
             kept.bytes += bytes;
         }
-        let array = self.copy(array)?;
-        self.kept.write().arrays.insert(key, array.clone());
-        Some(array)
+        let copied = self.copy(array);
+        let mut kept = self.kept.write();
+        match &copied {
+            Some(array) => drop(kept.arrays.insert(key, array.clone())),
+            None => kept.bytes -= bytes,
+        }
+        copied
     }
 
     /// Copies an array into a segment. `None` if the system gives no memory.
@@ -194,4 +197,38 @@ fn seed(array: &ArrayPlan) -> u64 {
         ArrayMaker::Named { decoder, version } => serde_json::json!(["decode", decoder, version]),
     };
     xxh3_64(serde_json::json!([made, array.shape, array.dtype]).to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARRAY_BYTES: usize = 5 << 20;
+
+    /// Six arrays fill a segment.
+    #[test]
+    fn arrays_fill_one_segment_after_the_other_up_to_the_budget() {
+        let kept_arrays = 20;
+        let cache = ArrayCache {
+            seeds: Vec::new(),
+            budget: kept_arrays * (ARRAY_BYTES as u64 + ENTRY_BYTES),
+            kept: RwLock::default(),
+            segment: Mutex::default(),
+            spool: None,
+        };
+        let array = |key: u128| vec![key as u8; ARRAY_BYTES];
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let cache = &cache;
+                scope.spawn(move || {
+                    for key in (0..10).map(|n| n * 3 + thread) {
+                        cache.keep(key, &array(key));
+                    }
+                });
+            }
+        });
+        let kept = cache.kept.read();
+        assert_eq!((kept.arrays.len() as u64, kept.bytes), (kept_arrays, cache.budget));
+        assert!(kept.arrays.iter().all(|(&key, kept)| **kept == *array(key)));
+    }
 }

@@ -4,15 +4,23 @@
 //! there ([`Holder`]). Their numbers are known before the run. Finding where a row begins is much
 //! faster than decoding it.
 
+use std::sync::atomic::AtomicBool;
+
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::input::{Claim, RowCounts, RowEnds};
 
 /// A feed's buffer, as the run of a feed that resumes sees it.
 pub(crate) trait Holder: Sync {
+    /// True if the buffer holds all of the first `rows` rows of a run.
+    fn holds(&self, rows: u64) -> bool;
+
     /// Returns the numbers of the rows that the buffer holds after the first `rows` rows of a run,
     /// in ascending order.
-    fn held_after(&self, rows: u64) -> Vec<u64>;
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] once `stop` is true. [`Error::Spec`] if there is no memory for them.
+    fn held_after(&self, rows: u64, stop: &AtomicBool) -> Result<Vec<u64>>;
 
     /// Takes the next of these rows in, in their order.
     fn refill(&self, batch: &Batch);
@@ -53,7 +61,7 @@ impl KeptRows {
             )));
         };
         let mut kept = &self.rows[self.rows.partition_point(|&row| row < first)..];
-        for (number, row) in (first..).zip(self.row_ends.rows(text)) {
+        for (number, row) in (first..).zip(self.row_ends.rows(&claim.plan, text)) {
             let Some((&next, others)) = kept.split_first() else { break };
             if next == number {
                 into.extend_from_slice(row);

@@ -7,7 +7,7 @@
 //! resumes begins at the last place before its position, and skips the rows between the two. It
 //! does so only if the result is the same as that of a run from the first row.
 //!
-//! **Why the result is the same.** The rows before a place act on later rows in four ways.
+//! **Why the result is the same.** The rows before a place act on later rows in five ways.
 //!
 //! - They are counted. The place has the counts, so numbers of rows, line numbers and the share of
 //!   bad lines stay the same. Which rows are good depends on the inputs, which the feed compares,
@@ -18,6 +18,8 @@
 //!   over columns checks the files before the place without reading their rows
 //!   ([`crate::input::Chunks`]).
 //! - A pass that counts values for a `min_count` reads all rows. It never begins at a place.
+//! - A shuffle buffer holds some of them. The feed fills its buffer with these rows first, or reads
+//!   all rows (`Pipeline::refill`).
 
 use serde::{Deserialize, Serialize};
 
@@ -25,9 +27,11 @@ use super::kept::Holder;
 use crate::error::{Error, Result};
 use crate::vocabulary::{Marker, Numbering, RunNumbering, VocabularyMark};
 
-/// A place in a feed's inputs, before the position of the feed. A feed that resumes begins to read
-/// there, if it then returns the same batches as after reading all rows. Otherwise it reads all
-/// rows. Comes from [`Feed::resume_position`](crate::Feed::resume_position), and goes through JSON.
+/// A place in a feed's inputs, shortly before the position of the feed. In a feed that shuffles,
+/// the position counts rows that were returned, and the place counts rows that were read. So the
+/// place may be later by the rows of the buffer. A feed that resumes begins to read at the place,
+/// if it then returns the same batches as after reading all rows. Otherwise it reads all rows.
+/// Comes from [`Feed::resume_position`](crate::Feed::resume_position), and goes through JSON.
 ///
 /// # Examples
 /// See [`FeedPosition`](crate::FeedPosition).

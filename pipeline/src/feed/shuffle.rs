@@ -7,8 +7,9 @@
 //! distribution, whose mean is the buffer's length. A buffer of a hundredth of the rows mixes
 //! neighbours well, but it does not mix the beginning of the input with the end.
 
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use embank::locks::Mutex;
 
@@ -51,9 +52,7 @@ impl Shuffle {
     pub(super) fn new(infos: Arc<[MatrixInfo]>, rows: usize, seed: u64) -> Result<Self> {
         let mut held = Batch::new(infos);
         for (values, width) in held.matrices_mut() {
-            values.try_reserve(rows.saturating_mul(width)).map_err(|source| {
-                Error::Spec(format!("no memory for a shuffle buffer of {rows} rows: {source}"))
-            })?;
+            values.try_reserve(rows.saturating_mul(width)).map_err(no_memory(rows))?;
         }
         // Spreads the seed's bits. Otherwise two seeds whose difference is SplitMix64's increment
         // would make the same draws, shifted by one.
@@ -119,22 +118,46 @@ impl Shuffle {
     }
 }
 
+/// The error if there is no memory for a shuffle buffer.
+fn no_memory(rows: usize) -> impl Fn(TryReserveError) -> Error {
+    move |source| Error::Spec(format!("no memory for a shuffle buffer of {rows} rows: {source}"))
+}
+
 impl Holder for Mutex<Shuffle> {
-    fn held_after(&self, rows: u64) -> Vec<u64> {
+    fn holds(&self, rows: u64) -> bool {
+        rows <= self.lock().rows as u64
+    }
+
+    fn held_after(&self, rows: u64, stop: &AtomicBool) -> Result<Vec<u64>> {
         let mut shuffle = self.lock();
         let shuffle = &mut *shuffle;
+        let full = shuffle.rows as u64;
         // For each place the number of its row.
-        let mut numbers: Vec<u64> = (0..rows.min(shuffle.rows as u64)).collect();
-        for row in shuffle.rows as u64..rows {
-            numbers[shuffle.draws.below(shuffle.rows) as usize] = row;
+        let mut numbers: Vec<u64> = Vec::new();
+        let mut places: Vec<u32> = Vec::new();
+        let held = rows.min(full) as usize;
+        numbers.try_reserve_exact(held).map_err(no_memory(shuffle.rows))?;
+        places.try_reserve_exact(held).map_err(no_memory(shuffle.rows))?;
+        numbers.extend(0..held as u64);
+        let mut next = full;
+        while next < rows {
+            // Relaxed: it does not matter which check is the first to see the flag.
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Stopped);
+            }
+            let end = rows.min(next + DRAWN_UNTIL_CHECK);
+            for row in next..end {
+                numbers[shuffle.draws.below(shuffle.rows) as usize] = row;
+            }
+            next = end;
         }
-        let mut places: Vec<u32> = (0..numbers.len() as u32).collect();
+        places.extend(0..held as u32);
         places.sort_unstable_by_key(|&place| numbers[place as usize]);
         numbers.sort_unstable();
-        shuffle.held.reserve(numbers.len());
-        shuffle.held.rows = numbers.len();
+        shuffle.held.reserve(held);
+        shuffle.held.rows = held;
         shuffle.to_refill = places.into();
-        numbers
+        Ok(numbers)
     }
 
     fn refill(&self, batch: &Batch) {
@@ -150,3 +173,6 @@ impl Holder for Mutex<Shuffle> {
 /// Number of rows whose draws are made together. It is small, so the draws stay in the first-level
 /// cache.
 const DRAWN: usize = 1024;
+
+/// Number of rows whose draws are made before the next look at a stop flag.
+const DRAWN_UNTIL_CHECK: u64 = 1 << 20;

@@ -12,6 +12,7 @@ use embank::locks::Mutex;
 use super::Input;
 use super::begin::{Begin, TextBegin, TextBegins};
 use super::open::{Open, Serial, too_long};
+use super::pass::misplaced;
 use super::stream::{Broken, RowEnds, Stream};
 use super::unchanged::FileStates;
 use crate::error::{Error, Result};
@@ -289,6 +290,13 @@ impl<'a> Chunks<'a> {
         match &mut current.reader {
             Reader::Ranges if begin >= input.range().end => Ok(None),
             Reader::Ranges => {
+                let ends_row = |until: &u64| match self.row_ends {
+                    RowEnds::Rows(row_bytes) => (until - begin).is_multiple_of(row_bytes as u64),
+                    _ => true,
+                };
+                if let Some(until) = until.filter(|until| !ends_row(until)) {
+                    return Err(misplaced(input, until));
+                }
                 let end = (begin + self.chunk_bytes).min(input.range().end);
                 let end = end.min(until.unwrap_or(end));
                 let source = ChunkSource::There(Arc::clone(input));
@@ -306,9 +314,13 @@ impl<'a> Chunks<'a> {
                     current.first = self.begins.of(&input.name, buffer)?;
                 }
                 let mut end = stream.offset();
-                if let Some(more) = until.and_then(|until| end.checked_sub(until)) {
-                    buffer.truncate(buffer.len().saturating_sub(more as usize));
-                    end -= more;
+                if let Some(until) = until.filter(|&until| until < end) {
+                    let kept = buffer.len().saturating_sub((end - until) as usize);
+                    buffer.truncate(kept);
+                    if kept < current.first.begin.bytes || buffer.last() != Some(&b'\n') {
+                        return Err(misplaced(input, until));
+                    }
+                    end = until;
                 }
                 let read = stream.input_bytes();
                 let read = if input.is_pipe { read } else { read.min(input.bytes) };

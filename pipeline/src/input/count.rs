@@ -3,8 +3,10 @@
 use embank::locks::Mutex;
 
 use super::chunks::{ChunkPlace, ChunkRows, Chunks, Claim};
+use super::open::{Open, Serial};
 use super::stream::RowEnds;
 use crate::error::{Error, Result};
+use crate::plan::Plan;
 
 /// The rows of the chunks of a run, up to a place.
 #[derive(Debug)]
@@ -42,8 +44,14 @@ impl RowEnds {
         matches!(self, Self::Lines | Self::Rows(_))
     }
 
-    /// The rows of a chunk: its lines without empty ones, or its packed rows.
-    pub(crate) fn rows(self, text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    /// The rows of a chunk: its lines or its packed rows. An empty line is a row if rows have one
+    /// field.
+    pub(crate) fn rows<'a>(
+        self,
+        plan: &Plan,
+        text: &'a [u8],
+    ) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let all = matches!(self, Self::Rows(_)) || plan.layout.fields() == 1;
         let mut rest = text;
         std::iter::from_fn(move || {
             // The loop ends: each turn takes a row from the rest.
@@ -55,8 +63,7 @@ impl RowEnds {
                 };
                 let (row, others) = rest.split_at(end.min(rest.len()));
                 rest = others;
-                // An empty line is no row.
-                if matches!(self, Self::Rows(_)) || !matches!(row, b"\n" | b"\r\n" | b"\r") {
+                if all || !matches!(row, b"\n" | b"\r\n" | b"\r") {
                     return Some(row);
                 }
             }
@@ -71,6 +78,12 @@ impl<'a> Chunks<'a> {
         self.until = Some(ChunkPlace { input, offset });
     }
 
+    /// True if input number `input` is a compressed text.
+    pub(crate) fn is_compressed(&self, input: usize) -> Result<bool> {
+        let open = Open::new(&self.inputs[input], self.row_ends)?;
+        Ok(matches!(open.serial, Some(Serial::Text(Some(_)))))
+    }
+
     /// Reads all chunks, and counts their rows. Bad rows count. Uses `threads` threads, or fewer if
     /// the system refuses some. The rows must be [plain](RowEnds::are_plain).
     pub(crate) fn count_rows(&self, threads: usize) -> Result<RowCounts> {
@@ -80,7 +93,9 @@ impl<'a> Chunks<'a> {
                 return Err(Error::Stopped);
             }
             let rows = match rows {
-                ChunkRows::Bytes(text) => self.row_ends.rows(&text[claim.begin.bytes..]).count(),
+                ChunkRows::Bytes(text) => {
+                    self.row_ends.rows(&claim.plan, &text[claim.begin.bytes..]).count()
+                }
                 #[cfg(feature = "parquet")]
                 ChunkRows::Columns(_) => unreachable!("the rows are plain"),
             };

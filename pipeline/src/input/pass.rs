@@ -17,8 +17,19 @@ use std::ops::Range;
 use super::Input;
 use super::begin::{Begin, TextBegin};
 use super::chunks::{ChunkPlace, Chunks, Current, Reader};
+use super::open::Open;
 use super::stream::{Broken, RowEnds};
 use crate::error::{Error, Result};
+
+/// Returns the error for a place at which no row begins.
+#[cold]
+pub(super) fn misplaced(input: &Open<'_>, offset: u64) -> Error {
+    Error::Inputs(format!(
+        "{}: a feed is to continue at offset {offset}, where no row can begin: resume with the position as it was \
+         saved, or skip by the number of rows alone",
+        input.name
+    ))
+}
 
 impl<'a> Chunks<'a> {
     /// True if a run can begin in input number `input`. A pipe is read in any case: a program
@@ -71,13 +82,7 @@ impl<'a> Chunks<'a> {
             return Ok(0);
         }
         let input = &current.open;
-        let misplaced = || {
-            Error::Inputs(format!(
-                "{}: a feed is to continue at offset {offset}, where no row can begin: resume with the position as it was \
-             saved, or skip by the number of rows alone",
-                input.name
-            ))
-        };
+        let misplaced = || misplaced(input, offset);
         let first = |plan| TextBegin { begin: Begin::default(), plan };
         match &mut current.reader {
             Reader::Ranges => {

@@ -9,7 +9,9 @@
 //! held, and gives them to the buffer. The feed's run then begins at the place.
 //!
 //! **Limits.** Numbers count good rows, and only decoding tells whether a row is good. So no row
-//! before the place may have been bad. Rows must be lines or packed rows.
+//! before the place may have been bad. Rows must be lines or packed rows. A compressed text would
+//! be decompressed three times, by one thread, which takes longer than to decode its rows. So it
+//! is read as a whole, unless rows have arrays.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -48,14 +50,19 @@ impl Pipeline {
             Ok::<_, Error>(chunks)
         };
         let row_ends = run.plans.row_ends();
-        if place.bad_rows > 0 || !row_ends.are_plain() {
+        let (holds_all, has_arrays) = (holder.holds(place.rows), !self.decoders.is_empty());
+        if holds_all || place.bad_rows > 0 || !row_ends.are_plain() {
             return Ok(None);
         }
-        let counts = chunks()?.count_rows(self.options.threads)?;
+        let to_count = chunks()?;
+        if !has_arrays && to_count.is_compressed(place.input)? {
+            return Ok(None);
+        }
+        let counts = to_count.count_rows(self.options.threads)?;
         if counts.total() != place.rows {
             return Ok(None);
         }
-        let kept = KeptRows::new(holder.held_after(place.rows), counts, row_ends);
+        let kept = KeptRows::new(holder.held_after(place.rows, &self.stop)?, counts, row_ends);
         let chunks = chunks()?;
         let setup = Setup {
             plan: run.plans.own(),
@@ -88,7 +95,9 @@ impl Pipeline {
         if outcome.rows == kept.len() {
             return Ok(Some(outcome));
         }
-        let bad = outcome.first_bad_rows.first().map_or_else(String::new, ToString::to_string);
+        // The lines of the kept rows are not those of the input.
+        let bad = outcome.first_bad_rows.first();
+        let bad = bad.map_or_else(String::new, |bad| format!("{}: {}", bad.input, bad.what));
         Err(Error::Inputs(format!(
             "of the {} rows from before the feed's position that its shuffle buffer holds, {} are bad now, and were not \
              when the feed read them; the inputs or the files that they name have changed: give the feed the files as they \

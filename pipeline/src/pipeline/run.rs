@@ -120,7 +120,11 @@ impl Pipeline {
         let mut refilled = None;
         if let (Some(place), Some(holder)) = (from, places.holder) {
             let run = Refilled { inputs: &inputs, plans: &plans, states, numberings: &numberings };
-            refilled = self.refill(holder, place, &run)?;
+            let filled = self.refill(holder, place, &run);
+            if let (Err(_), Some(cache)) = (&filled, &self.cache) {
+                cache.end_run();
+            }
+            refilled = filled?;
             from = from.filter(|_| refilled.is_some());
         }
         if let Some(place) = from {
@@ -164,6 +168,7 @@ impl Pipeline {
         if let Some(refilled) = refilled {
             passed = Passed { rows: passed.rows - refilled.rows, bytes: 0 };
             outcome.arrays.add(refilled.arrays);
+            outcome.reading += refilled.reading;
             outcome.stopwatch.add(&refilled.stopwatch);
         }
         let mut report = report(&outcome, passed, &chunks, started.elapsed());
