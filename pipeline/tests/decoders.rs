@@ -322,6 +322,44 @@ fn closing_a_feed_ends_a_wait_for_a_device() {
     drop(feed);
 }
 
+/// The refill of a shuffle buffer is a run of its own, with the device.
+#[test]
+fn a_shuffled_feed_with_a_device_resumes() {
+    let text: Vec<u8> = text(3000).into_iter().filter(|&byte| byte != b'!').collect();
+    let inputs = || vec![FeedInput::memory("texts", text.clone())];
+    let shuffled = FeedOptions { batch_rows: 50, shuffle_rows: 300, ..FeedOptions::default() };
+    let pipeline = |device: Arc<dyn Decoder>, threads| {
+        let decoders = Decoders::default().with("measure", device);
+        let options = RunOptions { threads, chunk_bytes: 64, decoders, ..RunOptions::default() };
+        Pipeline::new(&spec(BadRows::Skip), &options).unwrap()
+    };
+    let made = |batch: Result<Batch>| {
+        batch.map(|batch| (batch.i64(0).unwrap().to_vec(), batch.i32(1).unwrap().to_vec()))
+    };
+    let device = |fault| Device::with_timeout(5, fault, Duration::ZERO);
+    let mut feed = pipeline(Arc::new(decode_with(measure)), 1).feed(inputs(), &shuffled).unwrap();
+    assert_eq!(feed.by_ref().take(40).map(made).filter(Result::is_ok).count(), 40);
+    let resumes = shuffled.resume(&feed.resume_position()).unwrap();
+    let expected: Vec<_> = feed.map(made).collect::<Result<_>>().unwrap();
+    for threads in [1, 2, 8] {
+        let mut feed =
+            pipeline(Device::new(5, Fault::Nothing), threads).feed(inputs(), &resumes).unwrap();
+        let found: Vec<_> = feed.by_ref().map(made).collect::<Result<_>>().unwrap();
+        assert!(found == expected, "{threads} threads");
+        let passed = feed.report().unwrap().passed_rows;
+        assert!(passed > 1500, "{passed}");
+        for fault in [Fault::FailsToSubmit, Fault::FailsToDrain, Fault::Loses(6)] {
+            let mut feed = pipeline(device(fault), threads).feed(inputs(), &resumes).unwrap();
+            let error = feed.next().unwrap().unwrap_err();
+            assert!(matches!(error, Error::Decoder { .. }), "{error}");
+            feed.into_pipeline().unwrap();
+        }
+        // Without a timeout, only the drop ends the wait.
+        let silent = Device::new(5, Fault::Loses(0));
+        drop(pipeline(silent, threads).feed(inputs(), &resumes).unwrap());
+    }
+}
+
 #[test]
 fn two_columns_of_arrays_and_a_vocabulary_that_counts() {
     let mut spec = spec(BadRows::Skip);
