@@ -286,13 +286,23 @@ def saved_by_torch(names: Names, stack: ExitStack) -> Names:
     return {"dcp": SimpleNamespace(save=ignore, load=ignore), "model": model}
 
 
-def saved_by_one_rank(names: Names, stack: ExitStack) -> Names:
+def begin_one_rank(stack: ExitStack) -> None:
     import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
 
     store = dist.FileStore("ranks", 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     stack.callback(dist.destroy_process_group)
+
+
+def server_of_one_rank(names: Names, stack: ExitStack) -> Names:
+    begin_one_rank(stack)
+    return server(names, stack)
+
+
+def saved_by_one_rank(names: Names, stack: ExitStack) -> Names:
+    import torch.distributed.checkpoint as dcp
+
+    begin_one_rank(stack)
     with ShardedBank("clicks.banks", memory_budget="16MiB") as bank:
         bank.checkpoint()
         dcp.save({"bank": bank}, checkpoint_id="dcp/7")
@@ -321,6 +331,9 @@ SETTINGS = {
     ),
     ("python.md", "Batches of a pipeline elsewhere"): Setting(
         server, {'"grpc://preprocessing:41234"': "ADDRESS"}
+    ),
+    ("python.md", "One preprocessing for several trainers"): Setting(
+        server_of_one_rank, {'"grpc://preprocessing:41234"': "ADDRESS"}
     ),
     ("python.md", "Arrow"): Setting(arrow),
     ("python.md", "PyTorch Geometric"): Setting(graph),

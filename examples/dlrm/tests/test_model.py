@@ -67,7 +67,7 @@ def test_cross_layers_of_dcn_v1_follow_their_formula() -> None:
         for layer, w in zip(layers.weights, weights):
             layer.weight.copy_(torch.from_numpy(w))
     vectors = list(torch.from_numpy(x0).split(DIM, dim=1))
-    np.testing.assert_allclose(layers(vectors).detach().numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(layers(vectors).detach().numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_ffnn_takes_the_dense_features_as_they_are() -> None:
