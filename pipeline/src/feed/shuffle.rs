@@ -132,13 +132,11 @@ impl Holder for Mutex<Shuffle> {
         let mut shuffle = self.lock();
         let shuffle = &mut *shuffle;
         let full = shuffle.rows as u64;
-        // For each place the number of its row.
-        let mut numbers: Vec<u64> = Vec::new();
-        let mut places: Vec<u32> = Vec::new();
         let held = rows.min(full) as usize;
+        // The number of the row at each place, with the place.
+        let mut numbers: Vec<(u64, u32)> = Vec::new();
         numbers.try_reserve_exact(held).map_err(no_memory(shuffle.rows))?;
-        places.try_reserve_exact(held).map_err(no_memory(shuffle.rows))?;
-        numbers.extend(0..held as u64);
+        numbers.extend((0..held as u64).zip(0..));
         let mut next = full;
         while next < rows {
             // Relaxed: it does not matter which check is the first to see the flag.
@@ -147,17 +145,15 @@ impl Holder for Mutex<Shuffle> {
             }
             let end = rows.min(next + DRAWN_UNTIL_CHECK);
             for row in next..end {
-                numbers[shuffle.draws.below(shuffle.rows) as usize] = row;
+                numbers[shuffle.draws.below(shuffle.rows) as usize].0 = row;
             }
             next = end;
         }
-        places.extend(0..held as u32);
-        places.sort_unstable_by_key(|&place| numbers[place as usize]);
         numbers.sort_unstable();
         shuffle.held.reserve(held);
         shuffle.held.rows = held;
-        shuffle.to_refill = places.into();
-        Ok(numbers)
+        shuffle.to_refill = numbers.iter().map(|&(_, place)| place).collect();
+        Ok(numbers.into_iter().map(|(row, _)| row).collect())
     }
 
     fn refill(&self, batch: &Batch) {
